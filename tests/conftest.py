@@ -65,12 +65,24 @@ LONG: Final = (
 """Modules of minutes: dealt out first, so that no process is left alone with one at the end."""
 
 
+REAL: Final = frozenset(("broker", "slow", "spark", "web"))
+PATIENCE: Final = pytest.mark.timeout(600)
+"""
+What is so marked has to do with processes, servers or browsers, which are as slow as the machine is busy:
+only what hangs takes so long. Others wait for nothing.
+"""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if " at 0x" in item.name:  # several processes would not agree on what there is to run
             raise pytest.UsageError(f"{item.nodeid}: give the case a name without an address, by ids=")
         for marker in markers(item.path):
             item.add_marker(marker)
+        if item.get_closest_marker("timeout") is None and not REAL.isdisjoint(
+            mark.name for mark in item.iter_markers()
+        ):
+            item.add_marker(PATIENCE)
     items.sort(key=lambda item: not any(item.path == HERE / long for long in LONG))
 
 

@@ -15,7 +15,6 @@ import asyncstream
 ROOT = Path(__file__).parent.parent
 
 pytest.importorskip("build")
-pytestmark = pytest.mark.timeout(300)
 
 
 def run(*command: str | Path, folder: Path) -> str:

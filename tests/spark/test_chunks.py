@@ -109,7 +109,6 @@ def some(ts: int, keys: list[str]) -> list[dict[str, Any]]:
     return [{"key": key, "ts": ts, "v": 1} for key in keys]
 
 
-@pytest.mark.timeout(200)
 def test_chunks_outlast_micro_batches_that_do_not_ask_for_them(spark: SparkSession, tmp_path: Path) -> None:
     first = [some(0, KEYS), *(some(1_000 + number, KEYS[:2]) for number in range(3))]
     then = [some(2_000, KEYS[:1]), some(2_001, KEYS[:1]), some(9_000, KEYS[:2])]

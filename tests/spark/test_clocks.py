@@ -214,7 +214,6 @@ def test_source_without_watermarks_leaves_the_bounded_job_as_it_is() -> None:
     assert found == ["fast 0 2", "fast 1000 2", "slow 0 2", "slow 1000 2"]
 
 
-@pytest.mark.timeout(200)
 def test_slower_source_is_not_late_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     before_1970 = -30 * 365 * DAY
     inputs = {

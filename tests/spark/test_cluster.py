@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.spark.cluster import ROOT, batches_in, write_batches, written
 from tests.spark.contract import batches_of, embedded
 from tests.spark.job import define
@@ -17,7 +15,6 @@ from tests.spark.processes import Program, slay
 from tests.spark.shipping import python_without_package, writable_spark, zipped_package
 
 
-@pytest.mark.timeout(400)
 def test_package_is_shipped_and_what_is_killed_is_replaced(tmp_path: Path) -> None:
     source, checkpoint, out = (tmp_path / name for name in ("in", "checkpoint", "out"))
     out.mkdir()

@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.spark.cluster import ROOT, batches_in, write_batches, written
 from tests.spark.connect import ROWS
 from tests.spark.contract import batches_of, embedded, embedded_to_the_end
@@ -15,7 +13,6 @@ from tests.spark.job import define
 from tests.spark.processes import Program
 
 
-@pytest.mark.timeout(300)
 def test_connect_gives_what_the_embedded_engine_gives(tmp_path: Path) -> None:
     source, checkpoint, out = (tmp_path / name for name in ("in", "checkpoint", "out"))
     out.mkdir()

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("define", "seed"), [(windows, 1), (functions, 2), (untimed, 1)])
 def test_stream_gives_what_the_embedded_engine_gives(
     spark: SparkSession, tmp_path: Path, define: Definition, seed: int

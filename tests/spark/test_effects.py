@@ -85,7 +85,6 @@ class Fatal(HttpLookup):
         return answer
 
 
-@pytest.mark.timeout(300)
 def test_a_service_that_knows_keys_does_its_work_once_though_workers_are_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

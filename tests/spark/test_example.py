@@ -7,8 +7,6 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from examples.spark_job import plan, some_orders
 from tests.spark.cluster import ROOT
 
@@ -34,7 +32,6 @@ def test_spark_job_sums_up_all_orders_with_a_price(spark: SparkSession) -> None:
     found.release()
 
 
-@pytest.mark.timeout(300)
 def test_demo_gives_equal_answers_both_ways() -> None:
     command = [sys.executable, "-m", "examples.flights.on_spark", "--days", "1"]
     demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)

@@ -18,8 +18,6 @@ from tests.spark.cluster import event_columns, frame, stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
-
 ROWS = [{"key": "k", "ts": number, "v": number} for number in range(10)]
 
 TOLD = "UserFunctionError: step 'planes': LookupError: no plane 3, on element {'key': 'k', 'ts': 3, 'v': 3}"

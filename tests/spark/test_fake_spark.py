@@ -99,7 +99,6 @@ def probed(source: Any, checkpoint: Path) -> dict[tuple[int, int], list[str]]:
     return found
 
 
-@pytest.mark.timeout(400)
 def test_stand_in_shows_a_processor_what_spark_shows_it(spark: SparkSession, tmp_path: Path) -> None:
     batches = [batch[:9] for batch in batches_of(4, count=5)]
     batches[3:3] = [[], batches[0]]  # without rows, and all of it late

@@ -343,7 +343,6 @@ def test_bounded_job_of_folded_rows_gives_what_the_embedded_engine_gives(seen: l
     assert sum(seen) >= len(rows)
 
 
-@pytest.mark.timeout(120)
 def test_stream_of_folded_rows_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     batches = batches_of(8, count=4, size=600)
     source = stream(spark, tmp_path / "in", batches)

@@ -83,21 +83,18 @@ def test_bounded_job_gives_what_the_same_gives_embedded(join: Joined) -> None:
 every_join = sides(**JOINS)
 
 
-@pytest.mark.timeout(400)
 def test_stream_on_spark_gives_what_the_same_gives_embedded(spark: SparkSession, tmp_path: Path) -> None:
     plan = on_spark(spark, stream(spark, tmp_path / "in", BATCHES), every_join, key_groups=2)
     found = sorted(run_stream(plan, tmp_path / "checkpoint")["lines"])
     assert found == embedded(BATCHES, every_join) != []
 
 
-@pytest.mark.timeout(400)
 def test_bounded_job_on_spark_gives_what_the_same_gives_embedded(spark: SparkSession) -> None:
     rows = [row for batch in BATCHES for row in batch]
     plan = on_spark(spark, frame(spark, rows, partitions=1), every_join, key_groups=3)
     assert sorted(row.line for row in plan["lines"].collect()) == embedded_to_the_end(rows, every_join) != []
 
 
-@pytest.mark.timeout(400)
 def test_sources_with_delays_of_their_own_are_joined_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     """The payments are three seconds behind the orders, and none of them is late."""
     orders = [[row(1_000 * at, key) for key in "ab"] for at in range(10, 50, 4)]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.timeout(300)
 def test_stream_of_files_into_a_folder_goes_on_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -42,7 +41,6 @@ def test_stream_of_files_into_a_folder_goes_on_from_its_checkpoint(
     assert list(found.values()) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-@pytest.mark.timeout(300)
 def test_bounded_frame_of_a_micro_batch_has_its_file(spark: SparkSession, tmp_path: Path) -> None:
     source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
     add(source / "a.jsonl", [row(ts, ts) for ts in range(5)])
@@ -58,7 +56,6 @@ def test_bounded_frame_of_a_micro_batch_has_its_file(spark: SparkSession, tmp_pa
             path.unlink()
 
 
-@pytest.mark.timeout(300)
 def test_windows_over_files_in_any_order_are_the_embedded_ones(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is late, though the oldest file has the latest events."""
     rng = random.Random(5)

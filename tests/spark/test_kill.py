@@ -29,7 +29,7 @@ Each is killed as often as the others, in an order that is drawn. All but a work
 """
 
 
-@pytest.mark.timeout(120 + 60 * KILLS)
+@pytest.mark.timeout(600 + 60 * KILLS)
 def test_output_is_exactly_once_after_sigkill(tmp_path: Path) -> None:
     source, checkpoint, out = (tmp_path / name for name in ("in", "checkpoint", "out"))
     out.mkdir()

@@ -61,7 +61,7 @@ def resident_bytes() -> int:
     return max(sizes)
 
 
-@pytest.mark.timeout(100 + 5 * MICRO_BATCHES)
+@pytest.mark.timeout(600 + 5 * MICRO_BATCHES)
 def test_a_stream_that_runs_on_keeps_no_more_than_is_open(spark: SparkSession, tmp_path: Path) -> None:
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 200)
     reader = reader.option("numPartitions", 1).option("advanceMillisPerBatch", 1000)

@@ -46,7 +46,6 @@ def rows(ts: int) -> list[dict[str, Any]]:
     return [{"key": "k", "ts": ts + v, "v": v} for v in range(1, 21)]
 
 
-@pytest.mark.timeout(200)
 def test_progress_tells_what_was_counted(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

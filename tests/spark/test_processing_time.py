@@ -8,8 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline, Stream
 from asyncstream.operators.process import TimeDomain
 from asyncstream.windowing import Count, TumblingWindows
@@ -46,7 +44,6 @@ def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
     }
 
 
-@pytest.mark.timeout(200)
 def test_clock_and_event_time_both_fire(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql.types import StringType
 

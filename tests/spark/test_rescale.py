@@ -48,7 +48,6 @@ def windows(spark: SparkSession, rows: DataFrame) -> SparkPlan:
     return pipeline.on_spark(spark, inputs={"rows": rows}, outputs=outputs, key_groups=12)
 
 
-@pytest.mark.timeout(400)
 def test_stream_goes_on_with_another_number_of_partitions(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +89,6 @@ def more(folder: Path, batches: list[Any], first: int) -> None:
         os.utime(moved, (1_000_000 + number, 1_000_000 + number))
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("define", [contract.windows, contract.functions])
 def test_stream_goes_on_with_other_key_groups(
     spark: SparkSession, tmp_path: Path, define: Definition
@@ -135,7 +133,6 @@ class Later(KeyedProcessFunction[Any, Any]):
         out(ctx.key)
 
 
-@pytest.mark.timeout(300)
 def test_timers_that_are_due_wait_for_the_new_query(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql.types import StringType
 

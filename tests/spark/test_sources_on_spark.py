@@ -24,8 +24,6 @@ from tests.spark.files import add
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(400)
-
 PRICES = "symbol string, price bigint"
 
 

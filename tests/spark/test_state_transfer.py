@@ -113,7 +113,6 @@ def halves(batches: list[list[dict[str, Any]]], at: int) -> tuple[list[Any], lis
     return elements[: marks[at - 1] + 1], elements[marks[at - 1] :]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("define", [windows, functions])
 def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
     spark: SparkSession, tmp_path: Path, define: Definition
@@ -129,7 +128,6 @@ def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
     assert sorted(found) == embedded(batches, define)
 
 
-@pytest.mark.timeout(300)
 def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -149,7 +147,6 @@ def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
     assert sorted(found) == embedded(batches, calls)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("define", [windows, functions])
 def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
     spark: SparkSession, tmp_path: Path, define: Definition
@@ -183,7 +180,6 @@ def fat(timed: Stream[Any]) -> dict[str, Stream[Any]]:
     return {"fat": timed.key_by(key_of).process(Fat(), name="fat"), "all": timed.map(dict)}
 
 
-@pytest.mark.timeout(300)
 def test_groups_of_megabytes_go_on_and_are_saved(spark: SparkSession, tmp_path: Path) -> None:
     """Their logs are in chunks, and their tables in files."""
     batches = [[row(100 * n + k, key) for k, key in enumerate("abcdefgh")] for n in range(4)]

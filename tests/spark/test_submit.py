@@ -7,15 +7,12 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from asyncstream.runtime.spark import need_java
 from tests.spark.cluster import ROOT
 from tests.spark.processes import Program
 from tests.spark.shipping import python_without_package, zipped_package
 
 
-@pytest.mark.timeout(300)
 def test_example_runs_on_a_standalone_cluster_with_the_package_in_a_zip(tmp_path: Path) -> None:
     need_java()
     python = str(python_without_package(tmp_path))

@@ -132,7 +132,6 @@ def test_a_table_that_is_read_in_the_background_is_refused() -> None:
         on_stand_in([], define)
 
 
-@pytest.mark.timeout(400)
 def test_gives_what_the_embedded_engine_gives_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
         latest = timed.key_by(key_of).deduplicate(keep="last", by="event_time", changes="all")
@@ -144,7 +143,6 @@ def test_gives_what_the_embedded_engine_gives_on_spark(spark: SparkSession, tmp_
     assert sorted(run_stream(plan, tmp_path / "checkpoint")["lines"]) == embedded(batches, define)
 
 
-@pytest.mark.timeout(400)
 def test_gives_the_same_of_all_there_is(spark: SparkSession) -> None:
     rows = [row for batch in batches_of(3) for row in batch]
     plan = on_spark(spark, frame(spark, rows, partitions=1), tables, key_groups=5)

@@ -159,7 +159,6 @@ def test_what_a_failed_task_says_has_bytes_in_utf_8() -> None:
     assert "".join([str(caught.value), *caught.value.__notes__]).encode()
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_function_that_asks_the_process_to_end_fails_the_task_and_the_next_one_runs(
     kind: type[BaseException],

@@ -15,7 +15,7 @@ from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactio
 from asyncstream.testing import Check, sink_contract, source_contract
 from tests.servers.kafka import Kafka
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.broker
 
 ROWS: list[dict[str, Any]] = [{"n": number, "text": "x" * number} for number in range(24)]
 

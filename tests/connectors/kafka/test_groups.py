@@ -29,8 +29,8 @@ PATIENT = QUICK | {"session_timeout_ms": 6000}
 """Where nobody may be taken for dead on a busy machine, as what is read twice then is the member's fault."""
 
 
-def numbers(count: int) -> list[bytes | None]:
-    return [b"%d" % number for number in range(count)]
+def numbers(count: int, first: int = 0) -> list[bytes | None]:
+    return [b"%d" % number for number in range(first, first + count)]
 
 
 def member(kafka: Kafka, topic: str, client: dict[str, int]) -> KafkaSource:
@@ -135,9 +135,8 @@ async def copy(folder: Path, id: str, address: str, read: str, write: str) -> No
 async def test_of_three_members_one_is_killed_and_nothing_is_lost(
     kafka_groups: Kafka, tmp_path: Path
 ) -> None:
-    count = 1500
+    count = 0
     read, write = await kafka_groups.topic(PARTITIONS), await kafka_groups.topic()
-    await kafka_groups.fill(read, numbers(count), PARTITIONS)
     members = [
         Process(tmp_path, f"m{number}", kafka_groups.address, read, write, work=copy) for number in range(3)
     ]
@@ -149,6 +148,9 @@ async def test_of_three_members_one_is_killed_and_nothing_is_lost(
             ]
 
         async def has_written() -> bool:
+            nonlocal count  # there is more to do until all have something of it, however late they come
+            await kafka_groups.fill(read, numbers(500, count), PARTITIONS)
+            count += 500
             return any(one["by"] == "m1" for one in await found())
 
         await until(has_written)

@@ -14,7 +14,7 @@ from asyncstream.connectors.postgres import PostgresOutbox, PostgresSink, Postgr
 from asyncstream.testing import Check, sink_contract, source_contract
 from tests.servers.postgres import PostgresServer
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.broker
 
 ELEMENTS = [{"n": number, "text": "x" * number} for number in range(24)]
 
