@@ -19,11 +19,13 @@ from asyncstream.codec import JsonCodec
 from tests.said import besides_slowness
 
 MODULE = """
-import asyncio
+import asyncio, os
 from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline
 
 async def slowly(event):
     await asyncio.sleep({seconds})
+    while event == {last} and os.path.exists("wait"):
+        await asyncio.sleep(0.01)
     return event
 
 def build():
@@ -46,8 +48,13 @@ COUNT = 3000
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "in.jsonl").write_text("".join(f"{number}\n" for number in range(COUNT)))
-    (tmp_path / "work.py").write_text(MODULE.format(seconds=0.002))
+    write_module(tmp_path, 0.002)
     return tmp_path
+
+
+def write_module(folder: Path, seconds: float) -> None:
+    """One whose calls take so long; the last one waits as long as there is a file "wait"."""
+    (folder / "work.py").write_text(MODULE.format(seconds=seconds, last=COUNT - 1))
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -73,7 +80,7 @@ def written(folder: Path) -> list[int]:
 def wait_until_it_runs(folder: Path) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        if (folder / "kept" / "00000002.checkpoint").exists():
+        if any(file.name > "00000001.checkpoint" for file in (folder / "kept").glob("0*.checkpoint")):
             return
         time.sleep(0.01)
     raise AssertionError("it did not take a checkpoint")
@@ -88,6 +95,7 @@ def test_run_comes_to_its_end(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_gracefully_and_the_next_run_goes_on(folder: Path, number: signal.Signals) -> None:
     run = ("run", "work:made", "--checkpoints", "kept", "--every", "0.05")
+    (folder / "wait").touch()
     process = start(folder, *run)
     wait_until_it_runs(folder)
     process.send_signal(number)
@@ -97,23 +105,25 @@ def test_signal_stops_gracefully_and_the_next_run_goes_on(folder: Path, number: 
     before = written(folder)
     assert before == list(range(len(before)))
     assert 0 < len(before) < COUNT
+    (folder / "wait").unlink()
     status, _, errors = finish(start(folder, *run))
     assert status == 0, errors
     assert written(folder) == list(range(COUNT))
 
 
 def test_second_signal_stops_at_once_and_nothing_is_lost(folder: Path) -> None:
-    (folder / "work.py").write_text(MODULE.format(seconds=20))
+    write_module(folder, 20)
     run = ("run", "work:build", "--checkpoints", "kept", "--every", "0.05")
     process = start(folder, *run)
     wait_until_it_runs(folder)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
+    assert process.stderr is not None
+    assert any("stopping" in line for line in process.stderr)  # of two that come at once either may be first
     process.send_signal(signal.SIGINT)
     status, _, errors = finish(process)
     assert status == 128 + signal.SIGINT, errors
     assert "at once" in errors
-    (folder / "work.py").write_text(MODULE.format(seconds=0))
+    write_module(folder, 0)
     status, _, errors = finish(start(folder, *run))
     assert status == 0, errors
     assert written(folder) == list(range(COUNT))

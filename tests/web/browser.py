@@ -41,8 +41,9 @@ class Browser:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        """Open a page as somebody does who has never been there."""
+        """Open a page as somebody does who has never been there, and forget complaints of others."""
         self.driver.get("about:blank")
+        self.complaints()  # of a server that is not there any more
         self.driver.get(url)
 
     def forget(self) -> None:

@@ -159,7 +159,7 @@ def test_signals_that_no_server_takes_are_left_alone() -> None:
         signal.signal(signal.SIGINT, before)
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -171,7 +171,8 @@ from asyncstream import JsonLinesSink, Pipeline
 from asyncstream.web import JobDep, LoadLimit, app, lifespan
 
 async def later(order):
-    await asyncio.sleep(0.5)
+    while not os.path.exists(sys.argv[3]):
+        await asyncio.sleep(0.01)
     return order
 
 pipeline = Pipeline("shop")
@@ -192,10 +193,10 @@ uvicorn.run(service, port=0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("keeps", [False, True])
 def test_service_with_clients_that_listen_ends_in_time(tmp_path: Path, number: int, keeps: bool) -> None:
-    kept = tmp_path / "kept.jsonl"
+    kept, may_go_on = tmp_path / "kept.jsonl", tmp_path / "may go on"
 
     async def main() -> list[str]:
-        command = ("-c", SHOP, str(kept), str(tmp_path / "state") if keeps else "")
+        command = ("-c", SHOP, str(kept), str(tmp_path / "state") if keeps else "", str(may_go_on))
         async with (
             asyncio.timeout(90),
             service(*command) as (process, url),
@@ -211,6 +212,7 @@ def test_service_with_clients_that_listen_ends_in_time(tmp_path: Path, number: i
             while (await running_calls(session, url)) < 3:
                 pass
             process.send_signal(number)
+            may_go_on.touch()
             states = [[state async for state in each] for each in heard]
             async with asyncio.timeout(60):
                 _, errors = await process.communicate()

@@ -67,8 +67,9 @@ def test_what_a_killed_process_had_of_a_rate_is_back_within_a_second(tmp_path: P
     killed = time.monotonic()
     starts = sorted(began for _ in range(3) for began in found.get())
     assert in_a_second(starts, late) <= RATE + 1
-    afterwards = [began for began in starts if killed + 1 <= began < killed + 3]
-    assert len(afterwards) >= 0.97 * RATE * (2 - late.lost)
+    until = min(killed + 3, starts[-1])  # the others may be at their end, if this process was late
+    afterwards = [began for began in starts if killed + 1 <= began < until]
+    assert len(afterwards) >= 0.97 * RATE * (until - killed - 1 - late.lost)
 
 
 def test_places_of_a_killed_process_are_free_within_a_second(tmp_path: Path, start: Any) -> None:
