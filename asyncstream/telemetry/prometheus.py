@@ -43,10 +43,11 @@ class JobCollector:
         REGISTRY.register(JobCollector(job))
 
     Args:
-        jobs: whose, each once; they are told apart by the label `pipeline`, so give their pipelines names.
+        jobs: whose; they are told apart by the label `pipeline`, so give their pipelines names. One that is
+            given twice is shown once.
 
     Raises:
-        PipelineError: if one of them is no job.
+        PipelineError: if one of them is no job, or, by a scrape, if two pipelines have one name.
         MissingExtra: if prometheus_client is not installed.
     """
 
@@ -61,7 +62,11 @@ class JobCollector:
         """One family for each metric."""
         metrics = sorted((metric for job in self._jobs for metric in job.measure()), key=attrgetter("name"))
         for _, same in groupby(metrics, key=attrgetter("name")):
-            yield _family(list(same))
+            each = list(same)
+            pipelines = [metric.points[0].labels.get("pipeline") for metric in each]
+            if len(set(pipelines)) < len(pipelines):
+                raise refuse("jobs", "pipelines of different names", pipelines, "Pipeline(name) gives one")
+            yield _family(each)
 
 
 def exposition(*jobs: Measured) -> tuple[bytes, str]:
@@ -69,9 +74,10 @@ def exposition(*jobs: Measured) -> tuple[bytes, str]:
     What a scrape of these jobs, and nothing else, is answered with: the body, and its content type.
 
     Args:
-        jobs: one or several.
+        jobs: one or several, whose pipelines have different names.
 
     Raises:
+        PipelineError: if two of them have not.
         MissingExtra: if prometheus_client is not installed.
     """
     collector = JobCollector(*jobs)

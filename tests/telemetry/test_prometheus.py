@@ -136,6 +136,11 @@ def test_job_that_is_given_twice_is_shown_once() -> None:
     assert exposition(job, job) == exposition(job)
 
 
+def test_jobs_of_one_name_are_refused_for_they_would_share_a_series() -> None:
+    with pytest.raises(PipelineError, match=r"jobs: .* different names, got \['one', 'one'\]"):
+        scraped(everything("one"), everything("one"))
+
+
 def test_what_a_function_of_the_users_counts_is_told_by_its_name() -> None:
     class Counting(AsyncFunction[int, int]):
         async def invoke(self, value: int) -> int:
