@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, Restarts, UserFunctionError
+from asyncstream import (
+    AsyncStreamError,
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    Restarts,
+    Sink,
+    UserFunctionError,
+)
 from asyncstream.guards import retry
 from tests.runtime.parts import boom, run
 
@@ -36,6 +44,43 @@ def run_with(function: Any, given: list[int], **options: Any) -> None:
             getattr(stream, tag).discard()
     stream.discard()
     run(pipeline.run())
+
+
+class Closed(Sink[int]):
+    async def open(self) -> None:
+        raise OSError("closed")
+
+    async def write(self, values: Any, timestamps: Any) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("sink", [[], Closed()])
+def test_error_that_is_raised_is_not_also_written_to_stderr_where_there_is_no_log(
+    sink: Any, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing() -> Any:
+        pipeline = Pipeline("shop")
+        pipeline.source([1]).map(boom).to(sink)
+        return pipeline
+
+    async def unattended() -> None:
+        async with failing().start():
+            await asyncio.sleep(1)
+
+    handlers, logging.root.handlers = logging.root.handlers, []
+    try:
+        with pytest.raises(AsyncStreamError):
+            run(failing().run())
+        assert capsys.readouterr().err == ""
+        if sink == []:
+            with pytest.raises(AsyncStreamError):
+                run(unattended())
+            assert "pipeline 'shop' failed" in capsys.readouterr().err
+    finally:
+        logging.root.handlers = handlers
+    with pytest.raises(AsyncStreamError):
+        run(failing().run())
+    assert "pipeline 'shop' failed" in caplog.text
 
 
 def test_elements_that_are_skipped_are_said_at_once_and_then_now_and_then(

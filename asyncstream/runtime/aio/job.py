@@ -360,6 +360,10 @@ class Job(Exchange):
         self._check_loop(method, "asyncio.run_coroutine_threadsafe(...) takes it there")
 
     async def _outcome(self) -> None:
-        await asyncio.shield(self._run.finished)
+        self._run.awaited += 1
+        try:
+            await asyncio.shield(self._run.finished)
+        finally:
+            self._run.awaited -= 1
         if self._run.error is not None:
             raise self._run.error

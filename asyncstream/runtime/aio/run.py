@@ -90,6 +90,7 @@ class Run:
         phase: how far it has come.
         error: the first that happened, or None.
         is_draining: no more input is read, though nothing has failed.
+        awaited: how many wait for its end, to whom its error is raised.
         started_ms: processing time at which it was opened; 0: not yet.
         tracer: records what happens to elements, from when it is opened on.
         parts: what runs each step, by its name; empty until all of them are open.
@@ -113,6 +114,7 @@ class Run:
         self.phase: Phase = "new"
         self.error: BaseException | None = None
         self.is_draining = False
+        self.awaited = 0
         self.started_ms = 0
         self.tracer: Tracer | None = None
         self.parts: dict[str, SourceDriver | Operator] = {}
@@ -277,13 +279,13 @@ class Run:
 
     def _note(self, error: BaseException) -> bool:
         """Keep the first error, and say it in the log; later ones are said there only."""
-        first = self.error is None
-        if first:
+        if first := self.error is None:
             self.error = error
+        is_raised = self.awaited or self.phase == "opening"  # without a log, stderr would have it twice
         fields = {"pipeline": self.name, "step": getattr(error, "step", None)}
         if error is not self.error:
             log.warning("pipeline %r, as it ended: %s", self.name, describe_error(error), extra=fields)
-        elif first and isinstance(error, Exception):
+        elif first and isinstance(error, Exception) and (log.hasHandlers() or not is_raised):
             text = str(error) if isinstance(error, AsyncStreamError) else describe_error(error)
             log.error("pipeline %r failed: %s", self.name, text, exc_info=error, extra=fields)
         return first
