@@ -150,7 +150,8 @@ class Cached(Guard[In, Out]):
             if not isinstance(name, str):
                 raise refuse("name", "a text", name)
             *_, innermost = chain(self)
-            self._stored = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall)
+            longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
+            self._stored = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall, longest)
             self._counts["cache_stored"] = 0
         if lease is not None:
             self._lease = math.ceil(duration_seconds("lease", lease) * 1000)

@@ -64,16 +64,26 @@ class Entry(NamedTuple):
 class StoredAnswers:
     """
     The answers of one function, the innermost one; by the `name` it is told from others of the same code.
+
+    One that would be kept for more than twice the `longest`, in seconds, is none: the clock of who put it was
+    far ahead, or answers were to be kept for longer then.
     """
 
     def __init__(
-        self, store: CacheStore, function: Any, name: str, codec: Codec, now: Callable[[], float]
+        self,
+        store: CacheStore,
+        function: Any,
+        name: str,
+        codec: Codec,
+        now: Callable[[], float],
+        longest: float,
     ) -> None:
         self.store = store
         self._function = function
         self._name = name
         self._codec = codec
         self._now = now
+        self._longest = longest
         self._said: set[str] = set()
         marks = f"{name}\n{fingerprint(function)}".encode()
         self._namespace = blake2b(marks, digest_size=16, person=b"cached answers").digest()
@@ -127,7 +137,7 @@ class StoredAnswers:
             if crc32(data, crc32(name)) != _WHOLE:
                 raise ValueError("its checksum does not match")
             flags, fresh_until, stale_until, kept_until = _HEAD.unpack_from(data)
-            if kept_until <= self._now():
+            if not 0 < kept_until - self._now() <= 2 * self._longest:
                 self.store.delete(name)
                 return None
             answer = self._codec.decode(data[_HEAD.size : -_CHECKSUM.size])

@@ -105,6 +105,21 @@ async def test_time_goes_by_the_wall_clock_in_both_tiers(file: Path) -> None:
         assert len(service.times) == 2
 
 
+@pytest.mark.parametrize(
+    ("before", "ahead", "asked"),
+    [(10, 365 * DAY, 2), (10, 5_000, 1), (None, 0, 2), (3600, 0, 2)],
+    ids=["a year ahead", "a little ahead", "kept for ever then", "kept for longer then"],
+)
+async def test_an_answer_that_would_be_kept_for_too_long_is_asked_for_again(
+    file: Path, before: int | None, ahead: int, asked: int
+) -> None:
+    service, clock = Answers(0), ManualClock(DAY + ahead)
+    await answers(cached(service, store=file, ttl=before, clock=clock), 1)
+    for _ in range(2):
+        await answers(cached(service, store=file, ttl=10, clock=ManualClock(DAY)), 1)
+        assert len(service.times) == asked
+
+
 async def test_negative_answers_and_errors_are_kept_for_their_time(file: Path) -> None:
     service, clock = (
         Flaky(1, HttpError("http://planes/1", 404, "no such plane", retryable=False)),
