@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ("DiskThread", "aside", "wait_at_most")
+__all__ = ("DiskThread", "aside", "heed", "wait_at_most")
 
 T = TypeVar("T")
 
@@ -38,6 +38,12 @@ async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+def heed(ended: asyncio.Future[Any]) -> None:
+    """Mark what a future has ended with as seen: nobody waits for it any more, and that is no fault."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 class DiskThread:

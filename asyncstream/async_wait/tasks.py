@@ -9,6 +9,8 @@ import math
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
+from asyncstream.aside import heed
+
 __all__ = ("CANCEL_PATIENCE", "end_tasks", "within")
 
 CANCEL_PATIENCE = 10.0
@@ -50,11 +52,5 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     finally:
         if not task.done():
             await end_tasks({task}, LAST_PATIENCE)
-            task.add_done_callback(_forget)
+            task.add_done_callback(heed)
     raise TimeoutError(f"it did not end within {seconds:g} s")
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Mark the error of an abandoned task as seen, so that asyncio does not report it."""
-    if not task.cancelled():
-        task.exception()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from asyncstream.aside import heed
 from asyncstream.errors import SourceError
 
 __all__ = ("Fetching", "carried_through", "now_and_then", "stopped")
@@ -33,8 +34,7 @@ async def carried_through(call: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         if not task.done():
             await _ended(task)
-        if not task.cancelled():
-            task.exception()  # of a caller that is gone
+        heed(task)
         raise
 
 
@@ -93,5 +93,5 @@ async def stopped(task: asyncio.Task[Any] | None) -> None:
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=0.1)
-    if task is not None and not task.cancelled():
-        task.exception()
+    if task is not None:
+        heed(task)

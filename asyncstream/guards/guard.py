@@ -17,6 +17,7 @@ from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
+from asyncstream.aside import heed
 from asyncstream.clock import monotonic_seconds
 from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
@@ -239,8 +240,8 @@ async def delivery(place: asyncio.Future[Out]) -> Out:
     try:
         return await place
     except asyncio.CancelledError:
-        if place.done() and not place.cancelled():
-            place.exception()
+        if place.done():
+            heed(place)
         raise
 
 

@@ -17,6 +17,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import Final, TypeVar
 
+from asyncstream.aside import heed
 from asyncstream.guards.guard import Background, Call, Guard, end, usable_as_decorator
 from asyncstream.validation import Duration, duration_seconds, real_number, refuse
 
@@ -126,8 +127,8 @@ class Hedge(Guard[In, Out]):
         finally:
             self._let_go([call for call in calls if not call.done()])
             for call in calls:
-                if call.done() and not call.cancelled():
-                    call.exception()  # that of the other is not unheeded
+                if call.done():
+                    heed(call)
 
     def _begin(self, value: In) -> asyncio.Task[Out]:
         async def call() -> Out:

@@ -20,6 +20,7 @@ from typing import TypeVar
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
 
+from asyncstream.aside import heed
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.validation import count, function, refuse
@@ -85,8 +86,7 @@ class InThreads(AsyncFunction[In, Out]):
                 cancelled = error
                 scope.cancel()  # a call that waits for its thread ends; one that has it can see this
         if cancelled is not None:
-            if not call.cancelled():
-                call.exception()  # its caller is gone
+            heed(call)
             raise cancelled
         return call.result()
 

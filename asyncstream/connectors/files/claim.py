@@ -26,6 +26,7 @@ from asyncstream.aside import aside
 from asyncstream.connectors.base import Writer
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
+from asyncstream.connectors.standing import taken_over
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.lease import Lease, presence
@@ -149,10 +150,7 @@ class Claim:
         if self._record is None or (found is not None and found.is_of(self._record)):
             return
         last = None if found is None or found.fence else found.holder()
-        raise SinkBroken(
-            f"{self._path} was taken over by {'another job' if last is None else last.holder}: this one "
-            "writes nothing more"
-        )
+        raise taken_over(self._path, last)
 
     def check_ours(self, file: BinaryIO) -> None:
         """

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from asyncstream.aside import aside
+from asyncstream.aside import aside, heed
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath
@@ -72,7 +72,7 @@ class FileSource(Source[T]):
             return self._guarded(self._read)
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._work.do(self._read_and_place))
-            self._reading.add_done_callback(_looked_at)
+            self._reading.add_done_callback(heed)
         await asyncio.wait({self._reading})
         reading, self._reading = self._reading, None
         batch, self._behind = reading.result()
@@ -123,9 +123,3 @@ class FileSource(Source[T]):
     @abstractmethod
     def _close(self) -> None:
         """Close what is open."""
-
-
-def _looked_at(reading: asyncio.Future[Any]) -> None:
-    """A read that was cancelled may fail after the source was closed: that error is not reported."""
-    if not reading.cancelled():
-        reading.exception()

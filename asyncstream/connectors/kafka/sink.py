@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.aside import heed
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
     from aiokafka.admin import AIOKafkaAdminClient
 
-__all__ = ("KafkaSink", "KafkaWriter", "heard")
+__all__ = ("KafkaSink", "KafkaWriter")
 
 _OURS = frozenset(
     {
@@ -164,12 +165,6 @@ class KafkaWriter:
         return future
 
 
-def heard(future: asyncio.Future[Any]) -> None:
-    """Mark the outcome of a record as seen: of many that fail one is told."""
-    if not future.cancelled():
-        future.exception()
-
-
 class KafkaSink(Sink[Any]):
     """
     Writes elements to a topic, at least once: after a crash, those since the last checkpoint may come twice.
@@ -233,7 +228,7 @@ class KafkaSink(Sink[Any]):
             if sent:
                 await asyncio.wait(sent)
             for future in sent:
-                heard(future)
+                heed(future)
         with telling(writer.what, SinkError):
             for future in sent:
                 future.result()

@@ -43,10 +43,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncstream.aside import heed
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import telling
-from asyncstream.connectors.kafka.sink import KafkaWriter, heard
+from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
@@ -406,7 +407,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         finally:
             self._slots, self._has_row = {}, False
             for future in (future for slot in slots for future in slot.sent):
-                future.add_done_callback(heard)
+                future.add_done_callback(heed)
             await asyncio.gather(*(_disconnected(slot.producer) for slot in slots))
 
 
@@ -444,7 +445,7 @@ async def _disconnected(producer: AIOKafkaProducer) -> None:
     """Disconnect a client, also one that cannot send what it has any more."""
     waiter = producer._txn_manager._transaction_waiter
     if waiter is not None:
-        waiter.add_done_callback(heard)
+        waiter.add_done_callback(heed)
     with suppress(TimeoutError):
         await asyncio.wait_for(producer.stop(), _PATIENCE)
         return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from asyncstream.addresses import server_address
-from asyncstream.aside import aside, wait_at_most
+from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.errors import describe_error
 from asyncstream.validation import refuse
 
@@ -301,5 +301,5 @@ class Connection:
             # with the last reference the client closes its sockets
             client.on_connect = client.on_disconnect = client.on_message = None
             client.on_publish = client.on_subscribe = None
-        if self._opened.done() and not self._opened.cancelled():
-            self._opened.exception()
+        if self._opened.done():
+            heed(self._opened)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from traceback import clear_frames
 from typing import TypeVar
 
+from asyncstream.aside import heed
 from asyncstream.sqlite_files import OpenFile, is_busy
 
 __all__ = ("PATIENCE", "Database")
@@ -89,7 +90,7 @@ class Database:
                 await asyncio.wait({doing})
             except asyncio.CancelledError:
                 if fate.decide("call off"):
-                    doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                    doing.add_done_callback(heed)
                     raise
                 was_cancelled = True
         return doing.result(), was_cancelled

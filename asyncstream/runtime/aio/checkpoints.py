@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from asyncstream.aside import aside, wait_at_most
+from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
@@ -237,7 +237,7 @@ class Checkpointer:
             raise CheckpointError("the job takes no more checkpoints")
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
-            self._next.add_done_callback(lambda future: future.cancelled() or future.exception())
+            self._next.add_done_callback(heed)
         self._wanted.set()
         return self._next
 

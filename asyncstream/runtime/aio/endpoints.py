@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
+from asyncstream.aside import heed
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, way_to_write
 from asyncstream.connectors.outlets import Results
@@ -129,7 +130,7 @@ class _Cut:
         self.epoch = epoch
         self.batch = batch
         self.position: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.position.add_done_callback(_look_at)
+        self.position.add_done_callback(heed)
 
     def succeed(self, position: Any) -> None:
         if not self.position.done():
@@ -138,12 +139,6 @@ class _Cut:
     def fail(self, error: Exception) -> None:
         if not self.position.done():
             self.position.set_exception(error)
-
-
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """Mark its error as seen: the caller that waited for it may have given up."""
-    if not future.cancelled():
-        future.exception()
 
 
 class SinkOperator(Intake):
@@ -359,7 +354,7 @@ class SinkOperator(Intake):
             position = asyncio.create_task(self._prepared(epoch))
             self._preparing.add(position)
             position.add_done_callback(self._preparing.discard)
-            position.add_done_callback(_look_at)
+            position.add_done_callback(heed)
             return position
         cut = _Cut(epoch, (self._values, self._timestamps))
         self._values, self._timestamps = [], []

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
+from asyncstream.aside import heed
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import describe_error
 from asyncstream.testing.contracts.checks import ContractBroken
@@ -172,8 +173,7 @@ _begun: set[asyncio.Task[Any]] = set()
 def _heard(task: asyncio.Task[Any]) -> None:
     """What a call raises after its process has "ended" is not reported."""
     _begun.discard(task)
-    if not task.cancelled():
-        task.exception()
+    heed(task)
 
 
 async def interrupted(call: Coroutine[Any, Any, Any], cut: float) -> Any:
