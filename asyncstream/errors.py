@@ -9,6 +9,7 @@ relatives (your function, or the service it calls), `SourceError` and `SinkError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ __all__ = (
     "UserFunctionError",
     "describe_error",
     "encodable",
+    "module_of",
     "safe_repr",
 )
 
@@ -237,6 +239,14 @@ def _field_names(element: object) -> Sequence[object]:
         return [name for name in dir(element) if not name.startswith("_")][:50]
     except Exception:  # of a class with a `__dir__` of its own
         return []
+
+
+def module_of(extra: str, name: str, feature: str) -> Any:
+    """The module of this name, which is of an extra; raises `MissingExtra` if it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtra(feature, extra) from error
 
 
 def describe_error(error: BaseException) -> str:

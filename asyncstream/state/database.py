@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from asyncstream.errors import MissingExtra, StateError, describe_error
+from asyncstream.errors import StateError, describe_error, module_of
 from asyncstream.filelock import lock
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.validation import count, file_path
@@ -91,10 +91,7 @@ class Database(Stored):
     """
 
     def __init__(self, settings: DiskState) -> None:
-        try:
-            import rocksdict
-        except ImportError as error:
-            raise MissingExtra("state on disk", "disk") from error
+        rocksdict = module_of("disk", "rocksdict", "state on disk")
         super().__init__(str(settings.directory), recent_rows=settings.young_rows)
         self._lock = _claimed(settings.directory)
         self._options = rocksdict.ReadOptions

@@ -16,7 +16,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
-from asyncstream.errors import MissingExtra
+from asyncstream.errors import module_of
 from asyncstream.metrics import Distribution, Metric
 from asyncstream.validation import refuse
 
@@ -55,7 +55,7 @@ class JobCollector:
         for job in jobs:
             if not callable(getattr(job, "measure", None)):
                 raise refuse("jobs", "a Job, with a method `measure`", job)
-        _check_installed()
+        module_of("prometheus", "prometheus_client", "Prometheus")
         self._jobs = list({id(job): job for job in jobs}.values())  # a series is scraped once, or not at all
 
     def collect(self) -> Iterable[Family]:
@@ -86,13 +86,6 @@ def exposition(*jobs: Measured) -> tuple[bytes, str]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return generate_latest(registry), CONTENT_TYPE_LATEST
-
-
-def _check_installed() -> None:
-    try:
-        import prometheus_client  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("Prometheus", "prometheus") from error
 
 
 def _family(metrics: list[Metric]) -> Family:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
-from asyncstream.errors import MissingExtra
+from asyncstream.errors import module_of
 from asyncstream.state.rows import Rows
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, instance, refuse, selector
@@ -339,7 +339,7 @@ class Quantile(FieldAggregate[float | None]):
             raise refuse("k", "an integer from 8 to 65535", k)
         self.share = share
         self.k = k
-        self._sketch = _sketch_type()
+        self._sketch = module_of("sketch", "datasketches", "Quantile").kll_doubles_sketch
 
     def save(self, accumulator: Any) -> bytes:
         saved: bytes = accumulator.serialize()
@@ -433,14 +433,6 @@ def _aggregates(parts: dict[str, AggregateFunction[Any, Any]]) -> Aggregates:
 
 def _itself(value: Any) -> Any:
     return value
-
-
-def _sketch_type() -> Any:
-    try:
-        import datasketches  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        raise MissingExtra("Quantile", "sketch") from error
-    return datasketches.kll_doubles_sketch
 
 
 ELEMENTS: Final = Elements()

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
 from asyncstream.connectors.rows import Default, JsonWriter, record_of
-from asyncstream.errors import MissingExtra
+from asyncstream.errors import module_of
 
 __all__ = ("Tables", "arrow_ipc", "parquet")
 
@@ -47,19 +46,12 @@ _ZONE: Final = attrgetter("tzinfo")
 
 def parquet() -> Any:
     """The module `pyarrow.parquet`; raises `MissingExtra` if it is not installed."""
-    return _of_arrow("parquet", "Parquet")
+    return module_of("arrow", "pyarrow.parquet", "Parquet")
 
 
 def arrow_ipc() -> Any:
     """The module `pyarrow.ipc`; raises `MissingExtra` if it is not installed."""
-    return _of_arrow("ipc", "Arrow")
-
-
-def _of_arrow(module: str, feature: str) -> Any:
-    try:
-        return import_module(f"pyarrow.{module}")
-    except ImportError as error:
-        raise MissingExtra(feature, "arrow") from error
+    return module_of("arrow", "pyarrow.ipc", "Arrow")
 
 
 class Tables:

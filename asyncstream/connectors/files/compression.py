@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
-from asyncstream.errors import MissingExtra, describe_error
+from asyncstream.errors import describe_error, module_of
 from asyncstream.validation import choice
 
 __all__ = ("Compressing", "Compression", "Decompressing", "compression_of", "unpacked")
@@ -56,11 +56,7 @@ def compression_of(compression: object, path: str) -> str | None:
 
 
 def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingExtra("zstd", "zstd") from error
-    return zstandard
+    return module_of("zstd", "zstandard", "zstd")
 
 
 def _compressor(compression: str) -> Any:

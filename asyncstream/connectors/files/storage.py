@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
-from asyncstream.errors import MissingExtra
+from asyncstream.errors import module_of
 from asyncstream.folders import by_their_own_names, sync_folder
 
 __all__ = ("Storage", "Work", "is_remote", "size_of", "storage_of")
@@ -201,10 +201,7 @@ class _Remote(Storage):
     errors = (Exception,)  # each library has its own
 
     def __init__(self, path: str) -> None:
-        try:
-            import fsspec
-        except ImportError as error:
-            raise MissingExtra(f"{path.partition('://')[0]}://", "fsspec") from error
+        fsspec = module_of("fsspec", "fsspec", f"{path.partition('://')[0]}://")
         self._fs: Any = fsspec.core.url_to_fs(path)[0]
 
     def exists(self, path: str) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import MissingExtra, SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error, module_of
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ def check_options(
         PipelineError: if `options` has one of these, or one that there is not.
         MissingExtra: if the client is not installed.
     """
-    try:
-        import aiokafka
-    except ImportError as error:
-        raise MissingExtra("Kafka", "kafka") from error
+    aiokafka = module_of("kafka", "aiokafka", "Kafka")
     return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
 
 

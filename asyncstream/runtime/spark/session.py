@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from asyncstream.errors import MissingExtra, PipelineError
+from asyncstream.errors import PipelineError, module_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,10 +67,7 @@ LOCAL_SETTINGS = {
 
 def need_pyspark() -> None:
     """Raises `MissingExtra` if PySpark is not installed."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise MissingExtra("running on Spark", "spark") from None
+    module_of("spark", "pyspark", "running on Spark")
 
 
 def need_java() -> None:
