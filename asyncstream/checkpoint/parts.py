@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from hashlib import blake2b
 from itertools import groupby
-from operator import itemgetter
+from operator import getitem, itemgetter
 from typing import Any, Final, TypeAlias
 
 from asyncstream.codec import Codec
@@ -90,15 +91,9 @@ def decode_state(step: str, encoded: Iterable[tuple[_Path, bytes]], codec: Codec
             if number == 0:
                 state = value
             else:
-                _list_at(state, path).extend(value)
+                reduce(getitem, path, state).extend(value)
     except CodecError as error:
         raise CheckpointError(f"the checkpoint's state of step {step!r} cannot be read: {error}") from error
-    return state
-
-
-def _list_at(state: Any, path: _Path) -> Any:
-    for key in path:
-        state = state[key]
     return state
 
 

@@ -189,14 +189,6 @@ def _members_besides(error: BaseException, again: BaseException) -> dict[str, An
     return held
 
 
-def _pack_int(value: int) -> Any:
-    return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
-
-
-def _pack_float(value: float) -> Any:
-    return value if math.isfinite(value) else {"$float": repr(value)}
-
-
 def _pack_str(value: str) -> Any:
     try:
         value.encode()
@@ -226,8 +218,8 @@ def _timezone_parts(zone: timezone) -> tuple[Any, ...]:
 _PACKERS: Final[dict[type, Callable[[Packer, Any], Any]]] = {
     NoneType: lambda _, value: value,
     bool: lambda _, value: value,
-    int: lambda _, value: _pack_int(value),
-    float: lambda _, value: _pack_float(value),
+    int: lambda _, value: value if -(2**63) <= value < 2**64 else {"$int": hex(value)},
+    float: lambda _, value: value if math.isfinite(value) else {"$float": repr(value)},
     str: lambda _, value: _pack_str(value),
     list: Packer.items,
     dict: Packer.mapping,

@@ -60,17 +60,11 @@ class CsvSource(LineSource[T]):
         types: functions that make a value of a field's text, by column. Where one raises, the record is
             malformed.
         delimiter: what stands between two fields; one character.
-        complete: what is after the last line end is a record too. False: the file is still being written, and
-            what has no line end yet is no record yet; the source ends before it, and a job that goes on from
-            there reads it once it is whole.
-        if_changed: where a job goes on from a checkpoint, and the file is no longer the one that was read:
-            "fail" with `SourceError`, or "start_over" from its beginning.
+        complete, if_changed, batch, compression: as for `JsonLinesSource`.
         on_malformed: "fail" with `SourceError`, after all elements before the record were delivered; or
             "reject": the record goes to the source's `rejected` output as a `RejectedLine`.
-        batch: how many values one read brings at most.
         max_line_bytes: a longer record is malformed; it is never held in memory. A single field may have
             `csv.field_size_limit()` characters.
-        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
     """
 
     @overload

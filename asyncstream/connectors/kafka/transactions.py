@@ -238,7 +238,8 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         self._has_epochs = True
         row = await self._read_row()
         self._check(position, row)
-        for prepared in _prepared_in(position):
+        for known in () if position is None else position["prepared"]:
+            prepared = _Prepared(**known)
             if prepared.number > row.number:
                 await self._commit_left(prepared)
         self._most = max(row.slots, 2, 0 if position is None else position["slots"])
@@ -414,10 +415,6 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 def _last(position: dict[str, Any] | None) -> int:
     """The number of the last transaction that a checkpoint knows of."""
     return 0 if position is None else int(position["number"])
-
-
-def _prepared_in(position: dict[str, Any] | None) -> list[_Prepared]:
-    return [] if position is None else [_Prepared(**one) for one in position["prepared"]]
 
 
 def _settle(sent: list[asyncio.Future[Any]]) -> None:

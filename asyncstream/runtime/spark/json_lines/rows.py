@@ -5,6 +5,7 @@ Rows of a stretch, as a task reads them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncstream.connectors.lines import RejectedLine
@@ -93,7 +94,7 @@ class RowReader:
             if not self._rejects:
                 raise SourceError(f"{path}, line {line}: {row.reason}")
             text = row.line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="backslashreplace")
-            rejected[number] = _as_dict(RejectedLine(path, line, text, row.reason))
+            rejected[number] = asdict(RejectedLine(path, line, text, row.reason))
             rows[number] = {}
         return self._with_rejected(self._columns.batch_of(rows), rejected)
 
@@ -131,7 +132,3 @@ class RowReader:
 
 def _ended(lines: bytes) -> bytes:
     return lines if lines.endswith(b"\n") else lines + b"\n"
-
-
-def _as_dict(line: RejectedLine) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in ("path", "line_number", "line", "reason")}
