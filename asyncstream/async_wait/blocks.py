@@ -108,10 +108,8 @@ class Block(Part):
 
     def stamp_begun(self, stamp: Stamp) -> tuple[int, int] | None:
         """
-        The calls that have begun since the last time have this stamp.
-
-        Returns:
-            From which place to which these are; None if they have all ended, and took no time.
+        The calls that have begun since the last time have this stamp. Gives from which place to which these
+        are; None if they have all ended, and took no time.
         """
         start, self._stamped = self._stamped, len(self.values) - self.unbegun()
         if not self.is_pending(start, self._stamped):

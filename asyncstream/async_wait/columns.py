@@ -12,12 +12,7 @@ __all__ = ("Columns",)
 
 
 class Columns(NamedTuple):
-    """
-    Attributes:
-        values: the elements, or the results.
-        timestamps: one for each.
-        origins: one for each, where these are tracked; otherwise there may be none.
-    """
+    """Elements or results; a timestamp for each, and an origin, where these are tracked."""
 
     values: list[Any]
     timestamps: list[int | None]

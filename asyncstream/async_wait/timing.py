@@ -17,12 +17,7 @@ __all__ = ("UNTIMED", "CallTimes", "Stamp")
 
 
 class Stamp:
-    """
-    When calls began.
-
-    Attributes:
-        time: loop time of the turn that found them suspended; None until there was one.
-    """
+    """When calls began: the loop's time in the turn that found them suspended; None until there was one."""
 
     __slots__ = ("time",)
 

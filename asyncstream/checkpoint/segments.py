@@ -52,16 +52,7 @@ SHELVES: Final = 16
 
 
 def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
-    """
-    The chunks of a delta.
-
-    Args:
-        step: whose it is, for the error.
-        table: says how keys and values are saved.
-
-    Raises:
-        CheckpointError: if the codec refuses a value; names the step.
-    """
+    """The chunks of a delta; raises `CheckpointError` if the codec refuses a value, naming the step."""
     try:
         return [codec.encode(chunk) for chunk in _chunks(*table.saved(delta))]
     except CodecError as error:

@@ -60,11 +60,8 @@ class Log(logging.Handler):
 @contextmanager
 def logging_to_stderr(level: str | None, *, tracebacks: bool) -> Iterator[Log]:
     """
-    While the block runs, what is logged goes to stderr.
-
-    Args:
-        level: one of `LEVELS`; None: warnings and worse, or what a module has set.
-        tracebacks: write those of errors.
+    While the block runs, what is logged goes to stderr: from this level on, one of `LEVELS`; None: warnings
+    and worse, or what a module has set. With `tracebacks`, those of errors are written, too.
     """
     root, ours, log = logging.getLogger(), logging.getLogger("asyncstream"), Log(tracebacks=tracebacks)
     levels = root.level, ours.level

@@ -38,14 +38,8 @@ def key_of(options: argparse.Namespace) -> bytes | None:
 
 def imported(name: str, hint: str = "") -> ModuleType:
     """
-    A module of the user's, which may be in the directory that the command is called in.
-
-    Args:
-        name: dotted.
-        hint: what to add where there is none of that name.
-
-    Raises:
-        PipelineError: if there is none.
+    A module of the user's by its dotted name; it may be in the directory that the command is called in.
+    Raises `PipelineError` if there is none, with the `hint` what to add.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does

@@ -39,15 +39,8 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 def format_of(path: str, chosen: str | None, option: str) -> str:
     """
-    The format of a file.
-
-    Args:
-        path: its name tells, unless it was `chosen`.
-        chosen: one of `FORMATS`, or None.
-        option: by which it could be.
-
-    Raises:
-        PipelineError: if the name does not tell.
+    The format of a file, as `chosen` or by its name; raises `PipelineError` if the name does not tell, which
+    names the `option` to choose it by.
     """
     found = chosen or _BY_ENDING.get(Path(path).suffix.lower())
     if found is None:
@@ -85,11 +78,8 @@ def writing(path: str, format: str, columns: Sequence[str] | None, *, overwrite:
 
 def columns_of(path: str, format: str) -> list[str] | None:
     """
-    The columns of a file, as far as its beginning tells; None if each row has its own.
-
-    Raises:
-        PipelineError: if it cannot be read.
-        SourceError: the same, of Parquet.
+    The columns of a file, as far as its beginning tells; None if each row has its own. Raises
+    `PipelineError`, or of Parquet `SourceError`, if it cannot be read.
     """
     if format == "jsonl":
         return None

@@ -129,11 +129,8 @@ class Matching(TimedStep):
 
     def _time_out(self, runs: list[Run], reached_ms: float, at_ms: int) -> list[Run]:
         """
-        Those of the runs that go on; the others are told.
-
-        Args:
-            reached_ms: how far event time has come.
-            at_ms: what those that are told carry.
+        Those of the runs that go on, when event time has come to `reached_ms`; the others are told, at
+        `at_ms`.
         """
         going: list[Run] = []
         given_up_ms: float = -math.inf  # what began up to this time

@@ -85,14 +85,8 @@ class Automaton:
 
     def advance(self, runs: Sequence[Run], value: Any, at_ms: int) -> tuple[list[Run], list[Run]]:
         """
-        What an element makes of runs.
-
-        Args:
-            runs: in their order, none of them timed out.
-            at_ms: the element's event time, not before that of any other.
-
-        Returns:
-            The runs after it, and those that are a match with it.
+        What an element makes of runs, in their order, none of them timed out: the runs after it, and those
+        that are a match with it. Its event time is not before that of any other.
         """
         after: list[Run] = []
         matches: list[Run] = []

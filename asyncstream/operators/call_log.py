@@ -56,14 +56,8 @@ class CallLog(Protocol):
         self, origins: Sequence[Origin], elements: Sequence[Any], results: list[Any], *, single: bool
     ) -> None:
         """
-        Write down calls that have ended. What is written survives the end of the process.
-
-        Args:
-            origins, elements: for which they were made.
-            results: of each its one result, if `single`; else a sequence of what it gave.
-
-        Raises:
-            CheckpointError: if they cannot be.
+        Write down calls that have ended: of each its one result, if `single`; else a sequence of what it
+        gave. What is written survives the end of the process. Raises `CheckpointError` if it cannot be.
         """
 
     def failures(self, origin: Origin) -> Failures | None:

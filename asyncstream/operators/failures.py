@@ -76,15 +76,8 @@ class Failures:
 
     def take(self, value: Any, timestamp: int | None, error: BaseException) -> None:
         """
-        Do with an element what was chosen.
-
-        Args:
-            value: the element, of which nothing has been or will be emitted.
-            timestamp: its event time, milliseconds since the epoch, or None.
-            error: what the function raised on it.
-
-        Raises:
-            UserFunctionError: if the job is to fail.
+        Do with an element, of which nothing has been or will be emitted, what was chosen; raises
+        `UserFunctionError` if the job is to fail.
         """
         if not self.bears(error):
             self._operator.fail_on(value, error)

@@ -110,15 +110,8 @@ class NotAValue(TypeError):
 
 def nothing_returned(result: object, kinds: Kinds, step: str) -> None:
     """
-    Look at what a function returned that emits with `out(...)`: of each type it is said once.
-
-    Args:
-        result: is not None.
-        kinds: the types that it has returned before.
-        step: its name.
-
-    Raises:
-        NotAValue: if it is no value yet, so that the function has done nothing.
+    Look at what a function returned that emits with `out(...)`: of each type it is said once. Raises
+    `NotAValue` if it is no value yet, so that the function has done nothing.
     """
     if type(result) in kinds.known:
         return

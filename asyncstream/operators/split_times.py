@@ -39,12 +39,7 @@ class _Split:
 
 class SplitTimes:
     """
-    The event times of the splits of one source.
-
-    Args:
-        strategy: makes a generator of watermarks for each.
-        idle_after_ms: without an element for this long in processing time, a split is idle; None: never.
-        max_drift_ms: how far a split may be ahead of the slowest; None: as far as it gets.
+    The event times of the splits of one source; the arguments are those of `EventTime`, for each split.
 
     Attributes:
         ahead: the splits that are to wait for the others.
@@ -113,14 +108,8 @@ class SplitTimes:
 
     def look(self, now_ms: int, excused: bool) -> int | None:
         """
-        See which splits are idle.
-
-        Args:
-            now_ms: processing time.
-            excused: the source may not be read, so that silence says nothing.
-
-        Returns:
-            When to look next; None: not before a split that is idle has brought something.
+        See which splits are idle, unless they are `excused`: the source may not be read, so that silence says
+        nothing. Gives when to look next; None: not before a split that is idle has brought something.
         """
         if self._idle_after_ms is None:
             return None

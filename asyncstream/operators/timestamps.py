@@ -36,10 +36,7 @@ class AssignEventTime(Operator):
 
     Args:
         timestamp: an element's event time: milliseconds since the epoch or an aware `datetime`.
-        strategy: how watermarks are found.
-        idle_after_ms: without an element for this long in processing time, the stream, or a split, is idle
-            and holds nothing back; None: never.
-        max_drift_ms: how far one split may be ahead of the slowest; None: as far as it gets.
+        strategy, idle_after_ms, max_drift_ms: as of `EventTime`.
         on_error: what becomes of an element whose event time cannot be told; it has none of its own then,
             and moves no watermark.
     """

@@ -109,14 +109,8 @@ class RecentFailures(deque[Failure]):
 
     def note(self, step: str, value: Any, error: BaseException, now_ms: int, *, skipped: bool) -> None:
         """
-        One more; kept as text, for an exception keeps alive whatever its frames hold.
-
-        Args:
-            step: the step's name.
-            value: the element.
-            error: what the function raised.
-            now_ms: processing time.
-            skipped: the element is left out; else it goes to an output.
+        One more; kept as text, for an exception keeps alive whatever its frames hold. If it is `skipped`, the
+        element is left out; else it goes to an output.
         """
         failure = Failure(now_ms, type(error).__name__, describe_error(error), value)
         self.append(failure)

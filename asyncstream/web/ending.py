@@ -31,12 +31,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Ending:
     """
-    Ends a job once, at the first request.
-
-    Args:
-        job: one that runs.
-        keeps: it keeps checkpoints: it is stopped with one. Otherwise it is drained.
-        grace: seconds that running calls get.
+    Ends a job once, at the first request: it is stopped with a checkpoint if it `keeps` them, and otherwise
+    drained. Running calls get the grace, in seconds.
     """
 
     def __init__(self, job: Job, *, keeps: bool, grace: float) -> None:

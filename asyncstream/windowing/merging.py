@@ -49,10 +49,7 @@ class MergingWindowSet:
     __slots__ = ("_state_windows", "_windows")
 
     def __init__(self, pairs: Iterable[tuple[TimeWindow, TimeWindow]] = ()) -> None:
-        """
-        Args:
-            pairs: (window, state window) to start with, in any order.
-        """
+        """`pairs` are (window, state window) to start with, in any order."""
         self._state_windows = dict(pairs)
         self._windows = sorted(self._state_windows)
 

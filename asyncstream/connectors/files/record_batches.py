@@ -74,8 +74,6 @@ class RowReader(Generic[T]):
         Read this table from now on.
 
         Args:
-            path: what it is called in errors.
-            batches: record batches of it.
             row: which one is next.
             skip: how many rows the batches begin before that one.
             more: columns that the batches lack, each with the one value that it has.

@@ -77,11 +77,8 @@ class RejectedMessage:
 
 class Arrival(NamedTuple):
     """
-    What came in.
-
-    Attributes:
-        value: an element, or a `RejectedMessage`.
-        place: where to go on behind it; None: the service does not say.
+    What came in: an element, or a `RejectedMessage`; and the place to go on behind it, None: the service does
+    not say.
     """
 
     value: Any
@@ -90,12 +87,8 @@ class Arrival(NamedTuple):
 
 class Interrupted(HttpError):
     """
-    Raised when a connection has come to its end, and another one is to follow.
-
-    Args:
-        url: as it may be shown.
-        reason: what was said; by default nothing.
-        retry_ms: how long to wait at least.
+    Raised when a connection has come to its end, and another one is to follow, after `retry_ms` at least;
+    `url` is as it may be shown.
     """
 
     def __init__(

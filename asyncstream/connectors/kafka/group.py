@@ -63,11 +63,8 @@ class Handover:
         self, names: Collection[str], positions: dict[str, int], ask: Callable[[], None] | None
     ) -> None:
         """
-        Wait for what was given out of these.
-
-        Args:
-            positions: behind what was given out.
-            ask: for a checkpoint.
+        Wait until what was given out of these, up to their positions, is acknowledged; `ask` is for a
+        checkpoint.
         """
         try:
             async with asyncio.timeout(self._seconds):

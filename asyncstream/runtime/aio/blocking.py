@@ -36,13 +36,7 @@ Part: TypeAlias = SourceDriver | Operator
 
 
 class Stuck(NamedTuple):
-    """
-    That nothing goes on at a step.
-
-    Attributes:
-        by: the step whose doing it is; perhaps itself.
-        why: a sentence.
-    """
+    """That nothing goes on at a step: by whose doing, which may be its own, and in a sentence why."""
 
     by: str
     why: str

@@ -118,12 +118,7 @@ Batch: TypeAlias = tuple[list[Any], list[int | None]]
 
 class _Cut:
     """
-    The end of an epoch, among what waits for a sink.
-
-    Attributes:
-        epoch: the number of the checkpoint.
-        batch: what came before it and is not yet being written.
-        position: what the sink's `prepare` gives.
+    The end of an epoch, among what waits for a sink: what came before, and the position that `prepare` gives.
     """
 
     def __init__(self, epoch: int, batch: Batch) -> None:

@@ -40,11 +40,8 @@ def before(spark_ms: int) -> int:
 
 class Timed(NamedTuple):
     """
-    Inputs that have a watermark together.
-
-    Attributes:
-        inputs: names of source steps.
-        steps: the steps that give them the event time by which keyed steps go; with none, no watermark.
+    Inputs that have a watermark together, and the steps that give them the event time by which keyed steps
+    go; with none, no watermark.
     """
 
     inputs: frozenset[str]

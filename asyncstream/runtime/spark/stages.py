@@ -60,14 +60,7 @@ class Route:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """
-    Steps that run together.
-
-    Attributes:
-        steps: in topological order.
-        entries: the routes that end here.
-        exits: the routes that begin here.
-    """
+    """Steps that run together, in topological order, and the routes that end and that begin here."""
 
     kind: StageKind
     steps: tuple[OperatorStep, ...]

@@ -64,10 +64,8 @@ async def _lead_here(life: Life) -> list[Any]:
 
 async def _lead_in_a_process(life: Life) -> list[Any]:
     """
-    Lead a life in a process that ends with it.
-
-    Raises:
-        ContractBroken: with the error that the life has ended with, if it was one.
+    Lead a life in a process that ends with it; raises `ContractBroken` with the error that it has ended with,
+    if it was one.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -178,13 +176,8 @@ def _heard(task: asyncio.Task[Any]) -> None:
 
 async def interrupted(call: Coroutine[Any, Any, Any], cut: float) -> Any:
     """
-    Begin a call and cancel it.
-
-    Args:
-        cut: when, as in `CUTS`.
-
-    Returns:
-        What it gave; `interrupted` itself if it was cancelled.
+    Begin a call and cancel it, at one of the `CUTS`; gives what it gave, and `interrupted` itself if it was
+    cancelled.
     """
     task = asyncio.ensure_future(call)
     await _wait_until(cut)

@@ -34,15 +34,7 @@ _BUFFER_BYTES: Final = 2**20
 
 
 class Written(NamedTuple):
-    """
-    What a task has written.
-
-    Attributes:
-        query: which query it belongs to.
-        number: which micro-batch of it.
-        partition: which task of that.
-        path: the file; None: there were no rows.
-    """
+    """What a task has written, of a partition of a micro-batch of a query; without rows there is no file."""
 
     query: str
     number: int

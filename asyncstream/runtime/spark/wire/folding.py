@@ -42,11 +42,8 @@ are exact."""
 
 class Keys(NamedTuple):
     """
-    The keys of rows.
-
-    Attributes:
-        each: all different, in the order in which they come first.
-        codes: of each row the place of its key among these.
+    The keys of rows: all different ones, as they come first, and of each row the place of its own among
+    these.
     """
 
     each: list[Any]

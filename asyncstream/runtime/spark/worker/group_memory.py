@@ -39,14 +39,7 @@ KNOWN: Final = 10_000
 
 @dataclass
 class _Held:
-    """
-    Tables of a group.
-
-    Attributes:
-        token: of the position at which they are.
-        weight: bytes of memory.
-        tables: by step.
-    """
+    """Tables of a group by step, at the position of a token; and how many bytes of memory they are."""
 
     token: bytes
     weight: int

@@ -27,14 +27,7 @@ __all__ = ("OutputRows", "OutputTask", "in_columns", "row_writers", "write_rows"
 
 @dataclass(frozen=True)
 class OutputTask:
-    """
-    Elements that become rows.
-
-    Attributes:
-        name: that of the sink.
-        route: the number of the route to it.
-        schema: the columns of the rows.
-    """
+    """Elements that become rows of these columns: those of a sink, by the number of the route to it."""
 
     name: str
     route: int

@@ -27,10 +27,8 @@ __all__ = ("Replay",)
 
 class _Place(NamedTuple):
     """
-    Where an element stands among those of all partitions.
-
-    Attributes:
-        origin, sequence: of its envelope, which no other has.
+    Where an element stands among those of all partitions: by the origin and sequence of its envelope, which
+    no other has.
     """
 
     watermark: int

@@ -40,12 +40,7 @@ class Shipped(Generic[T]):
 
 @dataclass
 class _Known:
-    """
-    A value that has been unpickled here.
-
-    Attributes:
-        accumulators: those of PySpark that it refers to.
-    """
+    """A value that has been unpickled here, and the accumulators of PySpark that it refers to."""
 
     shipped: Shipped[Any]
     accumulators: dict[int, Any]
@@ -53,12 +48,7 @@ class _Known:
 
 @dataclass
 class _Worker:
-    """
-    What this process keeps.
-
-    Attributes:
-        known: by digest.
-    """
+    """What this process keeps, by digest."""
 
     known: OrderedDict[bytes, _Known] = field(default_factory=OrderedDict)
 
