@@ -43,7 +43,6 @@ class Chain:
     The parts of one table.
 
     Args:
-        table: its name.
         name_of: the name under which the part with this digest is kept, or is to be.
         inline_bytes: larger parts are for the store.
         parts: those that a checkpoint names.

@@ -120,11 +120,8 @@ class Draft:
 
 def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
     """
-    The bytes of a checkpoint.
-
-    Args:
-        info: what it says of itself; its size and parts are filled in here.
-        states: by name, the parts of each of its steps. Of those that have no data the store has it.
+    The bytes of a checkpoint, of the parts of each of its steps, by name; of those that have no data the
+    store has it. Its size and parts are filled in here.
     """
     contents: list[bytes] = []
     stored: dict[str, bytes] = {}

@@ -93,13 +93,8 @@ def frame(payload: bytes, key: bytes | None = None) -> bytes:
 
 def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
     """
-    The payloads of a file, up to a tail that is not whole.
-
-    Args:
-        what: the file, for the message.
-
-    Raises:
-        CheckpointError: if there is a whole frame behind one that is not.
+    The payloads of a file, up to a tail that is not whole; raises `CheckpointError`, which says `what` it is,
+    if there is a whole frame behind one that is not.
     """
     at = 0
     while at < len(data):
@@ -192,8 +187,6 @@ class Journal:
     The calls of all steps of one run.
 
     Args:
-        files: where it lies.
-        codec: how results become bytes.
         key: the checkpoints'.
         failed: told when results could not be brought to the disk.
     """

@@ -212,8 +212,6 @@ async def showing_progress(
     Show the progress of a job while the block runs.
 
     Args:
-        job: has been opened.
-        title: what it is called.
         every: seconds between two lines, where stderr is no terminal or rich is not installed; 0: show
             nothing at all.
         say: writes a line.

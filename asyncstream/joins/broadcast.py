@@ -216,12 +216,7 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
         function: KeyedBroadcastProcessFunction[Any, Any, Any],
         on_error: OnError = "fail",
     ) -> None:
-        """
-        Args:
-            key_by: gives the key of an element of the keyed input.
-            function: the user's code; belongs to this operator alone.
-            on_error: what becomes of an element of either input that the function fails on.
-        """
+        """`key_by` gives the key of an element of the keyed input."""
         KeyedFunctionOperator.__init__(self, function, on_error)
         self._maps = _Maps()
         self.tables.declare_cell(BROADCAST, Cell(self._maps.take, self._maps.give))

@@ -87,12 +87,7 @@ class KeyedCoProcessOperator(MultiInput, KeyedFunctionOperator):
         function: KeyedCoProcessFunction[Any, Any, Any],
         on_error: OnError = "fail",
     ) -> None:
-        """
-        Args:
-            keys: for each input, what gives the key of an element.
-            function: the user's code; belongs to this operator alone.
-            on_error: what becomes of an element that the function fails on.
-        """
+        """`keys` give the key of an element, for each input."""
         KeyedFunctionOperator.__init__(self, function, on_error)
         is_own = type(function).process_input is not KeyedCoProcessFunction.process_input
         methods: list[Callable[..., object]] = [function.process_left, function.process_right]

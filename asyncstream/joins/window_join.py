@@ -69,10 +69,8 @@ class WindowJoinOperator(MultiInput, WindowOperator):
 
     def __init__(self, key_of: Sequence[KeyBy], plan: WindowPlan, made: Made = "inner") -> None:
         """
-        Args:
-            key_of: for the left and the right input, what gives the key of an element.
-            plan: neither aggregates nor has a process function. Functions of its assigner, trigger and
-                evictor are given pairs ("left" or "right", element).
+        The plan neither aggregates nor has a process function; functions of its assigner, trigger and evictor
+        are given pairs ("left" or "right", element).
         """
         WindowOperator.__init__(self, self._key_of, plan)
         self._key_of_left: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_left")

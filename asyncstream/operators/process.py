@@ -279,11 +279,7 @@ class KeyedFunctionOperator(TimedOperator):
     """
 
     def __init__(self, function: KeyedFunction, on_error: OnError = "fail") -> None:
-        """
-        Args:
-            function: the user's code; belongs to this operator alone.
-            on_error: what becomes of an element that the function fails on.
-        """
+        """`function` belongs to this operator alone."""
         super().__init__()
         self._function = function
         self._on_timer: Callable[..., object] = function.on_timer

@@ -29,13 +29,7 @@ MOST_SETTINGS = 4
 
 @dataclass(eq=False)
 class _Place:
-    """
-    A step, or where an arrow passes a layer.
-
-    Attributes:
-        lines: what is written in it; none for an arrow.
-        before: what it is reached from.
-    """
+    """A step, with lines of text, or where an arrow passes a layer; and what it is reached from."""
 
     lines: list[str] = field(default_factory=list)
     before: list[_Place] = field(default_factory=list)

@@ -74,8 +74,6 @@ class Ages(ABC, Generic[W]):
     When the entries of one table were written.
 
     Args:
-        ttl: how long entries live.
-        now_ms: tells processing time, milliseconds since the epoch.
         rows: the table itself; expired entries are removed from it.
         written: for each row of that when it was written, milliseconds since the epoch; the form is the
             subclass's.

@@ -102,12 +102,7 @@ class FunctionContext:
     def __init__(
         self, out: Emitter[Any], reached: Callable[[], int], clock: Clock, merging: bool, tables: Tables
     ) -> None:
-        """
-        Args:
-            reached: gives the event time reached.
-            merging: whether windows merge.
-            tables: where the state of the function is kept.
-        """
+        """`reached` gives the event time reached; the state of the function is kept in `tables`."""
         self._states = KeyedState(clock, tables, "key")
         self._window_states = KeyedState(clock, tables, "window", window_from)
         self._out = out

@@ -60,11 +60,7 @@ class PaneStore:
     """
 
     def __init__(self, slicing: Slicing, aggregate: AggregateFunction[Any, Any], tables: Tables) -> None:
-        """
-        Args:
-            aggregate: what the plan folds elements with.
-            tables: of the operator.
-        """
+        """`aggregate` is what the plan folds elements with."""
         self._slicing = slicing
         self._is_disjoint = slicing.is_disjoint
         listed = in_place(aggregate)

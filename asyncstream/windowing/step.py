@@ -43,11 +43,7 @@ class WindowStep(Operator):
     keeps: ClassVar[Kept]
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
-        """
-        Args:
-            key_by: gives the key of an element; keys are hashable and compare by value.
-            plan: what to do; its process function belongs to this operator alone.
-        """
+        """The process function of the plan belongs to this operator alone."""
         super().__init__()
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._plan = plan

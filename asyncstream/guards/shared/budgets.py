@@ -66,7 +66,6 @@ class BudgetAnswer(NamedTuple):
         admitted: how many of those that it asked for may begin, from the first on.
         period: in which they count.
         spent: by unit, in the present period.
-        limits: those that hold.
     """
 
     admitted: int
