@@ -1,5 +1,6 @@
 """
-Waits without holding the event loop: for disk work in a thread, and for an event that may not come.
+What asyncio leaves to who uses it: disk work that does not hold the event loop, a wait for an event that may
+not come, and tasks that somebody keeps.
 
 A write to a dead network disk may never come back. A thread of asyncio's own pool that hangs in one keeps the
 process from ending; a daemon thread does not.
@@ -8,14 +9,14 @@ process from ending; a daemon thread does not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ("DiskThread", "aside", "heed", "wait_at_most")
+__all__ = ("DiskThread", "Tasks", "aside", "heed", "wait_at_most")
 
 T = TypeVar("T")
 
@@ -44,6 +45,17 @@ def heed(ended: asyncio.Future[Any]) -> None:
     """Mark what a future has ended with as seen: nobody waits for it any more, and that is no fault."""
     if not ended.cancelled():
         ended.exception()
+
+
+class Tasks(set[asyncio.Task[Any]]):
+    """Those that run, with an owner that keeps them alive: the loop itself references tasks only weakly."""
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """Run `coroutine` as one of them, until it ends."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
 
 
 class DiskThread:

@@ -26,7 +26,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from asyncstream.aside import aside
+from asyncstream.aside import Tasks, aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.errors import SourceError, describe_error
@@ -108,7 +108,7 @@ class SplitSource(Source[T]):
         self._ended: dict[str, None] = {}  # in their order
         self._positions: dict[str, Any] = {}  # to go on from, of splits that are not open
         self._held: frozenset[str] = frozenset()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = Tasks()
         self._arrived = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._failed: SourceError | None = None
@@ -280,9 +280,7 @@ class SplitSource(Source[T]):
         self._has_left = True
         if split in self._ready:
             self._ready.remove(split)
-        task = asyncio.create_task(self._closed(split), name=f"asyncstream split {split.name}")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.start(self._closed(split), f"asyncstream split {split.name}")
 
     async def _closed(self, split: _Open[T]) -> None:
         await stopped(split.task)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from asyncstream.aside import heed
+from asyncstream.aside import Tasks, heed
 from asyncstream.clock import monotonic_seconds
 from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
@@ -188,24 +188,13 @@ def check_not_inside(name: str, shared: object, fn: object) -> None:
         raise refuse(name, "one that no guard inside of this one has", shared, advice)
 
 
-class Background:
-    """Tasks with an owner, which keeps them alive and ends them."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `coroutine` as a task, which must deal with its own errors."""
-        task = get_running_loop().create_task(coroutine)
-        # the loop itself references tasks only weakly
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+class Background(Tasks):
+    """Tasks that deal with their own errors, and are ended by their owner."""
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""
-        while self._tasks:
-            await end(*self._tasks)
+        while self:
+            await end(*self)
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:

@@ -9,13 +9,13 @@ that both publish: with checkpoints each result once, and what a crash repeats t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from asyncstream.aside import Tasks
 from asyncstream.connectors import Published
 from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.errors import describe_error
@@ -59,7 +59,7 @@ class _Relays:
 
     def __init__(self) -> None:
         self._feeds: dict[str, Feed[_Event]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def feed(self, job: Job, of: Published[Any] | str | None, keep: int) -> Feed[_Event]:
         published = {step.name: step for step in job.graph if step.kind == "publish"}
@@ -73,11 +73,7 @@ class _Relays:
             # "hold" loses nothing, and holds nothing up, for the relay takes all that comes at once
             subscription = job.subscribe(of, buffer=keep, slow="hold")  # refuses what is not there
             feed = self._feeds[name or ""] = Feed(keep)
-            task = asyncio.get_running_loop().create_task(
-                _relay(subscription, feed), name="asyncstream relay"
-            )
-            self._tasks.add(task)  # the loop itself references tasks only weakly
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(_relay(subscription, feed), "asyncstream relay")
         return feed
 
 

@@ -11,6 +11,7 @@ import asyncio
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from asyncstream.aside import Tasks
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.inspection import Shown
 from asyncstream.web.asgi import as_json
@@ -46,18 +47,14 @@ class Watches:
     def __init__(self, values: Shown) -> None:
         self._values = values
         self._feeds: WeakKeyDictionary[Job, Feed[bytes]] = WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def over(self, job: Job) -> Feed[bytes]:
         """What is seen of `job`: its status as JSON, every second until it is over."""
         feed = self._feeds.get(job)
         if feed is None:
             feed = self._feeds[job] = Feed(HISTORY)
-            task = asyncio.get_running_loop().create_task(
-                _watch(job, self._values, feed), name="asyncstream watch"
-            )
-            self._tasks.add(task)  # the loop itself references tasks only weakly
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(_watch(job, self._values, feed), "asyncstream watch")
         return feed
 
 

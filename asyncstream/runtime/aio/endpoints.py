@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.aside import heed
+from asyncstream.aside import Tasks, heed
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink, Writer, way_to_write
 from asyncstream.connectors.outlets import Results
@@ -162,7 +162,7 @@ class SinkOperator(Intake):
         self._position: Any = None
         self._confirm: Callable[[], Awaitable[None]] | None = None
         self._cuts: deque[_Cut] = deque()
-        self._preparing: set[asyncio.Task[Any]] = set()  # what is prepared when all is written
+        self._preparing = Tasks()  # what is prepared when all is written
         self._turn = asyncio.Lock()
         self._flushed = False
         self._done = False
@@ -346,9 +346,7 @@ class SinkOperator(Intake):
     def cut(self, epoch: int) -> asyncio.Future[Any]:
         """End an epoch here; gives the sink's position when all before is written and safe."""
         if self._done:
-            position = asyncio.create_task(self._prepared(epoch))
-            self._preparing.add(position)
-            position.add_done_callback(self._preparing.discard)
+            position = self._preparing.start(self._prepared(epoch))
             position.add_done_callback(heed)
             return position
         cut = _Cut(epoch, (self._values, self._timestamps))

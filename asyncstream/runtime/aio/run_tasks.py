@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from typing import Any
 
+from asyncstream.aside import Tasks
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, InternalError, describe_error
 from asyncstream.runtime.aio.inside import enter
@@ -43,7 +44,7 @@ class RunTasks:
         self._told = ended
         self.running: dict[asyncio.Task[None], str] = {}
         self._stubborn: set[asyncio.Task[Any]] = set()
-        self._helpers: set[asyncio.Task[Any]] = set()
+        self._helpers = Tasks()
 
     def remember_context(self) -> None:
         """Tasks that are started from now on have the context variables of this moment."""
@@ -79,9 +80,7 @@ class RunTasks:
 
     def help(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         """Run what supervises or serves the others: the run fails with it, and ends it when it is closed."""
-        task = asyncio.get_running_loop().create_task(self._helped(work, *args))
-        self._helpers.add(task)
-        task.add_done_callback(self._helpers.discard)
+        self._helpers.start(self._helped(work, *args))
 
     async def _helped(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         try:

@@ -11,6 +11,7 @@ import asyncio
 from concurrent.futures import Future
 from typing import Any
 
+from asyncstream.aside import Tasks
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import AsyncStreamError, JobStopped
 
@@ -22,7 +23,7 @@ class Tickets:
 
     def __init__(self) -> None:
         self._waiting: set[Future[bool]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._is_closed = False
 
     def submit(
@@ -50,7 +51,7 @@ class Tickets:
             if self._is_closed:
                 raise JobStopped("the job takes no more elements")
             try:
-                loop.call_soon_threadsafe(self._begin, to, value, id, ticket, loop)
+                loop.call_soon_threadsafe(self._begin, to, value, id, ticket)
             except RuntimeError:  # the loop is closed
                 raise JobStopped("the job takes no more elements") from None
             try:
@@ -62,17 +63,8 @@ class Tickets:
         finally:
             self._waiting.discard(ticket)
 
-    def _begin(
-        self,
-        to: Submissions[Any],
-        value: Any,
-        id: str | None,
-        ticket: Future[bool],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        task = loop.create_task(self._hand_in(to, value, id, ticket))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _begin(self, to: Submissions[Any], value: Any, id: str | None, ticket: Future[bool]) -> None:
+        self._tasks.start(self._hand_in(to, value, id, ticket))
 
     async def _hand_in(self, to: Submissions[Any], value: Any, id: str | None, ticket: Future[bool]) -> None:
         try:
