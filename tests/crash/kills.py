@@ -19,7 +19,8 @@ from pathlib import Path
 
 __all__ = ("PATIENCE", "ROOT", "Forked", "killed_within")
 
-PATIENCE = 100.0
+PATIENCE = 200.0
+"""Seconds after which a process hangs."""
 
 ROOT = Path(__file__).parents[2]
 

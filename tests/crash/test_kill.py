@@ -155,7 +155,7 @@ def test_killed_processes_leave_exactly_what_one_run_leaves(tmp_path: Path, stor
     wanted = one.results()
     runs = Runs(tmp_path / "killed", store)
     killer = Killer(runs, seed)
-    until = time.monotonic() + 6 * PATIENCE
+    until = time.monotonic() + 4 * PATIENCE
     turn = 0
     while killer.deaths.total() < KILLS:
         assert time.monotonic() < until, killer.deaths

@@ -21,11 +21,10 @@ import pytest
 
 from tests.crash.disk_app import KEYS, NAMES, ROUNDS, events
 from tests.crash.ending import let_end
+from tests.crash.kills import PATIENCE, ROOT
 from tests.stamps import newest_ns
 
 KILLS = 5
-PATIENCE = 100.0
-ROOT = Path(__file__).parents[2]
 
 SMALL = 50
 LARGE = 40_000

@@ -337,15 +337,15 @@ async def test_the_lease_of_a_process_that_was_killed_is_free_at_once(file: Path
     assert holder.stdout.readline() == b"held\n"
     store = SqliteCache(file)
     await store.open()
-    assert not await store.lease(b"k" * 16, 1000)
+    assert not await store.lease(b"k" * 16, 60_000)
     holder.send_signal(signal.SIGKILL)
     holder.wait(60)
     holder.stdout.close()
-    assert await store.lease(b"k" * 16, 1000)
-    assert not await store.lease(b"k" * 16, 1000)
+    assert await store.lease(b"k" * 16, 60_000)
+    assert not await store.lease(b"k" * 16, 60_000)
     store.release(b"k" * 16)
     await asyncio.sleep(1)
-    assert await store.lease(b"k" * 16, 1000)
+    assert await store.lease(b"k" * 16, 60_000)
     await store.close()
 
 

@@ -223,12 +223,19 @@ def test_failed_opening_is_raised_where_it_was_asked_for() -> None:
 def test_thread_keeps_checkpoints_and_goes_on() -> None:
     checkpoints = Checkpoints(store=MemoryStore())
     seen: list[int] = []
+    takes = 1000.0
+
+    async def call(value: int) -> int:
+        await asyncio.sleep(takes)
+        return value
+
     pipeline = Pipeline()
-    pipeline.submissions(name="in").async_map(sleeping(0.2), name="call").to(seen, name="out")
+    pipeline.submissions(name="in").async_map(call, name="call").to(seen, name="out")
     with pipeline.start_in_thread(checkpoints=checkpoints) as job:
         job.submit(1)
         assert job.checkpoint().pipeline == "pipeline"
     assert seen == []
+    takes = 0.0
     with pipeline.start_in_thread(checkpoints=checkpoints) as job:
         job.drain(timeout=60)
         assert job.metrics()["out"]["written"] == 1

@@ -77,7 +77,7 @@ def test_progress_tells_what_was_counted(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(150)
+        assert query.awaitTermination(300)
         told = [progress["observedMetrics"]["moods"] for progress in query.recentProgress]
         with_rows = [counts for counts in told if counts["ask.elements_in"]]
         assert len(with_rows) == 3
@@ -90,7 +90,7 @@ def test_progress_tells_what_was_counted(
         # what is late depends on the watermark before
         assert [counts["sums.late_dropped"] for counts in told if counts["sums.late_dropped"]] == [18]
         assert sum(counts["counted.rows"] for counts in told) == 1
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while len(caplog.messages) < 3 and time.monotonic() < deadline:
             query.awaitTermination(0.05)  # the listener is told a moment later
     finally:
