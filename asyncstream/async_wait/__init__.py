@@ -7,7 +7,7 @@ Other systems call this `mapAsync`; the name is Flink's. In reading order:
 |---|---|
 | `queues`, `promise` | what order means; an element between its acceptance and its emission |
 | `operator`, `pool`, `worker` | the step, with the theory of the worker pool above it; the pool; one of it |
-| `inbox`, `columns`, `blocks`, `block_calls` | elements that are simply to be called, many at a time |
+| `inbox`, `blocks`, `block_calls` | elements that are simply to be called, many at a time |
 | `promise_calls`, `key_serializer` | elements of which each must be known; one call of a key at a time |
 | `emitter`, `holding` | the way out; what is held until it may leave, here and in batch jobs |
 | `deadlines`, `outcomes`, `tasks`, `own_task` | calls in time; calls that fail, will not end, need a task |
