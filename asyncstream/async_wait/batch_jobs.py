@@ -34,6 +34,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
+from contextvars import copy_context
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
@@ -132,6 +133,7 @@ class BatchJobs(Holding):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._loop = asyncio.get_running_loop()
+        self._outside = copy_context()
 
     async def start(self) -> None:
         for function in self.settings.opened:
@@ -216,7 +218,9 @@ class BatchJobs(Holding):
     def _schedule_turn(self) -> None:
         if not self._turning and not self._halted:
             self._turning = True
-            self._loop.call_soon(self._turn)
+            # not in the context of the job that is done: those that follow it, and what is downstream, are no
+            # part of it
+            self._loop.call_soon(self._turn, context=self._outside.copy())
 
     def _turn(self) -> None:
         """Form jobs of what is gathered, and emit what may go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -277,6 +278,24 @@ async def cut_off(job: Any) -> None:
     """End a job as a crash would: nothing of it is kept from now on."""
     job._run.checkpointer.begin_no_more()
     await job.stop()
+
+
+def test_jobs_and_what_is_behind_them_see_nothing_of_the_context_of_others() -> None:
+    """Each job was formed in the context of the one before, and had what all those before it had left there."""
+    trace: ContextVar[tuple[int, ...]] = ContextVar("trace", default=())
+    seen: list[tuple[int, ...]] = []
+
+    class Traced(Provider):
+        async def submit(self, elements: list[int], key: str) -> str:
+            seen.append(trace.get())
+            trace.set((*trace.get(), *elements))
+            return await super().submit(elements, key)
+
+    pipeline = Pipeline("doubles")
+    doubled = Traced().step(pipeline.source(range(5)), size=1, jobs=1)
+    doubled.map(lambda number: seen.append(trace.get())).discard()
+    run_virtual(pipeline.run())
+    assert seen == [()] * 10
 
 
 def test_a_stopped_job_goes_on_from_its_snapshot() -> None:
