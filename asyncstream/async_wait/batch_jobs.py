@@ -259,7 +259,10 @@ class BatchJobs(Holding):
     # ------------------------------------------------------------------ jobs
 
     def _start(self, job: _Job) -> None:
-        self._jobs[job] = self._loop.create_task(self._run(job), name=f"asyncstream {self.context.name}")
+        # not of the loop's task factory: an eager task might end before it is noted here
+        self._jobs[job] = asyncio.Task(
+            self._run(job), loop=self._loop, name=f"asyncstream {self.context.name}"
+        )
 
     async def _run(self, job: _Job) -> None:
         """Have a job done, from the state in which it is."""
