@@ -74,6 +74,7 @@ class WorkerPool:
         "_idle",
         "_loop",
         "_name",
+        "_outside",
         "_soiled",
         "_turn",
         "blame",
@@ -141,6 +142,7 @@ class WorkerPool:
         self._name = f"asyncstream {context.name}"  # whose it is, should it hold the loop
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
+        self._outside = copy_context()
         self.outcomes.open(context, self._loop)
         if context.call_log is not None:
             self.journaled = Journaled(context.call_log, self.emitter.queue.finish, self.schedule_turn)
@@ -207,7 +209,8 @@ class WorkerPool:
         """Something has changed."""
         if not self.turning and not self.halted:
             self.turning = True
-            self._loop.call_soon(self._turn)
+            # not in the context of the call that has ended: what is downstream is no part of it
+            self._loop.call_soon(self._turn, context=self._outside.copy())
 
     def stamp_calls(self, now: float) -> None:
         """Note since when the calls run that have suspended since the last turn."""
