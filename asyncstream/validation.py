@@ -37,6 +37,7 @@ __all__ = (
     "instance",
     "instant_ms",
     "is_async_function",
+    "named_fields",
     "real_number",
     "refuse",
     "selector",
@@ -351,16 +352,23 @@ def fields_of(fn: Callable[[Any], Any]) -> Fields | None:
         return items[0] if len(items) == 1 else items
     if type(fn) is not FunctionType:
         return None
+    if (named := named_fields(fn)) is not None:
+        return named
     code = fn.__code__
-    if code in (_READS_ONE, _READS_SEVERAL):
-        (caught,) = fn.__closure__ or ()
-        of = caught.cell_contents
-        return of if isinstance(of, str) else tuple(str(fields_of(read)) for read in of)
     for known in (_ITEM, _ITEM_TOLD_OF):
         if (code.co_code, code.co_argcount, code.co_kwonlyargcount) == (known.co_code, 1, 0):
             item = code.co_consts[known.co_consts.index("name")]
             return item if type(item) is str else None
     return None
+
+
+def named_fields(fn: Callable[[Any], Any]) -> Fields | None:
+    """The names that `selector` was given, one or several; None: it was given a function."""
+    if type(fn) is not FunctionType or fn.__code__ not in (_READS_ONE, _READS_SEVERAL):
+        return None
+    (caught,) = fn.__closure__ or ()
+    of = caught.cell_contents
+    return of if isinstance(of, str) else tuple(str(named_fields(read)) for read in of)
 
 
 def called_already(value: object) -> str:

@@ -360,10 +360,12 @@ class Writer:
 
         Raises:
             SinkBroken: if a later job of the same store writes there.
-            SinkError: if the other job goes on, or may go on.
+            SinkError: if the other job goes on, or may go on; or it is this one, by another step.
         """
         if last is None:
             return
+        if last.holder == self.lease.holder and not last.released:
+            raise SinkError(f"{what} is used by another step of this job: give each its own, or unite them")
         if last.place == self.lease.place:
             # also of one that has ended: what this job knows of the store is older than what it left
             if last.number > self.lease.number:

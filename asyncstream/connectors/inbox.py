@@ -41,6 +41,7 @@ from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.base import Writer
 from asyncstream.connectors.lines import AnyPath
+from asyncstream.connectors.tally import Tally
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
 from asyncstream.sqlite_files import OpenFile, database_path, looking_at, write_ahead
@@ -118,12 +119,14 @@ class InboxFile:
         self._inbox = inbox
         self._writer = writer
         self._token = os.urandom(8).hex()
+        _look_at(inbox.path)  # first: to open it may change it
         with self._naming_errors("open"):
             # used by one thread after the other, at most one at a time
             self._database = sqlite3.connect(
                 inbox.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
             self._file = OpenFile(inbox.path)
+            self._tally = Tally(inbox.path)
             try:
                 self._set_up()
             except BaseException:
@@ -181,6 +184,7 @@ class InboxFile:
         if self._file.is_moved():
             raise InboxBroken(f"{self._inbox.path} was moved, deleted or replaced: nothing more is accepted")
         self.state = self.state._replace(newest=newest + len(is_new))
+        self._tally.write(self.state.identity, self.state.newest)
         return [place in is_new for place in range(len(elements))]
 
     def rows(self, after: int, until: int, limit: int) -> list[tuple[int, Any]]:
@@ -223,12 +227,15 @@ class InboxFile:
     def close(self) -> None:
         """Let another job use it."""
         try:
-            with self._naming_errors("write to"), self._transaction():
-                if self._writer is not None:
-                    lease = self._writer.lease.given_back().to_json().decode()
-                    self._database.execute("UPDATE inbox SET token = NULL, lease = ?", (lease,))
+            with self._naming_errors("write to"):
+                _, in_log, moved = self._database.execute("PRAGMA wal_checkpoint").fetchone()
+                with self._transaction():
+                    self._tally.close(all_is_safe=in_log == moved)
+                    if self._writer is not None:
+                        lease = self._writer.lease.given_back().to_json().decode()
+                        self._database.execute("UPDATE inbox SET token = NULL, lease = ?", (lease,))
         except SourceError:  # taken over, or broken: that was said before
-            pass
+            self._tally.close(all_is_safe=False)
         finally:
             self._database.close()
 
@@ -290,11 +297,20 @@ class InboxState(NamedTuple):
         if read < self.forgotten:
             raise _cannot_go_on(path, read, f"those up to number {self.forgotten} are forgotten")
 
+    def check_tally(self, path: str) -> None:
+        """Refuse, with a `SourceError`, a database that knows of fewer elements than it has accepted."""
+        tally = Tally(path)
+        accepted = tally.read(self.identity)
+        if accepted > self.newest:
+            raise SourceError(
+                f"{path} has lost elements that were accepted, {self.newest + 1} to {accepted}: its log, "
+                f"{path}-wal, is damaged or not the one it was. Put both back as they were; or delete "
+                f"{tally.path}, to go on without these"
+            )
+
     def check_follows(self, writer: Writer, path: str) -> None:
         """Refuse, with a `SourceError`, a job that may not take over from the one that used it last."""
         last = None if self.lease is None else Lease.from_json(self.lease)
-        if last is not None and last.holder == writer.lease.holder and not last.released:
-            raise SourceError(f"{path} is the inbox of another step of this job: give each its own")
         try:
             writer.check_follows(last, path)
         except SinkBroken as error:
@@ -305,19 +321,27 @@ class InboxState(NamedTuple):
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:
     """See whether a job could go on behind `position`. Changes nothing. Raises `SourceError` if not."""
-    state = None
-    if os.path.exists(inbox.path):
-        try:
-            with closing(looking_at(inbox.path, timeout=_PATIENCE)) as database:
-                if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'inbox'").fetchone():
-                    state = InboxState(*database.execute(_STATE).fetchone())
-        except (sqlite3.Error, TypeError) as error:
-            raise SourceError(f"cannot read {inbox.path}: {describe_error(error)}") from error
+    state = _look_at(inbox.path)
     if state is None:
         raise _cannot_go_on(inbox.path, position["read"], "it is not there")
     state.check_position(position, inbox.path)
     if writer is not None:
         state.check_follows(writer, inbox.path)
+
+
+def _look_at(path: str) -> InboxState | None:
+    """How far the inbox at `path` is; None: there is none. Raises `SourceError` if it has lost elements."""
+    state = None
+    if os.path.exists(path):
+        try:
+            with closing(looking_at(path, timeout=_PATIENCE)) as database:
+                if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'inbox'").fetchone():
+                    state = InboxState(*database.execute(_STATE).fetchone())
+        except (sqlite3.Error, TypeError) as error:
+            raise SourceError(f"cannot read {path}: {describe_error(error)}") from error
+    if state is not None:
+        state.check_tally(path)
+    return state
 
 
 def _cannot_go_on(path: str, read: int, why: str) -> SourceError:

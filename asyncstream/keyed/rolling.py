@@ -131,4 +131,5 @@ class RollingSpec(Spec):
 
     @property
     def schema(self) -> Schema:
-        return Schema(form={"reduce": described(self.reduce)}, settings={"ttl": described(self.ttl)})
+        schema = Schema(form={"reduce": described(self.reduce)}, settings={"ttl": described(self.ttl)})
+        return schema.reading({"by": self.reduce.by if isinstance(self.reduce, Best) else None})

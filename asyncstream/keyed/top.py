@@ -249,7 +249,8 @@ class TopSpec(Spec):
         ranks = self.ranks
         form = {"by": described(ranks.by), "order": ranks.order, "retracts": self.retracts}
         # of fewer rows than before the rest is cut off; of more, those that had been cut off are missing
-        return Schema(form=form, settings={"last": ranks.last, "ttl": described(self.ttl)})
+        schema = Schema(form=form, settings={"last": ranks.last, "ttl": described(self.ttl)})
+        return schema.reading({"by": ranks.by})
 
     @property
     def counters(self) -> tuple[str, ...]:

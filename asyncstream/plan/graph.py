@@ -112,7 +112,11 @@ class OperatorStep:
     schema: Schema | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", self.spec.schema)  # frozen: only here
+        spec, schema = self.spec, self.spec.schema
+        if schema is not None and spec.calls is None:  # what waits for calls finds its key again
+            names = ("key",) if len(spec.keys) == 1 else ("key of the left", "key of the right")
+            schema = schema.reading(dict(zip(names, spec.keys, strict=False)))
+        object.__setattr__(self, "schema", schema)  # frozen: only here
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 What the state of a step consists of, as plain data, so that a program whose code has changed can tell
 whether a state that was kept is its own.
 
-A schema has three parts, by what a change of each means:
+A schema has parts, by what a change of each means:
 
 * `form`: what the state hangs on as a whole, such as the windows that it is cut into. Under another form it
   is of no use.
@@ -11,7 +11,8 @@ A schema has three parts, by what a change of each means:
 * `settings`: what may change freely.
 
 Functions cannot be compared: all are alike in a schema. So a field given by its name ("price") is compared,
-and one given by a function (`lambda e: e["price"]`) is not.
+and one given by a function (`lambda e: e["price"]`) is not. Which fields the key is made of, or elements are
+ranked by, is noted apart, as `fields`, if they were given by names: of two that are known they must be alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sized
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from hashlib import blake2b
@@ -27,6 +28,7 @@ from typing import Any
 
 from asyncstream.errors import CheckpointError
 from asyncstream.state.tables import Kept
+from asyncstream.validation import named_fields
 
 __all__ = ("Change", "Schema", "adapted", "attributes", "compare", "described")
 
@@ -51,25 +53,35 @@ class Schema:
     What the state of one step consists of; see the module.
 
     Attributes:
-        form: must be the same; plain JSON, as all three are.
+        form: must be the same; plain JSON, as all of these are.
         parts: by name; may come and go.
         settings: may change.
+        fields: which of an element's are read, by what for; compared as far as both sides know of them.
         convert: called when anything but the form has changed; None: the state can stay as it is.
     """
 
     form: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     convert: Convert | None = field(default=None, compare=False, repr=False)
 
     def plain(self) -> dict[str, Any]:
         """The schema as JSON keeps it."""
-        return {"form": dict(self.form), "parts": dict(self.parts), "settings": dict(self.settings)}
+        known = {"fields": dict(self.fields)} if self.fields else {}
+        return {"form": dict(self.form), "parts": dict(self.parts), "settings": dict(self.settings), **known}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Schema:
         """The schema that `plain` gave."""
-        return cls(plain["form"], plain["parts"], plain["settings"])
+        return cls(plain["form"], plain["parts"], plain["settings"], fields=plain.get("fields", {}))
+
+    def reading(self, readers: Mapping[str, Callable[[Any], Any] | None]) -> Schema:
+        """The same, with the fields that these functions read, by what for, if they were given by names."""
+        found = {
+            what: named for what, fn in readers.items() if fn and (named := named_fields(fn)) is not None
+        }
+        return replace(self, fields={**self.fields, **found}) if found else self
 
     def fingerprint(self) -> str:
         """Equal for two schemas exactly if the state of one is, as it stands, a state of the other."""
@@ -120,10 +132,11 @@ def compare(was: Schema, now: Schema) -> Change:
         now: what the step remembers as it is now.
     """
     conflicts = _differences(was.form, now.form)
-    conflicts += _differences(
-        {name: part for name, part in was.parts.items() if name in now.parts},
-        {name: part for name, part in now.parts.items() if name in was.parts},
-    )
+    for before, after in ((was.parts, now.parts), (was.fields, now.fields)):
+        conflicts += _differences(
+            {name: part for name, part in before.items() if name in after},
+            {name: part for name, part in after.items() if name in before},
+        )
     stay = [name for name in was.parts if name in now.parts]
     return Change(
         tuple(conflicts),

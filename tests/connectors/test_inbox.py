@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_what_goes_into_a_file_that_nobody_will_find_is_not_accepted(path: Path,
 
 def test_what_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(SourceError, match="cannot open"):
+    with pytest.raises(SourceError, match="cannot read"):
         InboxFile(Inbox(path), None)
 
 
@@ -304,6 +305,57 @@ def test_two_steps_of_a_job_do_not_share_an_inbox(path: Path) -> None:
         InboxFile(Inbox(path), job)
     with opened(inbox, job):
         pass
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def lose_log(log: Path) -> None:
+    log.unlink()
+
+
+def cut_log(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-5000])
+
+
+def spoil_log(log: Path) -> None:
+    data = bytearray(log.read_bytes())
+    data[-5000] ^= 1
+    log.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [lose_log, cut_log, spoil_log])
+def test_what_was_accepted_and_is_lost_with_the_log_is_told(
+    path: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    inbox = Inbox(path)
+    with opened(inbox) as file:
+        accept(inbox, file, 1, 2)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    killed = tmp_path / "killed"
+    with opened(inbox) as file:
+        there = {"inbox": file.state.identity, "read": 2}
+        accept(inbox, file, 3)
+        accept(inbox, file, 4, 5)
+        killed.mkdir()
+        for name in tmp_path.glob(f"{path.name}*"):
+            shutil.copy(name, killed)
+    inbox, log = Inbox(killed / path.name), killed / f"{path.name}-wal"
+    whole = log.read_bytes()
+    damage(log)
+    with pytest.raises(SourceError, match=r"lost elements that were accepted, \d to 5: its log, .*-wal"):
+        check_inbox(inbox, there, None)
+    with pytest.raises(SourceError, match=r"or delete .*-newest, to go on without these"):
+        InboxFile(inbox, None)
+    log.write_bytes(whole)
+    shutil.copy(killed / f"{path.name}-newest", killed / "kept")
+    with opened(inbox) as file:
+        assert file.state.newest == 5
+    damage_of_it = bytearray((killed / "kept").read_bytes())
+    damage_of_it[3] ^= 1
+    (killed / f"{path.name}-newest").write_bytes(damage_of_it)  # more than there ever were
+    with opened(inbox) as file:
+        assert file.state.newest == 5
 
 
 # ---------------------------------------------------------------------- positions

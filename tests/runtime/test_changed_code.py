@@ -341,3 +341,42 @@ async def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
         await pipeline([{"a": 1}], file()).run(checkpoints=settings)
     with pytest.raises(CheckpointError, match=r"'out' .* sink was 'JsonLinesSink' and is 'SqliteSink'"):
         await pipeline(lines(), table).run(checkpoints=settings)
+
+
+BY_FIELD: dict[str, Callable[[str], Step]] = {
+    "window": lambda name: lambda s: s.key_by(name).window(TumblingWindows(2)).aggregate(name="w", n=Count()),
+    "top": lambda name: lambda s: s.key_by("k").top(2, by=name, name="w"),
+    "min_by": lambda name: lambda s: s.key_by("k").min_by(name, name="w"),
+    "deduplicate": lambda name: lambda s: s.key_by((name, "k")).deduplicate(name="w"),
+    "join": lambda name: lambda s: s.key_by("k").join(s.key_by(name)).within(0, 1, name="w"),
+}
+
+
+@pytest.mark.parametrize("step", BY_FIELD)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_another_field_by_its_name_is_refused(step: str) -> None:
+    """What is remembered of one field's values would be mixed with those of another."""
+    by = BY_FIELD[step]
+    with pytest.raises(CheckpointError, match=r"step 'w' has changed .* was .*'x'.* and is .*'y'"):
+        await two_runs(by("x"), by("y"))
+    assert await two_runs(by("x"), by("x")) == await one_run(by("x"))
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_field_by_a_function_is_not_compared() -> None:
+    def step(key: Any) -> Step:
+        return lambda s: s.key_by(key).window(TumblingWindows(2)).aggregate(name="w", n=Count())
+
+    for first, second in (("k", lambda e: e["k"]), (lambda e: e["k"], "k")):
+        assert await two_runs(step(first), step(second)) == await one_run(step("k"))
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_key_by_which_calls_are_kept_in_order_may_be_another() -> None:
+    async def same(event: Any) -> Any:
+        return event
+
+    def step(key: str) -> Step:
+        return lambda s: s.key_by(key).async_map(same, order="per_key", name="w")
+
+    assert sorted(e["y"] for e in await two_runs(step("k"), step("x"))) == list(range(20))

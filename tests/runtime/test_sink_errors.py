@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from asyncstream import (
     FailedCall,
     JsonLinesSink,
     MemoryStore,
+    ParquetSink,
     Pipeline,
     PipelineError,
     Sink,
     SinkError,
     SqliteSink,
+    TransactionalSink,
     TumblingWindows,
 )
 from asyncstream.elements import Timestamps
@@ -196,3 +198,24 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="'out': a transactional sink in a job with checkpoints cannot"):
         pipeline.start(checkpoints=Checkpoints(store=MemoryStore()))
     run(pipeline.run())
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        lambda folder: JsonLinesSink(folder / "out"),
+        lambda folder: ParquetSink(folder / "out"),
+        lambda folder: SqliteSink(folder / "out", "numbers", columns=["n"]),
+    ],
+    ids=["file", "folder", "table"],
+)
+async def test_two_steps_do_not_share_what_is_written_exactly_once(
+    tmp_path: Path, sink: Callable[[Path], TransactionalSink[Any]]
+) -> None:
+    """Each would take back, or keep, what the other one has written since a checkpoint."""
+    pipeline = Pipeline()
+    numbers = pipeline.source([{"n": 1}], name="in")
+    numbers.to(sink(tmp_path), name="even")
+    numbers.to(sink(tmp_path), name="odd")
+    with pytest.raises(SinkError, match="another step of this job: give each its own, or unite them"):
+        await pipeline.run(checkpoints=Checkpoints(store=MemoryStore()))

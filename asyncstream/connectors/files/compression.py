@@ -23,12 +23,15 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 from asyncstream.errors import describe_error, module_of
 from asyncstream.validation import choice
 
-__all__ = ("Compressing", "Compression", "Decompressing", "compression_of", "unpacked")
+__all__ = ("Compressing", "Compression", "Decompressing", "compression_in", "compression_of", "unpacked")
 
 Compression: TypeAlias = Literal["infer", "gzip", "zstd"] | None
 """How a file is compressed; "infer": its name tells, by `.gz` or `.zst`."""
 
 _BY_ENDING: Final = {".gz": "gzip", ".zst": "zstd"}
+
+_MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""What their files begin with, and no text does."""
 
 _BLOCK: Final = 16 * 1024
 """Bytes that are decompressed in one go; what comes of them, a thousand times that at worst, is in memory."""
@@ -53,6 +56,12 @@ def compression_of(compression: object, path: str) -> str | None:
     if found == "zstd":
         _zstandard()
     return None if found is None else str(found)
+
+
+def compression_in(file: BinaryIO) -> str | None:
+    """How a file of lines is compressed, by what it begins with; None: it is not."""
+    begin = file.read(4)
+    return next((found for magic, found in _MAGIC.items() if begin.startswith(magic)), None)
 
 
 def _zstandard() -> Any:

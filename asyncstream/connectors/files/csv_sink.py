@@ -80,14 +80,17 @@ class CsvSink(LineSink):
         """What is in the file, from its beginning on."""
         return unpacked(open_file(self._path, "rb"), self._compression, complete=False)
 
-    def _go_behind(self, file: BinaryIO) -> None:
+    def _check_form(self) -> None:
+        super()._check_form()
         if not self._csv.is_given:
-            super()._go_behind(file)
             return
         header = self._csv.head().removesuffix(b"\n")
         with self._written() as written:
             found = written.read(len(header) + len(BOM) + 1).removeprefix(BOM)
+            rest = written.readline(1000)
         if not found.startswith(header) or found[len(header) : len(header) + 1] not in (b"", b"\r", b"\n"):
-            is_there = found.partition(b"\n")[0].decode(errors="backslashreplace")
-            raise SinkError(f"cannot append to {self._path}: its header is {is_there!r}")
-        super()._go_behind(file)
+            is_there = (found + rest).partition(b"\n")[0].decode(errors="backslashreplace")
+            raise SinkError(
+                f"cannot write behind what is in {self._path}: its header is {is_there!r}, and that of this "
+                f"sink {header.decode()!r}"
+            )

@@ -18,7 +18,12 @@ from asyncstream.aside import aside
 from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.claim import Claim, fenced
-from asyncstream.connectors.files.compression import Compressing, Compression, compression_of
+from asyncstream.connectors.files.compression import (
+    Compressing,
+    Compression,
+    compression_in,
+    compression_of,
+)
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.json_lines import Encoding, JsonLines
 from asyncstream.connectors.files.storage import is_remote
@@ -145,6 +150,21 @@ class LineSink(TransactionalSink[Any]):
                 f"cannot go on writing {self._path}, which had {length} bytes at the checkpoint: {found}. "
                 "Put back the file that was written, or begin at the beginning, with restore='none'"
             )
+        if length:
+            self._check_form()
+
+    def _check_form(self) -> None:
+        """Refuse a file in which something is written in another way, for the code has changed say."""
+        try:
+            with open_file(self._path, "rb") as file:
+                found = compression_in(file)
+        except OSError as error:
+            raise self._error(error) from error
+        if found != self._compression:
+            raise SinkError(
+                f"cannot write behind what is in {self._path}: its compression is {found}, and that of this "
+                f"sink {self._compression}"
+            )
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         self._is_closed = self._is_old = False
@@ -209,6 +229,7 @@ class LineSink(TransactionalSink[Any]):
             file.seek(0, os.SEEK_END)
             self._packing = None if self._compression is None else Compressing(file, self._compression)
             if way == "append" and file.tell() > 0:
+                self._check_form()
                 self._go_behind(file)
             self._needs_head = file.tell() == 0
         except (OSError, SinkError) as error:
@@ -223,7 +244,7 @@ class LineSink(TransactionalSink[Any]):
         return SinkError(f"{self._path} is being written by another process: one at a time may")
 
     def _go_behind(self, file: BinaryIO) -> None:
-        """Check what is there already, and end its last line."""
+        """End the last line of what is there already."""
         if self._packing is not None:
             return  # which is in a piece that was ended
         file.seek(-1, os.SEEK_END)

@@ -107,6 +107,39 @@ async def test_overwriting_is_for_the_first_start_only(path: Path, kind: str) ->
     assert content(path) == HEAD[kind] + 2 * LINE[kind]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (partial(CsvSink, columns=["n"]), partial(CsvSink, columns=["n", "m"]), "its header is 'n'"),
+        (partial(CsvSink, columns=["n", "m"]), partial(CsvSink, columns=["n"]), "its header is 'n,m'"),
+        (JsonLinesSink, partial(JsonLinesSink, compression="gzip"), "its compression is None"),
+        (partial(JsonLinesSink, compression="gzip"), JsonLinesSink, "its compression is gzip"),
+        (
+            partial(JsonLinesSink, compression="zstd"),
+            partial(JsonLinesSink, compression="gzip"),
+            "its compression is zstd",
+        ),
+    ],
+)
+async def test_lines_of_another_form_are_not_written_behind_what_is_there(
+    path: Path, before: Any, now: Any, why: str
+) -> None:
+    sink = before(path)
+    await sink.recover(None)
+    await sink.write([{"n": 1, "m": 2}], None)
+    position = await sink.prepare(1)
+    await sink.close()
+    written = content(path)
+    for work in (
+        now(path).can_recover(position),
+        now(path).recover(position),
+        now(path, existing="append").open(),
+    ):
+        with pytest.raises(SinkError, match=why):
+            await work
+    assert content(path) == written
+
+
 @KINDS
 async def test_file_that_has_become_shorter_is_refused(path: Path, kind: str) -> None:
     position = await lives(MAKE[kind](path), None, 5, 0)

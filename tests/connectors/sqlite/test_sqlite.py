@@ -461,10 +461,10 @@ async def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
     await to.close()
     await to.recover(early)
     await epochs(to, [value(3)])
+    await to.close()
     for _ in range(2):
         with pytest.raises(SinkError, match="took them back"):
             await to.can_recover(mended)
-    await to.close()
     assert rows(path) == [(1, "x1"), (3, "x3")]
 
 
