@@ -7,11 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 from asyncstream import BoundedOutOfOrderness, KeyedProcessFunction, Pipeline, Stream
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.runtime.spark.plan import _unnamed
 from asyncstream.runtime.spark.stages import StageKind, stages_of
+from asyncstream.runtime.spark.wire.batches import NOW
+from asyncstream.runtime.spark.wire.envelope import CLOCK
 from asyncstream.runtime.spark.wire.keys import label_of
 from asyncstream.runtime.spark.worker.group_head import remembered
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
@@ -85,11 +88,10 @@ def graph_of(define: Define) -> Any:
     return pipeline._graph
 
 
-def run(define: Define, store: Store) -> None:
-    """A micro-batch in which nothing comes."""
+def group_of(define: Define, store: Store, key_groups: int = 4) -> KeyGroup:
     graph = graph_of(define)
     stage = next(stage for stage in stages_of(graph, streaming=True) if stage.kind is StageKind.KEYED)
-    terms = Terms(4, frozenset(), streaming=True, unnamed=tuple(_unnamed(graph)))
+    terms = Terms(key_groups, frozenset(), streaming=True, unnamed=tuple(_unnamed(graph)))
     group = KeyGroup(stage, terms, 1)
     group.init(
         SimpleNamespace(
@@ -98,6 +100,12 @@ def run(define: Define, store: Store) -> None:
             deleteTimer=lambda _: None,
         )
     )
+    return group
+
+
+def run(define: Define, store: Store) -> None:
+    """A micro-batch in which nothing comes."""
+    group = group_of(define, store)
     times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
     due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
     list(group.handleExpiredTimer((label_of(0),), times, due))
@@ -161,6 +169,26 @@ def test_state_of_another_step_is_refused(before: Define, after: Define, told: s
         run(after, store)
     assert "start_from=Checkpoints(...), which takes renamed={old: new}" in str(caught.value)
     assert store.blob is kept
+
+
+def test_what_is_no_group_tells_of_the_plan() -> None:
+    store, beside = Store(), both(windows(n=Count()), windows(30, n=Count(), name="beside"))
+    clock = Row(route=CLOCK, watermark=NOW, origin=0, sequence=0)
+
+    def look(define: Define, key_groups: int = 4) -> None:
+        group = group_of(define, store, key_groups)
+        assert list(group.handleInputRows((0,), [clock, clock], None)) == [clock], "for the next stage"
+
+    look(windows(n=Count()))
+    with pytest.raises(CheckpointError, match="step 'w' has changed"):
+        look(windows(n=Sum("v")))
+    with pytest.raises(PipelineError, match="has 4 key groups, and the plan 8"):
+        look(windows(n=Count()), key_groups=8)
+    look(beside)
+    with pytest.raises(CheckpointError, match="does not have, or has elsewhere: 'beside'"):
+        look(windows(n=Count()))
+    assert store.blob is not None
+    assert remembered(graph_of(beside), store.blob[0], [], {}) == {}
 
 
 def test_checkpoint_is_saved_by_the_program_that_made_it_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from asyncstream import UserFunctionError
+from asyncstream import PipelineError, UserFunctionError
 from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, RowWriter, arrays_of, elements_of
 from tests.spark.cluster import columns
 
@@ -74,12 +74,19 @@ def test_dates_are_dates() -> None:
     assert [row["day"] for row in elements_of(pa.record_batch({"day": pa.array(days)}))] == days
 
 
-def test_time_beyond_pythons_is_an_error_and_not_a_number() -> None:
-    later = pa.array([2**62]).view(pa.timestamp("us", tz="UTC"))
-    days = pa.array([2**23], pa.int32()).view(pa.date32())
-    for column in (later, days):
-        with pytest.raises(OverflowError):
-            elements_of(pa.record_batch({"at": column}))
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**62]).view(pa.timestamp("us", tz="UTC")),
+        pa.array([[2**62]]).cast(pa.list_(pa.timestamp("us", tz="UTC"))),
+        pa.array([2**23], pa.int32()).view(pa.date32()),
+        pa.array([0]).view(pa.timestamp("us", tz="GMT+8")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_time_that_is_none_of_pythons_is_an_error_of_its_column_and_not_a_number(column: pa.Array) -> None:
+    with pytest.raises(PipelineError, match=r"column 'at' \(.*\) holds what Python cannot: .*Error: "):
+        elements_of(pa.record_batch({"n": pa.array([1]), "at": column}))
 
 
 def test_times_within_structs_and_lists_are_times() -> None:
@@ -227,6 +234,38 @@ def test_what_a_column_would_hold_a_part_of_only_is_refused(
             list(RowWriter("out", schema).batches([*rows, {"v": value}]))
         with pytest.raises(UserFunctionError, match="without losing a part of it"):
             list(arrays_of([*fits, value], kind, "column"))
+
+
+ZONED = pa.timestamp("us", tz="UTC")
+NO_NULL = pa.field("x", pa.string(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "wrong", "why"),
+    [
+        (ZONED, [datetime(2024, 1, 1, tzinfo=UTC), None], 1_700_000_000_000, "of milliseconds make"),
+        (ZONED, [datetime(2024, 1, 1, tzinfo=UTC)], datetime(2024, 1, 1), "has no time zone"),
+        (pa.timestamp("us"), [datetime(2024, 1, 1)], datetime(2024, 1, 1, tzinfo=UTC), "has a time zone"),
+        (pa.list_(ZONED), [[None]], [datetime(2024, 1, 1)], "has no time zone"),
+        (pa.date32(), [date(2024, 1, 1)], 1_700_000_000_000 // 86_400_000, "expected a date, got 19675"),
+        (pa.time64("us"), [time(12)], 43_200, "expected a time, got 43200"),
+        (pa.duration("us"), [timedelta(1)], 60, "expected a timedelta, got 60"),
+        (pa.struct([NO_NULL]), [{"x": "a"}, None], {"x": None}, "there is no value for 'x' inside"),
+        (pa.list_(pa.struct([NO_NULL])), [[{"x": "a"}]], [{}], "there is no value for 'x' inside"),
+        (pa.list_(NO_NULL), [["a"], []], ["a", None], "there is no value for '(element|x)' inside"),
+        (pa.map_(pa.string(), NO_NULL), [{"a": "b"}], {"a": None}, "there is no value for"),
+    ],
+)
+def test_what_a_column_would_hold_as_something_else_is_refused(
+    kind: pa.DataType, fits: list[Any], wrong: Any, why: str
+) -> None:
+    schema = from_arrow_schema(pa.schema([("v", kind)]))
+    rows = [{"v": value} for value in fits]
+    assert sum(batch.num_rows for batch in RowWriter("out", schema).batches(rows)) == len(fits)
+    with pytest.raises(UserFunctionError, match=why):
+        list(RowWriter("out", schema).batches([*rows, {"v": wrong}]))
+    with pytest.raises(UserFunctionError, match=why):
+        list(arrays_of([*fits, wrong], kind, "column"))
 
 
 class Two(NamedTuple):

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
-from asyncstream.errors import CheckpointError, PipelineError, describe_error
+from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
 from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
+from asyncstream.runtime.spark.failures import failure_in
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
@@ -272,7 +273,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         try:
             manager.repartition(location, partitions)
         except Exception as error:
-            said = describe_error(error).splitlines()[0]
+            # of an error that PySpark does not know, the first line only says that there is one
+            said = failure_in(str(error)).splitlines()[-1].removeprefix(": ")
             raise CheckpointError(f"cannot divide the state in {location}: {said}") from error
 
     def _need_state(self, command: str) -> None:

@@ -23,6 +23,8 @@ def struct_type(argument: str, given: StructType | str) -> StructType:
     kind = _parsed(argument, given) if isinstance(given, str) else given
     if not isinstance(kind, StructType):
         raise refuse(argument, "a StructType, or columns as text", given, "e.g. 'id bigint, name string'")
+    if len(set(kind.names)) < len(kind.names):  # which Spark would fail at in a task, in words of Arrow's
+        raise refuse(argument, "a name of its own for each column", given)
     return kind
 
 

@@ -106,10 +106,10 @@ class StageFrames:
                 together.append(self._map(one_row(self.spark, streaming=self.terms.streaming), task))
                 transfer = transfer.without_states()
             frame = reduce(_united, together)
-            if self._has_event_time:
+            if self._has_state:
                 # The delay is in the column already. Selecting the others leaves Spark with the watermark,
                 # but with no column by which to drop late rows before the operators see them.
-                if timed.steps:
+                if self._has_event_time and timed.steps:
                     frame = frame.withWatermark("event_time", "0 seconds")
                 frame = frame.select(*COLUMNS)
             frames.append(frame)
@@ -141,7 +141,7 @@ class StageFrames:
             self._token_of(0),
             self.stages[0],
             self.terms,
-            event_time=self._has_event_time,
+            event_time=self._has_state,
             pipeline=self.title,
             **more,
         )
@@ -188,6 +188,10 @@ class StageFrames:
     @cached_property
     def _tracking(self) -> set[str]:
         return self.graph.tracking()
+
+    @cached_property
+    def _has_state(self) -> bool:
+        return any(stage.kind is StageKind.KEYED for stage in self.stages)
 
     @cached_property
     def _has_event_time(self) -> bool:

@@ -10,8 +10,8 @@ Spark sees these columns and nothing of the elements:
     watermark   the one that held where they were emitted, or the first of them: what timers emitted comes
                 before this micro-batch's
     count       how many elements there are
-    event_time  how far event time had come in that task, as `clocks` shows it to Spark; of a stream's first
-                stage only
+    event_time  how far event time had come in that task, as `clocks` shows it to Spark; of the first stage
+                of a stream with keyed ones only
     payload     the elements and their timestamps, and in a job that replays event time the watermark that
                 held for each, pickled; or several such, one behind the other. In place of elements there may
                 be what they have been folded to, or the rows of an output, which have no timestamps
@@ -58,7 +58,10 @@ COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payloa
 """The columns of an envelope, but for the event time."""
 
 CLOCK = -1
-"""The route of an envelope that is empty and only carries event time."""
+"""
+The route of an envelope that is empty: it carries event time, and has keyed stages look, whatever keys come,
+whether the checkpoint is their plan's. No key is in its group.
+"""
 
 PAYLOAD = 1 << 20
 """Bytes that Spark holds in one piece, at most, unless a single element is larger."""

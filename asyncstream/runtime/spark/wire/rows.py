@@ -17,7 +17,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from asyncstream.codec import ForeignError
-from asyncstream.errors import InternalError, UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import InternalError, PipelineError, UserFunctionError, describe_error, safe_repr
 from asyncstream.runtime.spark.wire.originals import Originals
 
 if TYPE_CHECKING:
@@ -37,11 +37,16 @@ memory is held by all tasks together."""
 
 
 def elements_of(batch: pa.RecordBatch, originals: Originals | None = None) -> list[dict[str, Any]]:
-    """A dict for each row; `originals` is to know what the values were made of."""
+    """
+    A dict for each row; `originals` is to know what the values were made of.
+
+    Raises:
+        PipelineError: naming the column, if a value is none that Python can have.
+    """
     names = batch.schema.names
     if not names:
         return [{} for _ in range(batch.num_rows)]
-    values = [values_of(column) for column in batch.columns]
+    values = [_column_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
     if originals is not None:
         originals.add(batch, values)
     return _dict_maker(tuple(names))(*values)
@@ -59,6 +64,17 @@ def _dict_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
     display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     rows = f"[{{{display}}} for {', '.join(values)}, in zip(*columns, strict=True)]"
     return cast("Callable[..., list[dict[str, Any]]]", eval(f"lambda *columns: {rows}"))
+
+
+def _column_values(name: str, column: pa.Array) -> list[Any]:
+    try:
+        return values_of(column)
+    except Exception as error:
+        # of Spark's times and zones, not all are Python's: the year 10000 in UTC, "GMT+8"
+        raise PipelineError(
+            f"column {name!r} ({column.type}) holds what Python cannot: {describe_error(error)}; "
+            "have Spark give it as another type, such as cast('string'), or leave it out"
+        ) from error
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -214,57 +230,112 @@ def _fitting(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | pa.C
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """`pa.array`, which would cut fractions off for whole numbers, and the time of day for a date."""
+    """
+    `pa.array`, which would cut fractions off for whole numbers, and the time of day for a date, take numbers
+    for times in a unit that nobody has said, and nulls where there are to be none.
+    """
     import pyarrow as pa
 
-    for value in _lossy(values, kind):
-        raise ValueError(f"{safe_repr(value)} is not of type {kind} without losing a part of it")
+    for problem in _misfits(values, kind):
+        raise ValueError(problem)
     return pa.array(values, kind)
 
 
 _WHOLE: Final = frozenset({int, type(None)})
 
 
-def _lossy(values: Iterable[Any], kind: pa.DataType) -> Iterator[Any]:
-    """Those of `values`, or inside them, of which a column of this type would hold a part only."""
+def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
+    """What is wrong with those of `values`, or inside them, that `pa.array` would make something else of."""
     from pyarrow import types
 
     if types.is_integer(kind):
         if not _WHOLE.issuperset(map(type, values)):
             # numbers of other libraries too: what has a fraction is not equal to its whole part
             numbers: Iterable[Any] = (value for value in values if isinstance(value, Number))
-            yield from (value for value in numbers if value == value and value // 1 != value)
-    elif types.is_date32(kind):
-        yield from (v for v in values if isinstance(v, datetime) and v.time() != time())
+            yield from (_lost(value, kind) for value in numbers if value == value and value // 1 != value)
+    elif types.is_timestamp(kind):
+        zoned = kind.tz is not None
+        for value in values:
+            if value is not None and not (type(value) is datetime and (value.tzinfo is not None) is zoned):
+                yield from _time_misfit(value, kind)
+    elif types.is_temporal(kind):
+        for value in values:
+            if isinstance(value, Number):
+                yield f"expected a {_python_name(kind)}, got {safe_repr(value)}"
+            elif types.is_date32(kind) and isinstance(value, datetime) and value.time() != time():
+                yield _lost(value, kind)
     elif types.is_list(kind) or types.is_large_list(kind):
-        if _may_lose(kind):
-            yield from _lossy(
-                [part for value in values if value is not None for part in value], kind.value_type
-            )
+        if _is_checked(kind):
+            parts = [part for value in values if value is not None for part in value]
+            yield from _misfits_inside(parts, kind.value_field)
     elif types.is_struct(kind):
         present = [value for value in values if value is not None]
         of_dicts = set(map(type, present)) == {dict}
         for place, field in enumerate(kind):
-            if _may_lose(field.type):
+            if not field.nullable or _is_checked(field.type):
                 name = field.name
                 inner = (
                     [v.get(name) for v in present] if of_dicts else [_inner(v, name, place) for v in present]
                 )
-                yield from _lossy(inner, field.type)
-    elif types.is_map(kind) and _may_lose(kind):
+                yield from _misfits_inside(inner, field)
+    elif types.is_map(kind) and _is_checked(kind):
         maps = [v.items() if isinstance(v, Mapping) else v for v in values if v is not None]
         pairs = [tuple(pair) for pairs in maps for pair in pairs]
-        yield from _lossy([key for key, _ in pairs], kind.key_type)
-        yield from _lossy([item for _, item in pairs], kind.item_type)
+        yield from _misfits([key for key, _ in pairs], kind.key_type)
+        yield from _misfits_inside([item for _, item in pairs], kind.item_field)
+
+
+def _misfits_inside(parts: list[Any], field: pa.Field) -> Iterator[str]:
+    # of a column itself, Arrow tells it at once
+    if not field.nullable and any(part is None for part in parts):
+        yield f"there is no value for {field.name!r} inside, which is not nullable"
+    if _is_checked(field.type):
+        yield from _misfits(parts, field.type)
+
+
+def _time_misfit(value: Any, kind: pa.DataType) -> Iterator[str]:
+    if isinstance(value, Number):
+        yield (
+            f"expected a datetime, got {safe_repr(value)}: of milliseconds make "
+            "datetime.fromtimestamp(ms / 1000, UTC), or the column a bigint"
+        )
+    elif isinstance(value, datetime) and value.tzinfo is None and kind.tz is not None:
+        yield (
+            f"{safe_repr(value)} has no time zone, without which it is no point in time: say "
+            ".replace(tzinfo=UTC), or make the column a timestamp_ntz"
+        )
+    elif isinstance(value, datetime) and value.tzinfo is not None and kind.tz is None:
+        yield (
+            f"{safe_repr(value)} has a time zone, for which the column has no room: say "
+            ".replace(tzinfo=None), or make the column a timestamp"
+        )
+    elif getattr(value, "nanosecond", 0):  # of pandas
+        yield _lost(value, kind)
+
+
+def _python_name(kind: pa.DataType) -> str:
+    from pyarrow import types
+
+    return "date" if types.is_date(kind) else "time" if types.is_time(kind) else "timedelta"
+
+
+def _lost(value: Any, kind: pa.DataType) -> str:
+    return f"{safe_repr(value)} is not of type {kind} without losing a part of it"
 
 
 @lru_cache
-def _may_lose(kind: pa.DataType) -> bool:
-    """Whether there are whole numbers or dates in it."""
+def _is_checked(kind: pa.DataType) -> bool:
+    """Whether there is something in it that `pa.array` may make something else of."""
     from pyarrow import types
 
-    inside = [kind.field(number).type for number in range(kind.num_fields)]
-    return types.is_integer(kind) or types.is_date32(kind) or any(map(_may_lose, inside))
+    if types.is_map(kind):
+        return not kind.item_field.nullable or _is_checked(kind.key_type) or _is_checked(kind.item_type)
+    inside = [kind.field(number) for number in range(kind.num_fields)]
+    return (
+        types.is_integer(kind)
+        or types.is_temporal(kind)
+        or any(not field.nullable or _is_checked(field.type) for field in inside)
+    )
 
 
 def _inner(value: Any, name: str, place: int) -> Any:

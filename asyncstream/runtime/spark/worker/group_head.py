@@ -93,7 +93,7 @@ class Head(NamedTuple):
 
     def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
         """Raises `CheckpointError` if what was remembered is not for these steps."""
-        missing = [name for name in (*self.operators, *self.abouts) if name not in steps]
+        missing = [name for name in {**self.operators, **self.abouts, **self.steps} if name not in steps]
         if missing:
             raise CheckpointError(
                 "this stream's checkpoint holds what steps remember that this pipeline does not have, or has "

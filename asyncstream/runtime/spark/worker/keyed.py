@@ -141,12 +141,19 @@ class KeyGroup:
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
         mine = {route.number for route in self._stage.entries} | {self._transfer_route}
         envelopes = []
+        clock = None
         # all of them: what is for others must keep its order too
         for row in sorted(rows, key=lambda row: (row.watermark, row.origin, row.sequence)):
             if row.route in mine:
                 envelopes.append(row)
-            elif row.route != CLOCK:
+            elif row.route == CLOCK:
+                clock = row
+            else:
                 yield row
+        if clock is not None:
+            with telling_the_cause():
+                self._check_plan()
+            yield clock
         if envelopes:
             with telling_the_cause():
                 yield from self._advance(group_of(key[0]), envelopes, timerValues, None)
@@ -159,14 +166,33 @@ class KeyGroup:
     def close(self) -> None:
         """Nothing is open between two groups."""
 
-    def _advance(self, group: int, envelopes: list[Row], times: Any, fired_ms: int | None) -> Iterator[Row]:
+    def _head(self) -> Head | None:
+        """What Spark's state has of the group, if it is for this plan."""
         blob = self._state.get()
-        groups = self._terms.key_groups
-        kept = Head({}, MIN_TIMESTAMP, None, groups, GROUPING)
-        if blob is not None:
-            kept = Head(*loads(blob[0], self._terms.classes))
-            kept.check(groups)
-            kept.check_steps(self._steps, self._terms.unnamed)
+        if blob is None:
+            return None
+        kept = Head(*loads(blob[0], self._terms.classes))
+        kept.check(self._terms.key_groups)
+        kept.check_steps(self._steps, self._terms.unnamed)
+        return kept
+
+    def _check_plan(self) -> None:
+        """
+        Refuse the checkpoint of another plan, also if only keys come whose groups are not in it yet.
+
+        Such a micro-batch would begin them, and be committed: then neither plan could go on. So there is a
+        head that is of no group, and looked at in each micro-batch with rows.
+        """
+        known = self._head()
+        mine = self._first_head()._replace(steps=self._steps, unnamed=self._terms.unnamed)
+        if known != mine:
+            self._state.update((dumps(tuple(mine)),))
+
+    def _first_head(self) -> Head:
+        return Head({}, MIN_TIMESTAMP, None, self._terms.key_groups, GROUPING)
+
+    def _advance(self, group: int, envelopes: list[Row], times: Any, fired_ms: int | None) -> Iterator[Row]:
+        kept = self._head() or self._first_head()
         # the checkpoint that the query began with may have been ahead of Spark
         watermark_ms = max(before(times.getCurrentWatermarkInMs()), kept.watermark_ms)
         transferred: tuple[States, int] | None = None
