@@ -120,20 +120,23 @@ def nothing_is_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_go_on_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
-    def write(journaled: Journaled, origins: Any, results: Any) -> None:
-        ended = journaled.ended.copy()
+    def write(journaled: Journaled, *, single: bool) -> None:
+        ended, calls = journaled.ended.copy(), journaled.calls.copy()
         journaled.ended.clear()
+        journaled.calls.clear()
         if journaled.waits:
             journaled._let_go(ended)
-        elements, journaled.passed[:] = journaled.passed.copy(), ()
-        passed = list(zip(origins, elements, zip(results, strict=True), strict=True))
-        asyncio.get_running_loop().call_soon(append, journaled, ended, passed)
+        found = [(promise.origin, promise.value, _results(promise.outcome) or []) for promise in ended]
+        found += [
+            (block.origins[place], element, _results(block.outcomes[place]) or [])
+            for block, place, element in calls
+        ]
+        if found:
+            asyncio.get_running_loop().call_soon(append, journaled, found)
 
-    def append(journaled: Journaled, ended: Any, passed: Any) -> None:
-        kept = [(promise.origin, promise.value, _results(promise.outcome) or []) for promise in ended]
-        if kept or passed:
-            of, elements, results = map(list, zip(*kept, *passed, strict=True))
-            journaled._log.append(of, elements, results, single=False)
+    def append(journaled: Journaled, found: list[Any]) -> None:
+        of, elements, results = map(list, zip(*found, strict=True))
+        journaled._log.append(of, elements, results, single=False)
 
     patch.setattr(Journaled, "write", write)
 
