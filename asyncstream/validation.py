@@ -23,7 +23,6 @@ from asyncstream.errors import MissingField, PipelineError, safe_repr
 __all__ = (
     "Duration",
     "Fields",
-    "called_already",
     "check_sides",
     "choice",
     "count",
@@ -43,6 +42,7 @@ __all__ = (
     "signed_ms",
     "takes",
     "text",
+    "usual_mistake",
 )
 
 Duration: TypeAlias = timedelta | float
@@ -227,7 +227,8 @@ def instance(
         yields: they may be generators.
     """
     if not isinstance(value, base):
-        raise refuse(name, f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}", value, advice)
+        expected = f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}"
+        raise refuse(name, expected, value, usual_mistake(value) or advice)
     for attribute in dir(base):
         if attribute.startswith("_") or not callable(declared := getattr(base, attribute)):
             continue
@@ -287,7 +288,7 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
     except TypeError:
         expected = f"({', '.join(arguments)})"
         raise PipelineError(
-            f"{name}: expected a function to be called with {expected}, got one of {signature}"
+            f"{name}: expected a function that takes {expected}, got one that takes {signature}"
         ) from None
 
 
@@ -363,8 +364,10 @@ def fields_of(fn: Callable[[Any], Any]) -> Fields | None:
     return None
 
 
-def called_already(value: object) -> str:
-    """The advice to who gives what an async function gave in place of the function; nothing to others."""
+def usual_mistake(value: object) -> str:
+    """The advice for a class in place of an instance, or a call in place of its function; else nothing."""
+    if isinstance(value, type):
+        return f"give an instance, {value.__name__}(...), not the class"
     return "give the function itself, without calling it" if inspect.iscoroutine(value) else ""
 
 
