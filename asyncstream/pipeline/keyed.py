@@ -20,7 +20,7 @@ from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
-from asyncstream.validation import Duration, duration_ms, instance, refuse
+from asyncstream.validation import Duration, duration_ms, instance, refuse, usual_mistake
 from asyncstream.windowing import (
     LATE,
     AggregateFunction,
@@ -70,7 +70,8 @@ class KeyedStream(PerKey[K, T]):
             on_error: what becomes of an element on which `process_element` raises, as for `map`; what it had
                 changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
-        instance("function", function, KeyedProcessFunction, "process_element")
+        advice = "for a plain function use map or flat_map"
+        instance("function", function, KeyedProcessFunction, "process_element", advice=advice)
         spec = ProcessSpec(function, on_error_choice(on_error), self._key_by)
         details = {"function": type(function).__name__} | shown_on_error(on_error)
         return SideStreams(self._graph, self._step("process", name, spec, details), function.sides)
@@ -187,7 +188,12 @@ class WindowedStream(Generic[K, T]):
             function: one object serves all keys, of this step alone.
         """
         if not isinstance(function, ProcessWindowFunction):
-            raise refuse("function", "a ProcessWindowFunction", function)
+            raise refuse(
+                "function",
+                "a ProcessWindowFunction",
+                function,
+                usual_mistake(function) or "for a plain function use collect() and map",
+            )
         return self._add("process_window", name, None, function)
 
     def collect(self, *, name: str | None = None) -> WindowResults[WindowResult[K, list[T]]]:

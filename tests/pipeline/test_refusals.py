@@ -296,6 +296,14 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.event_time(plain, PunctuatedWatermarks(fetch)),  # type: ignore[arg-type]
         "watermark: expected a plain function, got",
     ),
+    "process_lambda": (
+        lambda p, s: s.key_by(plain).process(plain),
+        "; for a plain function use map or flat_map",
+    ),
+    "process_window_lambda": (
+        lambda p, s: s.key_by(plain).count_window(2).process(plain),
+        "; for a plain function use collect() and map",
+    ),
     "process_element_async": (
         lambda p, s: s.key_by(plain).process(AsyncProcess()),
         "function.process_element: expected a plain method, got",
@@ -440,6 +448,7 @@ def test_async_function_that_was_called_is_told_not_to_be(use: Callable[[Any], o
         (lambda s: s.key_by(lambda value: value).window(TumblingWindows), "TumblingWindows"),
         (lambda s: s.key_by(lambda value: value).count_window(2).aggregate(Count), "Count"),
         (lambda s: s.key_by(lambda value: value).process(KeyedProcessFunction), "KeyedProcessFunction"),
+        (lambda s: s.key_by(str).count_window(2).process(ProcessWindowFunction), "ProcessWindowFunction"),
     ],
 )
 def test_class_in_place_of_an_instance_is_told_so(use: Callable[[Any], object], given: str) -> None:
