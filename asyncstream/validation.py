@@ -121,9 +121,9 @@ def instant_ms(value: object) -> int:
         return instant_ms(int(value))
     advice = ""
     if isinstance(value, float):  # the usual one is what time.time() gives
-        advice = ": of seconds make int(seconds * 1000)"
+        advice = "; for seconds use int(seconds * 1000)"
     elif isinstance(value, str):  # as every field of CSV is
-        advice = ": of text make int(text), or datetime.fromisoformat(text)"
+        advice = "; for text use int(text), or datetime.fromisoformat(text)"
     raise TypeError(
         f"a timestamp is an int (milliseconds since the epoch) or an aware datetime, got {safe_repr(value)}"
         + advice
