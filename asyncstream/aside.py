@@ -9,14 +9,14 @@ process from ending; a daemon thread does not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ("DiskThread", "Tasks", "aside", "heed", "wait_at_most")
+__all__ = ("DiskThread", "Tasks", "aside", "heed", "in_a_thread", "wait_at_most")
 
 T = TypeVar("T")
 
@@ -39,6 +39,22 @@ async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+@contextmanager
+def in_a_thread() -> Iterator[None]:
+    """
+    What is awaited in this block is done by a thread that the loop knows nothing of: one whose time is
+    virtual lets none pass meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    loop.run_in_executor(_Elsewhere(ended), lambda: None)
+    try:
+        yield
+    finally:
+        if not loop.is_closed():  # else the waiting task is gone
+            ended.set_result(None)
 
 
 def heed(ended: asyncio.Future[Any]) -> None:
@@ -100,6 +116,16 @@ def _handed_over(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[],
     handed = _Handed(loop)
     # by the loop's own way to a thread, so that one whose time is virtual lets none pass meanwhile
     return loop.run_in_executor(handed, work), handed.run
+
+
+class _Elsewhere(Executor):
+    """Does nothing itself: what it is asked for is done when a future of the loop's is."""
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self._ended = ended
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._ended  # which the loop takes as it is: a `Future` would come back by way of its socket
 
 
 class _Handed(Executor):

@@ -357,6 +357,20 @@ def keeps_asserts_out_of_the_way(module: Module) -> Iterator[str]:
             yield f"asserts on a call in line {node.lineno}"
 
 
+def places_each_of_its_modules(module: Module) -> Iterator[str]:
+    """A package that tells in a table which modules are for what tells of all of them, and of no others."""
+    _, head, table = (ast.get_docstring(module.tree) or "").partition("| modules | what they are |")
+    if not module.is_package or not head:
+        return
+    prefix = f"{module.name}."
+    inside = {name.removeprefix(prefix) for name in modules() if name.startswith(prefix)}
+    there = {name for name in inside if "." not in name}
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    told = re.findall(r"`(\w+)`", " ".join(rows))
+    for name in sorted(there.symmetric_difference(told)):
+        yield f"does not tell of {name}" if name in there else f"tells of {name}, which is not there"
+
+
 def names_the_encoding_of_text(module: Module) -> Iterator[str]:
     """Files are the same under every locale, and `python -X warn_default_encoding` has nothing to warn of."""
     for node in module.nodes:
@@ -386,6 +400,7 @@ RULES: tuple[Rule, ...] = (
     imports_only_what_is_declared,
     imports_optional_packages_late,
     is_short_enough,
+    places_each_of_its_modules,
     keeps_asserts_out_of_the_way,
     names_the_encoding_of_text,
 )
@@ -493,6 +508,13 @@ __all__ = ("Operator", "DISCARD", "Clock")
     complaints = list(reexports_what_it_imports(Module("operators", ast.parse(source), is_package=True)))
     assert complaints[0] == "imports pairs, which is not in its __all__"
     assert complaints[-1] == "re-exports from outside: asyncstream.clock"
+
+
+def test_rule_finds_a_package_that_does_not_place_its_modules() -> None:
+    table = "Rooms:\n\n| modules | what they are |\n|---|---|\n| `strategy`, `cellar` | of `units` |\n"
+    package = Module("eventtime", ast.parse(f'"""{table}"""'), is_package=True)
+    complaints = ["tells of cellar, which is not there", "does not tell of units"]
+    assert list(places_each_of_its_modules(package)) == complaints
 
 
 def test_helpers_of_tests_are_not_in_modules_of_tests() -> None:

@@ -92,6 +92,15 @@ def test_run_comes_to_its_end(folder: Path) -> None:
     assert written(folder) == list(range(COUNT))
 
 
+def test_checkpoint_with_which_a_run_ends_may_be_a_savepoint(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, errors = finish(start(folder, "run", "work:build", "--checkpoints", "kept", "--savepoint"))
+    assert status == 0, errors
+    assert main(["checkpoint", "list", str(folder / "kept")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("  finished  savepoint")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_gracefully_and_the_next_run_goes_on(folder: Path, number: signal.Signals) -> None:
     run = ("run", "work:made", "--checkpoints", "kept", "--every", "0.05")

@@ -1,10 +1,20 @@
 """
 The async wait: many calls of an async function at once, their results in the order that was asked for.
 
-Read `queues` first (what order means), then `operator` (the theory of the worker pool stands above it)
-and `pool` (its workers).
-`batch_jobs` is for calls that take hours: jobs at a provider, parked in checkpoints.
-Other systems call this `mapAsync`; the name is Flink's.
+Other systems call this `mapAsync`; the name is Flink's. In reading order:
+
+| modules | what they are |
+|---|---|
+| `queues`, `promise` | what order means; an element between its acceptance and its emission |
+| `operator`, `pool`, `worker` | the step, with the theory of the worker pool above it; the pool; one of it |
+| `inbox`, `blocks`, `block_calls` | elements that are simply to be called, many at a time |
+| `promise_calls`, `key_serializer` | elements of which each must be known; one call of a key at a time |
+| `emitter`, `holding` | the way out; what is held until it may leave, here and in batch jobs |
+| `deadlines`, `outcomes`, `tasks`, `own_task` | calls in time; calls that fail, will not end, need a task |
+| `copies`, `entries`, `journaled` | what is called with, kept in snapshots, written down when it has ended |
+| `timing`, `whereabouts` | how long calls take; where elements are |
+| `settings`, `spec` | what a user asks for; the step, as a plan knows it |
+| `batch_jobs`, `batch_settings`, `batch_spec` | calls that take hours: jobs at a provider, parked |
 """
 
 from asyncstream.async_wait.batch_jobs import BatchJobs

@@ -34,6 +34,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
+from contextvars import copy_context
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
@@ -132,6 +133,7 @@ class BatchJobs(Holding):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._loop = asyncio.get_running_loop()
+        self._outside = copy_context()
 
     async def start(self) -> None:
         for function in self.settings.opened:
@@ -216,7 +218,9 @@ class BatchJobs(Holding):
     def _schedule_turn(self) -> None:
         if not self._turning and not self._halted:
             self._turning = True
-            self._loop.call_soon(self._turn)
+            # not in the context of the job that is done: those that follow it, and what is downstream, are no
+            # part of it
+            self._loop.call_soon(self._turn, context=self._outside.copy())
 
     def _turn(self) -> None:
         """Form jobs of what is gathered, and emit what may go."""
@@ -255,7 +259,10 @@ class BatchJobs(Holding):
     # ------------------------------------------------------------------ jobs
 
     def _start(self, job: _Job) -> None:
-        self._jobs[job] = self._loop.create_task(self._run(job), name=f"asyncstream {self.context.name}")
+        # not of the loop's task factory: an eager task might end before it is noted here
+        self._jobs[job] = asyncio.Task(
+            self._run(job), loop=self._loop, name=f"asyncstream {self.context.name}"
+        )
 
     async def _run(self, job: _Job) -> None:
         """Have a job done, from the state in which it is."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ("BlockCalls",)
 
+SMALLEST = 4
+"""Elements in a block at the least: fewer cost less with a promise each."""
+
 
 class BlockCalls:
     """
@@ -54,7 +57,7 @@ class BlockCalls:
         return 0 if self._open is None else self._open.unbegun()
 
     def open(self) -> bool:
-        """Have calls to begin, if elements wait and there is room for them; whether there are any."""
+        """Have calls to begin, if enough elements wait and there is room for them; whether there are any."""
         if self.unbegun():
             return True
         pool = self._pool
@@ -62,7 +65,7 @@ class BlockCalls:
             return False
         inbox, emitter = pool.inbox, pool.emitter
         wanted = min(inbox.unmarked(), pool.room - emitter.promised)
-        if wanted <= 0:
+        if wanted < SMALLEST:
             return False
         values, timestamps, origins = inbox.take(wanted)
         block = self._open = Block(values, timestamps, origins if emitter.tracks else [])
@@ -97,8 +100,7 @@ class BlockCalls:
             self._ended(call)
         if self._pool.journaled is not None:
             self._pool.journaled.calls.append(call)
-        worker.entry = value, promise.timestamp, promise.origin
-        worker.promise, worker.call = promise, None
+        worker.promise, worker.value, worker.call = promise, value, None
 
     async def work(self, worker: Worker, context: Context) -> None:
         """What a worker does, in its task and this context of its own."""
@@ -155,11 +157,8 @@ class BlockCalls:
                     pool.soil(worker)
                     return
                 worker.call = None
-                if not self.open():
-                    if not pool.inbox.values:
-                        await pool.park(worker)
-                    elif not await pool.promises.make_calls(worker, context):
-                        return
+                if not self.open() and not await pool.promises.make_calls(worker, context):
+                    return
                 self._calls = chain.from_iterable(self._by_block())
                 stamp = pool.stamp
                 pool.schedule_turn()  # the calls that begin now may be those of a block that has had its turn

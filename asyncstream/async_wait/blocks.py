@@ -16,7 +16,7 @@ from itertools import compress, count, repeat
 from operator import is_, is_not, length_hint
 from typing import Any, TypeAlias
 
-from asyncstream.async_wait.columns import Columns
+from asyncstream.async_wait.inbox import Columns
 from asyncstream.async_wait.promise import PENDING, Promise, completed
 from asyncstream.async_wait.timing import UNTIMED, Stamp
 from asyncstream.operators.origins import Origin

@@ -66,12 +66,11 @@ class Began:
     def late(self) -> Iterator[tuple[Worker, Promise]]:
         for worker in self._workers:
             promise = worker.promise
-            if isinstance(promise, Promise) and promise.started is self._stamp and not worker.doomed:
+            if promise is not None and promise.started is self._stamp and not worker.doomed:
                 yield worker, promise
 
     def _runs(self, worker: Worker) -> bool:
-        promise = worker.promise
-        return isinstance(promise, Promise) and promise.started is self._stamp
+        return worker.promise is not None and worker.promise.started is self._stamp
 
 
 class BegunInBlock:

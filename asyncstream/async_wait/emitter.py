@@ -1,16 +1,12 @@
 """
-The way out of an async step: its promise queue, the results that pass it by, and their emission in batches.
+The way out of an async step: its promise queue, and the emission of results in batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import repeat
 from typing import Any
 
 from asyncstream.async_wait.blocks import Part
-from asyncstream.async_wait.columns import Columns
-from asyncstream.async_wait.entries import entry_of
 from asyncstream.async_wait.promise import (
     SPECIAL,
     Arrived,
@@ -43,9 +39,7 @@ class Emitter:
 
     Attributes:
         queue: every promise that was added and has not left.
-        passed: results of calls that never suspended, until the next emission; always the same lists.
-        aside: runs of passed results before those in `passed`, each with the promise that came behind it.
-        promised: how many elements are held, but those in `passed`.
+        promised: how many elements are held.
         special: at least as many as outcomes in the queue that are not simply one result.
         tracks: each element's origin is kept with it.
         journeys: those of the run.
@@ -58,9 +52,7 @@ class Emitter:
         "_kinds",
         "_operator",
         "_unproven",
-        "aside",
         "journeys",
-        "passed",
         "promised",
         "queue",
         "special",
@@ -77,8 +69,6 @@ class Emitter:
         self._kinds = Kinds(is_coroutine)
         self._unproven = PROBATION
         self.queue = queue
-        self.passed = Columns([], [], [])
-        self.aside: list[tuple[Columns, Promise]] = []
         self.promised = 0
         self.special = 0
         self.tracks = False
@@ -98,54 +88,10 @@ class Emitter:
             self.queue.add(promise)
             self.queue.finish(promise)
 
-    def set_aside(self) -> None:
-        """
-        If all that the queue holds is one promise that it lets go, have it wait for the next emission behind
-        what has passed, so that what comes next can pass, too.
-        """
-        if len(self.queue) != 1:
-            return
-        for promise in self.queue.take():
-            passed = self.passed.take()
-            self.promised += len(passed.values)
-            self.aside.append((passed, promise))
-
-    def waiting(self) -> int:
-        """How many results and control elements are out of the queue and wait for the next emission."""
-        return sum(len(passed.values) + 1 for passed, _ in self.aside) + len(self.passed.values)
-
-    def entries(self) -> Iterator[list[Any]]:
-        """What waits for the next emission, for a snapshot."""
-        for passed, promise in (*self.aside, (self.passed, None)):
-            origins = passed.origins or repeat(None)
-            for result, timestamp, origin in zip(passed.values, passed.timestamps, origins, strict=False):
-                yield ["emitted", result, timestamp, *([list(origin)] if origin else [])]
-            if promise is not None:
-                origin = promise.origin if self.tracks else None
-                yield entry_of(promise.value, promise.timestamp, promise.outcome, origin)
-
-    def emit_passed(self) -> bool:
-        """Push what passed the queue by and what was set aside, if there is any."""
-        if self.aside:
-            aside, self.aside = self.aside, []
-            for passed, promise in aside:
-                self.promised -= len(passed.values) + 1
-                self._push(passed.values, self._with(passed.timestamps, passed.origins))
-                self._emit_special([promise])
-        if not self.passed.values:
-            return False
-        passed = self.passed.take()
-        self._push(passed.values, self._with(passed.timestamps, passed.origins))
-        return True
-
     def emit_ready(self) -> None:
         """Push what the queue lets go."""
-        ready = self.queue.take()
-        if self.queue.add_block is None:
-            self._emit(ready)
-            return
         alone: list[Promise] = []
-        for promise in ready:
+        for promise in self.queue.take():
             if isinstance(promise, Part):
                 if alone:
                     self._emit(alone)

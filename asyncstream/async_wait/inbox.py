@@ -7,14 +7,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import repeat, starmap
-from typing import Any
+from typing import Any, NamedTuple
 
-from asyncstream.async_wait.columns import Columns
 from asyncstream.async_wait.entries import MARKED, Known
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 
-__all__ = ("Inbox",)
+__all__ = ("Columns", "Inbox")
+
+
+class Columns(NamedTuple):
+    """Elements in columns; a timestamp for each, and an origin, where these are tracked."""
+
+    values: list[Any]
+    timestamps: list[int | None]
+    origins: list[Origin | None]
 
 
 class Inbox:

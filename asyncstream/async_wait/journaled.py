@@ -33,7 +33,6 @@ class Journaled:
         known: the calls of an earlier life that have not been asked for.
         ended: promises that have an outcome which is not written down; always the same list.
         calls: those of elements of blocks that have ended and are not written down; likewise.
-        passed: the elements whose results have passed the queue by and are not written down; likewise.
         outcomes: of the promises that have one and may not be let go yet; none unless results wait.
         spared: how many calls were not made because they had been.
     """
@@ -43,10 +42,8 @@ class Journaled:
         self.known: Mapping[Origin, object] = log.known
         self.ended: list[Promise] = []
         self.calls: list[Call] = []
-        self.passed: list[Any] = []
         self.outcomes: dict[Promise, Any] = {}
         self.spared = 0
-        self._passed = 0  # how many of those that passed the queue by are written down and not emitted
         self._log = log
         self._finish = finish
         self._schedule = schedule
@@ -69,29 +66,16 @@ class Journaled:
             self.outcomes[promise] = outcome
             self.ended.append(promise)
 
-    def write(self, origins: Sequence[Origin | None], results: Sequence[Any], *, single: bool) -> None:
-        """
-        Write down what has ended since the last time.
-
-        Args:
-            origins, results: what passes the queue by and was not emitted yet, in order.
-            single: all outcomes are known to be one result.
-        """
+    def write(self, *, single: bool) -> None:
+        """Write down what has ended since the last time; `single`: each outcome is known to be one result."""
         if self.calls:
             self._write_calls(single)
-        if not self.ended and not self.passed:
+        if not self.ended:
             return
-        of, outcomes = list(origins[self._passed :]), list(results[self._passed :])
-        self._passed = len(origins)
-        ended, elements = self.ended.copy(), self.passed.copy()
+        ended = self.ended.copy()
         self.ended.clear()
-        self.passed.clear()
-        of += [promise.origin for promise in ended]
-        elements += [promise.value for promise in ended]
-        if self.waits:
-            outcomes += [self.outcomes[promise] for promise in ended]
-        else:
-            outcomes += [promise.outcome for promise in ended]
+        of, elements = [promise.origin for promise in ended], [promise.value for promise in ended]
+        outcomes = [self.outcomes[promise] if self.waits else promise.outcome for promise in ended]
         is_kept = self._append(of, elements, outcomes, single)
         if not self.waits:
             return
@@ -131,10 +115,6 @@ class Journaled:
             of, for_, found = map(list, zip(*kept, strict=True))
             self._log.append(of, for_, found, single=False)
         return bool(kept)
-
-    def emitted(self) -> None:
-        """What has passed the queue by has left."""
-        self._passed = 0
 
     def is_writing(self) -> bool:
         """Whether outcomes are on their way to the disk."""

@@ -18,9 +18,9 @@ How does a second worker start when the first one suspends? Everything else is d
 `loop.call_soon` callback that is scheduled whenever something has changed: input came, a call started or
 finished, the way downstream opened. A turn
 
-1. makes a promise for the call that suspended last, and sets a deadline, and the time of the stamp that they
-   share, for all calls that have begun since the turn before;
-2. emits what has passed and what the promise queue lets go, in batches;
+1. sets a deadline, and the time of the stamp that they share, for all calls that have begun since the turn
+   before and have not ended;
+2. emits what the promise queue lets go, in batches;
 3. lets those who feed us go on when the inbox has drained;
 4. if input is left, wakes or makes 1, 2, 4, … workers, and comes back in the loop's next pass. Input that
    is left when a turn runs means that the workers woken before have suspended in user code.
@@ -29,19 +29,8 @@ So at saturation no task is woken at all: a worker whose call ends takes the nex
 
 Most elements are alike, and then none has an object of its own (`blocks`): a worker takes all elements for
 which there is room into one entry of the queue, whose columns the calls fill in, and what is ready leaves in
-slices. So it is in order and unordered, where a call is made for each element and nothing has to be known of
-a single one. Keys, journals, flat maps, event time and elements that are followed need promises, each one:
-
-A promise is made before the call if it is sure to be needed: something is ahead of its element, or the last
-call of its worker suspended. Otherwise it is made when it turns out to be needed: by the next worker that
-starts, the turn that finds a call suspended, an error, a snapshot. So of the workers in `unstamped`, those
-whose call may have started since the last turn, only the last can be without, and promises enter the queue in
-the order of their elements: a worker is appended before its first call, and a call that has suspended does
-not go on before the turn. The result of a call that never suspended and has no promise **passes** straight to
-the next emission. Whether anything is ahead is looked at once for a run of such calls: nothing else runs
-before one of them suspends, and then it has a promise. What comes in the midst of such a run and needs a
-promise that the queue lets go at once (a control element, an element that is followed or failed) is set aside
-behind the results before it, and the run goes on.
+slices. Where something has to be known of each single call (keys, flat maps, journals that results wait for),
+of elements that are followed, and where a few stand between control elements, each has a promise.
 
 The rooms: here what an operator is asked from outside, and the turn; `inbox` what waits; `pool` the workers;
 `block_calls` and `promise_calls` the loops in which they make calls; `outcomes` what comes of errors and
@@ -49,9 +38,7 @@ timeouts; `emitter` the way out; `queues` what order means; `holding` what it sh
 
 What is always true
 -------------------
-* Whenever a callback of the loop begins, each element accepted and not emitted is in the inbox, in the
-  queue, among the passed, or (until the turn that is then scheduled) in the hands of a worker that is in
-  `unstamped`. A snapshot is a walk over these.
+* Each element accepted and not emitted is in the inbox or in the queue. A snapshot is a walk over both.
 * A promise is completed once, by the first of result, error and timeout. It leaves the queue by emission.
 * At most `concurrency` calls run. A timed-out call is cancelled, its element completed at once, and its
   worker stays taken until the coroutine has really ended; then that worker is retired.
@@ -184,7 +171,7 @@ class AsyncWaitOperator(Holding):
         if not pool.settled:
             return not pool.waiting() and not pool.held()
         writing = pool.journaled is not None and pool.journaled.is_writing()
-        return not (pool.turning or writing or self._emitter.waiting() or pool.busy())
+        return not (pool.turning or writing or pool.busy())
 
     def _accepted(self, elements: int = 0) -> None:
         journey = self.context.journeys.current
@@ -239,7 +226,6 @@ class AsyncWaitOperator(Holding):
             unbegun + sum(kind.__class__ not in _CONTROLS for _, kind, _ in self._inbox),
             islice(queue, self._emitter.promised - unbegun) if unbegun else queue,
             self._pool.workers,
-            passed=self._emitter.waiting(),
             limited=known.get(LIMITED, 0),
             may_emit=self.emitting.is_open(),
             now=asyncio.get_running_loop().time() if self._pool.workers else 0.0,
@@ -259,8 +245,6 @@ class AsyncWaitOperator(Holding):
             pool.stamp_calls(now)
             self._write()
             if self.emitting.is_open():
-                if emitter.emit_passed() and pool.journaled is not None:
-                    pool.journaled.emitted()
                 emitter.emit_ready()
             self._release_if_drained()
         except BaseException as error:  # of an operator downstream
@@ -273,14 +257,12 @@ class AsyncWaitOperator(Holding):
     def _write(self) -> None:
         """Write down what has ended since the last time, if that is wanted."""
         if self._pool.journaled is not None:
-            passed = self._emitter.passed
-            self._pool.journaled.write(passed.origins, passed.values, single=not self._emitter.special)
+            self._pool.journaled.write(single=not self._emitter.special)
 
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> Any:
         pool, emitter = self._pool, self._emitter
-        pool.promises.make_last_promise()
         unwritten = {} if pool.journaled is None else pool.journaled.outcomes
         kept: Iterable[tuple[Promise, Any]] = (
             (promise, unwritten.get(promise, promise.outcome)) for promise in emitter.queue
@@ -291,9 +273,8 @@ class AsyncWaitOperator(Holding):
             entry_of(promise.value, promise.timestamp, outcome, promise.origin if emitter.tracks else None)
             for promise, outcome in kept
         )
-        passed = emitter.entries()
         waiting = (entry_of(value, timestamp, PENDING, origin) for value, timestamp, origin in self._inbox)
-        entries = [entry for entry in (*passed, *held, *waiting) if entry not in OF_THIS_RUN]
+        entries = [entry for entry in (*held, *waiting) if entry not in OF_THIS_RUN]
         if emitter.watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
             entries.insert(0, [REACHED, emitter.watermark])
         return entries

@@ -22,7 +22,7 @@ from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.promise_calls import PromiseCalls
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.timing import Stamp
-from asyncstream.async_wait.worker import UNMADE, Worker
+from asyncstream.async_wait.worker import Worker
 from asyncstream.errors import InternalError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.call_context import CALLING, CallingStep
@@ -74,6 +74,7 @@ class WorkerPool:
         "_idle",
         "_loop",
         "_name",
+        "_outside",
         "_soiled",
         "_turn",
         "blame",
@@ -141,6 +142,7 @@ class WorkerPool:
         self._name = f"asyncstream {context.name}"  # whose it is, should it hold the loop
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
+        self._outside = copy_context()
         self.outcomes.open(context, self._loop)
         if context.call_log is not None:
             self.journaled = Journaled(context.call_log, self.emitter.queue.finish, self.schedule_turn)
@@ -149,8 +151,8 @@ class WorkerPool:
         if self.emitter.tracks and (uses_key or retry is not None):
             self.promises.tells = True
             self._base.run(CALLING.set, CallingStep(context.name, context.call_log, retry, uses_key))
-        queue = self.emitter.queue
-        if queue.add_block is not None and not self._asks_for_single_calls():
+        if not self._asks_for_single_calls():
+            queue = self.emitter.queue
             self.blocks = BlockCalls(self, queue.add_block, queue.ended)
         if self.settings.isolation == "task":
             self._isolate()
@@ -189,9 +191,7 @@ class WorkerPool:
 
     def held(self) -> int:
         """How many elements were taken from the inbox and have not left downstream."""
-        unmade = self.promises.unmade
-        is_last_unmade = unmade is not None and unmade.promise is UNMADE
-        return self.emitter.promised + len(self.emitter.passed.values) + is_last_unmade - self.unbegun()
+        return self.emitter.promised - self.unbegun()
 
     def unbegun(self) -> int:
         """How many of the elements in the queue still wait to be called for, as those in the inbox do."""
@@ -209,7 +209,8 @@ class WorkerPool:
         """Something has changed."""
         if not self.turning and not self.halted:
             self.turning = True
-            self._loop.call_soon(self._turn)
+            # not in the context of the call that has ended: what is downstream is no part of it
+            self._loop.call_soon(self._turn, context=self._outside.copy())
 
     def stamp_calls(self, now: float) -> None:
         """Note since when the calls run that have suspended since the last turn."""
@@ -217,7 +218,6 @@ class WorkerPool:
         unstamped, deadlines = self.promises.unstamped, self._deadlines
         if not unstamped and not began:
             return
-        self.promises.make_last_promise()
         stamp, self.stamp = self.stamp, Stamp()
         stamp.time = now
         if unstamped:
@@ -308,7 +308,7 @@ class WorkerPool:
         if self._loop.is_closed():
             return
         if worker.is_busy():
-            promise = self.promises.promise_of(worker)
+            promise = worker.held_promise()
             if promise.outcome is PENDING:
                 error = InternalError("the task of this call ended without an outcome")
                 self.fail(UserFunctionError(self.context.name, promise.value, error))
@@ -316,7 +316,7 @@ class WorkerPool:
 
     def failed(self, worker: Worker, error: BaseException) -> Any:
         """The outcome of a call that raised; PENDING if it has none."""
-        promise = self.promises.promise_of(worker)
+        promise = worker.held_promise()
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self.fail(error)  # not about this element: the process is asked to stop
             raise error

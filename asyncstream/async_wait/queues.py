@@ -18,8 +18,8 @@ its watermark is early, never late, and a slow call holds back watermarks but no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import groupby, repeat, starmap
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, repeat, starmap, zip_longest
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -42,10 +42,6 @@ class PromiseQueue(Protocol):
         """All that are held, in input order within each segment, and one for each element of a block."""
 
     @property
-    def ahead(self) -> Sized:
-        """Not empty: a result that is there now, of an element not in the queue, must queue up too."""
-
-    @property
     def add(self) -> Callable[[Promise], None]:
         """Accept a promise whose outcome will be set."""
 
@@ -58,8 +54,8 @@ class PromiseQueue(Protocol):
         """Take note that the outcome of a promise has been set."""
 
     @property
-    def add_block(self) -> Callable[[Block], None] | None:
-        """Accept the elements of a block, to be taken in parts; None: each must be added for itself."""
+    def add_block(self) -> Callable[[Block], None]:
+        """Accept the elements of a block, to be taken in parts."""
 
     @property
     def ended(self) -> Callable[[Call], None] | None:
@@ -80,10 +76,9 @@ class OrderedQueue:
     def __init__(self) -> None:
         self._entries: deque[Promise] = deque()
         self._finished: list[Promise] = []
-        self.ahead: Sized = self._entries
         # methods of the containers themselves: no Python call per element
         self.add: Callable[[Promise], None] = self._entries.append
-        self.add_block: Callable[[Block], None] | None = self._entries.append
+        self.add_block: Callable[[Block], None] = self._entries.append
         self.add_control: Callable[[Promise], None] = self._entries.append
         self.finish: Callable[[Promise], None] = self._finished.append
 
@@ -130,7 +125,6 @@ class UnorderedQueue:
         self._finished: list[Promise] = []
         self._calls: list[Call] = []
         self._begun: list[Block] = []  # blocks of which calls may have begun since the last time
-        self.ahead: Sized = self._finished
         self.add: Callable[[Promise], None] = self._entries.append
         self.add_control: Callable[[Promise], None] = self._entries.append
         self.finish: Callable[[Promise], None] = self._finished.append
@@ -143,16 +137,15 @@ class UnorderedQueue:
         return (promise for promise in _each(self._entries) if promise.value is not GONE)
 
     def take(self) -> list[Promise]:
-        entries, ready = self._entries, self._finished.copy()
+        entries, finished = self._entries, self._finished.copy()
         self._finished.clear()
-        if len(ready) == len(entries):  # so there is no control element among them
+        if len(finished) == len(entries):  # so there is no control element among them, and no block
             entries.clear()
-            return ready
-        for promise in ready:
+            return finished
+        for promise in finished:
             promise.value = GONE
-        self._gone += len(ready)
-        if self._calls or self._begun:
-            ready += self._parts()
+        self._gone += len(finished)
+        ready = [*self._parts(), *finished] if self._calls or self._begun else finished
         while entries:
             first = entries[0]
             if first.value is GONE:
@@ -177,7 +170,7 @@ class UnorderedQueue:
         """What may leave blocks."""
         calls, begun = self._calls.copy(), self._begun.copy()
         self._calls.clear()
-        self._begun[:] = begun[-1:] if begun and begun[-1].unbegun() else ()
+        self._begun[:] = [block for block in begun if block.unbegun()]
         for block, some in groupby(calls, itemgetter(0)):
             yield self._left(block, block.take_from(list(map(itemgetter(1), some)), GONE))
         for block in begun:
@@ -192,66 +185,53 @@ class UnorderedQueue:
         return part
 
 
-class _Segment:
-    """The elements between two control elements, and the one that closes it."""
-
-    __slots__ = ("control", "finished", "members")
-
-    def __init__(self) -> None:
-        # a dict for its order: members leave from anywhere, a snapshot lists them as they came
-        self.members: dict[Promise, None] = {}
-        self.finished: list[Promise] = []
-        self.control: Promise | None = None
-
-
 class SegmentedQueue:
-    """Emits as promises finish, but only those of the first segment; then the control element closing it."""
+    """
+    Emits as promises finish, but only those before the first control element; then that.
 
-    add_block: Callable[[Block], None] | None = None
-    ended: Callable[[Call], None] | None = None
+    A segment, what is between two control elements, is an `UnorderedQueue`, and the `group` of all it holds.
+    """
 
     def __init__(self) -> None:
-        self._tail = _Segment()
+        self._tail = UnorderedQueue()
         self._segments = deque([self._tail])
-        self.ahead: list[Promise] = []  # what has finished or waits to pass, while there is any
+        self._controls: deque[Promise] = deque()  # one behind each segment but the last
 
     def __len__(self) -> int:
-        return sum(len(segment.members) for segment in self._segments) + len(self._segments) - 1
+        return sum(map(len, self._segments)) + len(self._controls)
 
     def __iter__(self) -> Iterator[Promise]:
-        for segment in self._segments:
-            yield from segment.members
-            if segment.control is not None:
-                yield segment.control
+        for segment, control in zip_longest(self._segments, self._controls):
+            yield from segment
+            if control is not None:
+                yield control
 
     def add(self, promise: Promise) -> None:
-        promise.group = segment = self._tail
-        segment.members[promise] = None
+        promise.group = self._tail
+        self._tail.add(promise)
+
+    def add_block(self, block: Block) -> None:
+        block.group = self._tail
+        self._tail.add_block(block)
 
     def add_control(self, promise: Promise) -> None:
-        self.ahead[:] = (promise,)  # one of them says it; more would pile up
-        self._tail.control = promise
-        self._tail = _Segment()
+        self._controls.append(promise)
+        self._tail = UnorderedQueue()
         self._segments.append(self._tail)
 
     def finish(self, promise: Promise) -> None:
-        self.ahead[:] = (promise,)
-        promise.group.finished.append(promise)
+        promise.group.finish(promise)
+
+    def ended(self, call: Call) -> None:
+        call[0].group.ended(call)
 
     def take(self) -> list[Promise]:
-        ready: list[Promise] = []
-        while True:
-            head = self._segments[0]
-            for promise in head.finished:
-                del head.members[promise]
-            ready += head.finished
-            head.finished.clear()
-            if head.control is None or head.members:
-                if len(self._segments) == 1:
-                    self.ahead.clear()
-                return ready
-            ready.append(head.control)
+        ready = self._segments[0].take()
+        while self._controls and not len(self._segments[0]):
+            ready.append(self._controls.popleft())
             self._segments.popleft()
+            ready += self._segments[0].take()
+        return ready
 
 
 def _each(promises: Iterable[Promise]) -> Iterator[Promise]:

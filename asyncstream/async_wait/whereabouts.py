@@ -20,7 +20,6 @@ def whereabouts(
     held: Iterable[Promise],
     workers: Iterable[Worker],
     *,
-    passed: int,
     limited: int,
     may_emit: bool,
     now: float,
@@ -33,13 +32,12 @@ def whereabouts(
         inbox: how many elements wait there.
         held: the contents of its promise queue, but elements whose calls have not begun.
         workers: all of them.
-        passed: how many results are on their way out.
         limited: how many calls wait for leave to begin, as the function says, perhaps of other steps too.
         may_emit: there is room downstream.
         now: loop time.
     """
     busy = [worker for worker in workers if worker.is_busy()]
-    unfinished, in_turn, out_of_turn = 0, passed, 0
+    unfinished, in_turn, out_of_turn = 0, 0, 0
     for promise in held:
         outcome = promise.outcome
         if isinstance(outcome, Passage):
@@ -52,8 +50,7 @@ def whereabouts(
         else:
             in_turn += 1
     # those without a worker wait for another call of their key
-    known = (worker.known_promise() for worker in busy)
-    at_work = sum(promise is not None and promise.outcome is PENDING for promise in known)
+    at_work = sum(worker.held_promise().outcome is PENDING for worker in busy)
     limit = min(limited, len(busy))
     since, element = longest_call(busy, now)
     return Whereabouts(
@@ -71,8 +68,7 @@ def longest_call(busy: Iterable[Worker], now: float) -> tuple[float | None, obje
     """Since when the longest of these calls runs, and its element; a call not seen suspended begins now."""
     since, element = None, SEVERAL
     for worker in busy:
-        promise = worker.known_promise()
-        started = None if promise is None else promise.started.time
+        started = worker.held_promise().started.time
         began = now if started is None else started
         if since is None or began < since:
             since, element = began, worker.element()

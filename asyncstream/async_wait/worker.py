@@ -6,22 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from asyncstream.async_wait.blocks import Call
 from asyncstream.async_wait.promise import Promise
-from asyncstream.operators.origins import Origin
 
-__all__ = ("UNMADE", "Worker")
-
-
-class _Unmade(Enum):
-    UNMADE = "unmade"
-
-
-UNMADE: Final = _Unmade.UNMADE
-"""Stands for a promise that has not been needed yet."""
+__all__ = ("Worker",)
 
 
 class Worker:
@@ -31,22 +21,22 @@ class Worker:
     Attributes:
         task: it runs here.
         base: the context variables that its next call is to find; a call that has left others was its last.
-        promise: that of the element whose call it runs, UNMADE if it has not been needed yet, or None.
         call: the one it makes of an element of a block, or None.
-        entry: of another call: the element, its timestamp, and, where that is tracked, where it comes from.
+        promise: that of the element whose call it makes, if it is of no block, or None.
+        value: that element; what has left its queue does not know it any more.
         parked: what it waits for when there is nothing to do, or None.
         doomed: we cancelled it, and whatever its call gives no longer counts; or it is being closed.
     """
 
-    __slots__ = ("base", "call", "doomed", "entry", "parked", "promise", "task")
+    __slots__ = ("base", "call", "doomed", "parked", "promise", "task", "value")
 
     task: asyncio.Task[None]
     base: Context
-    entry: tuple[Any, Any, Origin | None]
 
     def __init__(self) -> None:
-        self.promise: Promise | _Unmade | None = None
         self.call: Call | None = None
+        self.promise: Promise | None = None
+        self.value: Any = None
         self.parked: asyncio.Future[None] | None = None
         self.doomed = False
 
@@ -56,14 +46,15 @@ class Worker:
 
     def element(self) -> Any:
         """Of the call that it makes, or made last."""
-        return self.entry[0] if self.call is None else self.call[2]
+        return self.value if self.call is None else self.call[2]
 
-    def known_promise(self) -> Promise | None:
-        """Of the element whose call it makes, as far as there is one."""
+    def held_promise(self) -> Promise:
+        """Of the element whose call it makes; there is one."""
         if self.call is not None:
             block, place, _ = self.call
             return block.promise_of(place)
-        return self.promise if isinstance(self.promise, Promise) else None
+        assert self.promise is not None
+        return self.promise
 
     def is_asked_to_end(self, error: BaseException, halted: bool) -> bool:
         """

@@ -83,6 +83,7 @@ class CheckpointInfo:
         size: bytes in all, those of its parts included, which it may share with others.
         steps: the steps that remember something, by name.
         lease: the number of the lease under which it was written; 0 if there was none.
+        savepoint: it stays, whatever number of checkpoints is kept, until it is deleted.
     """
 
     id: int
@@ -93,6 +94,7 @@ class CheckpointInfo:
     size: int
     steps: Mapping[str, StepInfo]
     lease: int = 0
+    savepoint: bool = False
 
     @property
     def stored(self) -> frozenset[str]:
@@ -144,6 +146,7 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
             "codec": info.codec,
             "finished": info.finished,
             "lease": info.lease,
+            "savepoint": info.savepoint,
             "steps": {
                 name: {
                     "role": step.role,

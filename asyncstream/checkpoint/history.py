@@ -62,6 +62,7 @@ class History:
         self._codec = codec
         self._key = key
         self._stored: dict[int, frozenset[str] | None] = {}  # what manifests name; None: damaged
+        self._savepoints: set[int] = set()
         self._names: dict[str, str] = {}  # of the parts that are whole, by digest
         self._ahead: set[str] = set()  # parts that are kept for a manifest to come
 
@@ -244,7 +245,7 @@ class History:
                 await self._store.put(lease, name, data)
         await self._store.commit(lease, draft.info.id, seal(draft.manifest, self._key))
         # a part counts as kept only now: after an error it is written anew
-        self._stored[draft.info.id] = draft.info.stored
+        self._note(draft.info)
         self._rely_on(draft.info.stored)
         self._ahead -= draft.info.stored
 
@@ -259,35 +260,44 @@ class History:
         """Of the parts that were put ahead a manifest will name these only."""
         self._ahead &= set(names)
 
-    async def clean(self, lease: Lease) -> None:
-        """Look at what is there, and delete what crashes have left behind: parts that no manifest names."""
+    async def clean(self, lease: Lease, numbers: Collection[int] = ()) -> None:
+        """
+        Look at what is there, and delete what crashes have left behind, parts that no manifest names; and the
+        checkpoints of these numbers, with what only they have named.
+        """
         for number in await self.look():
             await self._look_into(number)
-        await self._delete(lease, [])
+        await self._delete(lease, numbers)
 
     async def let_go(self, lease: Lease, keep: int) -> list[int]:
         """
-        Delete all but the newest `keep` checkpoints, and the parts that only they have named.
+        Delete all but savepoints and the newest `keep` checkpoints, and the parts that only they have named.
 
         Returns:
-            The numbers of those that are kept, in ascending order.
+            The numbers of the newest, in ascending order.
         """
         numbers = await self.look()
-        for number in numbers[-keep:]:
+        for number in numbers:
             if number not in self._stored:  # its commit has failed, as it seemed, and has been done
                 await self._look_into(number)
-        if numbers[:-keep]:
-            await self._delete(lease, numbers[:-keep])
+        old = [number for number in numbers[:-keep] if number not in self._savepoints]
+        if old:
+            await self._delete(lease, old)
         return numbers[-keep:]
 
     async def _look_into(self, number: int) -> None:
         """Note what a manifest names that this history has not written."""
         try:
-            self._stored[number] = (await self.info(number)).stored
+            self._note(await self.info(number))
         except CheckpointError:
             self._stored[number] = None
 
-    async def _delete(self, lease: Lease, numbers: list[int]) -> None:
+    def _note(self, info: CheckpointInfo) -> None:
+        self._stored[info.id] = info.stored
+        if info.savepoint:
+            self._savepoints.add(info.id)
+
+    async def _delete(self, lease: Lease, numbers: Collection[int]) -> None:
         for number in numbers:
             self._stored.pop(number, None)
         unnamed: list[str] = []

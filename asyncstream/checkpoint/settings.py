@@ -23,6 +23,7 @@ from asyncstream.validation import (
     count,
     duration_seconds,
     file_path,
+    flag,
     function,
     refuse,
     text,
@@ -48,6 +49,9 @@ class Checkpoints:
         every: how often one is taken: a `timedelta` or seconds; None: only when `job.checkpoint()` asks for
             one, and when the job ends.
         keep: how many are kept, the newest ones; at least 1. With 2 or more, the loss of one can be borne.
+            Savepoints stay besides: see `Job.checkpoint`.
+        savepoint: the checkpoint with which the job ends is a savepoint: it stays, for the way back from what
+            comes after, until `asyncstream checkpoint delete` takes it.
         codec: how values become bytes: "json", or "pickle", which runs what the bytes say when it is read; or
             a `Codec`.
         types: dataclasses, NamedTuples, attrs classes, pydantic models, enums and exceptions that the values
@@ -82,6 +86,7 @@ class Checkpoints:
     store: CheckpointStore
     every: Duration | None = None
     keep: int = 3
+    savepoint: bool = False
     codec: Literal["json", "pickle"] | Codec = "json"
     types: Iterable[type] = ()
     key: bytes | None = field(default=None, repr=False)
@@ -112,6 +117,7 @@ class Checkpoints:
         if self.every is not None:
             duration_seconds("every", self.every)
         count("keep", self.keep)
+        flag("savepoint", self.savepoint)
         object.__setattr__(
             self, "types", tuple(self.types) if isinstance(self.types, Iterable) else self.types
         )

@@ -25,14 +25,15 @@ newest whole one is gone on from, with a warning, as far as the sinks can go bac
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from asyncstream.clock import SystemClock
 from asyncstream.errors import CheckpointError, LeaseLost
-from asyncstream.lease import Holder, Lease, following
+from asyncstream.lease import Holder, Lease, enter, following, leave
 
-__all__ = ("CheckpointStore", "MemoryStore", "lost", "time_ms")
+__all__ = ("CheckpointStore", "MemoryStore", "holding", "lost", "time_ms")
 
 
 @runtime_checkable
@@ -96,6 +97,26 @@ class CheckpointStore(Protocol):
 
     async def holder(self) -> Lease | None:
         """The lease that was given last; None if there was none."""
+
+
+@asynccontextmanager
+async def holding(store: CheckpointStore, seconds: float) -> AsyncIterator[Lease]:
+    """
+    The lease of a store, for something that takes less than `seconds` and is no job.
+
+    Raises:
+        LeaseHeld: if a job has it.
+    """
+    holder = Holder.here(time_ms())
+    enter(holder, lambda: True)
+    try:
+        lease = await store.acquire(holder, seconds)
+        try:
+            yield lease
+        finally:
+            await store.release(lease)
+    finally:
+        leave(holder)
 
 
 def lost(lease: Lease, current: Lease | None, place: str) -> LeaseLost:

@@ -1,5 +1,6 @@
 """
-The commands that look at kept checkpoints: they change nothing, and import nothing that a checkpoint names.
+The commands about kept checkpoints. They import nothing that a checkpoint names, and but for `delete`, which
+is for savepoints that are not needed any more, they change nothing.
 
 With a key, only what was written with it counts. Without, what was is shown all the same, and it is said that
 its seal was not checked: it may come from anyone with write access to the store.
@@ -23,6 +24,7 @@ from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import Encoded, Part
+from asyncstream.checkpoint.stores import holding
 from asyncstream.cli.logs import say
 from asyncstream.cli.places import add_key, key_of, store_of
 from asyncstream.cli.state import add_import, diff
@@ -32,10 +34,14 @@ from asyncstream.lease import presence
 
 __all__ = ("add_checkpoint_commands",)
 
+_LEASE = 30.0
+"""Seconds for which the store is held at most while something is deleted."""
+
 
 def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     """
-    Add `checkpoint list`, `show`, `verify` and `diff` to the commands of a parser, with the `shared` options.
+    Add `checkpoint list`, `show`, `verify`, `diff` and `delete` to the commands of a parser, with the
+    `shared` options.
     """
     checkpoint = commands.add_parser("checkpoint", parents=[shared], help="look at kept checkpoints")
     looks = checkpoint.add_subparsers(required=True, metavar="command")
@@ -59,6 +65,12 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
     add_import(look)
     add_key(look)
     look.set_defaults(do=lambda options: diff(store_of(options.store), options))
+    delete = looks.add_parser(
+        "delete", parents=[shared], help="delete one of them, such as a savepoint; no job may be running"
+    )
+    delete.add_argument("store", metavar="STORE", help="the directory, or the SQLite file, that it is in")
+    delete.add_argument("number", type=int, help="which one; the newest is not deleted")
+    delete.set_defaults(do=_delete)
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ def _list(options: argparse.Namespace) -> int:
     for number, looked in found.items():
         info = looked.info
         if isinstance(info, CheckpointInfo):
-            ending = "  finished" if info.finished else ""
+            ending = "  finished" * info.finished + "  savepoint" * info.savepoint
             print(f"{number:8}  {_moment(info)}  {info.size:12,} bytes  {info.pipeline}{ending}")
         else:
             print(f"{number:8}  {_state(looked)}: {info}")
@@ -180,6 +192,8 @@ def _show(options: argparse.Namespace) -> int:
         raise info
     print(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
     print(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
+    if info.savepoint:
+        print("  stays     as a savepoint, until it is deleted")
     print(f"  size      {info.size:,} bytes, codec {info.codec}")
     print(f"  seal      {_seal(found[number], options)}")
     print(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
@@ -190,6 +204,24 @@ def _show(options: argparse.Namespace) -> int:
             print(f"            {line}")
         if step.schema is not None:
             print(f"            schema {json.dumps(step.schema)}")
+    return 0
+
+
+def _delete(options: argparse.Namespace) -> int:
+    store, number = store_of(options.store), options.number
+
+    async def delete() -> None:
+        history = History(store, JsonCodec())
+        numbers = await history.look()
+        if number not in numbers:
+            raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
+        if number == numbers[-1]:
+            raise CheckpointError(f"checkpoint {number} is the newest, from which the next start goes on")
+        async with holding(store, _LEASE) as lease:
+            await history.clean(lease, [number])
+
+    asyncio.run(delete())
+    say(f"checkpoint {number} is deleted")
     return 0
 
 

@@ -121,6 +121,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--every", type=float, default=10.0, metavar="S", help="seconds between two (10)")
     run.add_argument("--keep", type=int, default=3, metavar="N", help="how many to keep (3)")
     run.add_argument(
+        "--savepoint",
+        action="store_true",
+        help="the checkpoint with which it ends stays, whatever --keep says, for the way back",
+    )
+    run.add_argument(
         "--restore", default="newest", metavar="WHICH", help="newest, none, or the number of one (newest)"
     )
     run.add_argument(
@@ -208,6 +213,7 @@ def _run(options: argparse.Namespace) -> int:
         ("--renamed", options.renamed),
         ("--allow-dropped", options.allow_dropped),
         ("--ahead", options.ahead != "refuse"),
+        ("--savepoint", options.savepoint),
     ):
         if is_given and options.checkpoints is None:
             raise PipelineError(f"{option} needs --checkpoints")
@@ -218,6 +224,7 @@ def _run(options: argparse.Namespace) -> int:
             store=store,
             every=options.every,
             keep=options.keep,
+            savepoint=options.savepoint,
             restore=restore,
             renamed=_renamed(options.renamed),
             allow_dropped=options.allow_dropped,

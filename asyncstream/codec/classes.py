@@ -52,6 +52,9 @@ class Classes:
     """
     Finds classes by the names that bytes have for them, `module:qualified.name`.
 
+    Attributes:
+        grown: names of classes, with a field of each that older values lacked, of which the log has told.
+
     Args:
         types: classes that are found by name wherever they are defined, also inside a function.
 
@@ -60,6 +63,7 @@ class Classes:
     """
 
     def __init__(self, types: Iterable[type] = ()) -> None:
+        self.grown: set[tuple[str, str]] = set()
         self._registered: dict[str, type] = {}
         if not isinstance(types, Iterable):
             raise refuse("types", "a list of classes", types)

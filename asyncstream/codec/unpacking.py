@@ -4,6 +4,7 @@ Undoes what `packing` did.
 
 from __future__ import annotations
 
+import logging
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
@@ -22,6 +23,8 @@ from asyncstream.codec.library import MAKERS
 from asyncstream.errors import CodecError
 
 __all__ = ("HOLDERS", "Unpacker")
+
+log = logging.getLogger("asyncstream.state")
 
 HOLDERS: Final = frozenset({list, dict})
 """The types of what orjson reads that have parts."""
@@ -121,7 +124,14 @@ class Unpacker:
         for field in known:
             if field.name not in attributes and field.is_expected:
                 attributes[field.name] = default_of(field, path)
+                self._tell_of_growth(path, field.name)
         return attributes
+
+    def _tell_of_growth(self, path: str, field: str) -> None:
+        """Say, once for all values, that a class has a field that those which were kept have not."""
+        if (path, field) not in self._known.grown:
+            self._known.grown.add((path, field))
+            log.info("%s has a new field %r: values that were kept without have its default", path, field)
 
     def error(self, packed: list[Any]) -> BaseException:
         path, args, attributes, cause = packed

@@ -117,10 +117,13 @@ class Batched(Guard[In, Out]):
     async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
         with on_behalf_of_none():
             answers: Any = await self._send(values)
-        is_list = isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray)
-        if is_list and len(answers) == len(values):
-            return cast("Sequence[Out | Exception]", answers)
-        got = len(answers) if is_list else f"a {type(answers).__name__}"
+        if isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray):
+            answers = list(answers)  # here, where what it raises is told to all who wait
+            if len(answers) == len(values):
+                return cast("Sequence[Out | Exception]", answers)
+            got = str(len(answers))
+        else:
+            got = f"a {type(answers).__name__}"
         raise TypeError(
             f"a batched function must give a list of one answer per element: {len(values)}, got {got}"
         )

@@ -20,7 +20,7 @@ from typing import TypeVar
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, in_a_thread
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.validation import count, function, refuse
@@ -94,7 +94,8 @@ class InThreads(AsyncFunction[In, Out]):
 
     async def _call(self, scope: CancelScope, limiter: CapacityLimiter, value: In) -> Out:
         with scope:
-            result: Out = await run_sync(self.fn, value, limiter=limiter)
+            with in_a_thread():
+                result: Out = await run_sync(self.fn, value, limiter=limiter)
             if is_deferred(result):
                 raise not_a_value([result], "of an async def make an async_map without in_threads")
             return result

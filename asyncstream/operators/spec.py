@@ -12,14 +12,14 @@ A spec is sent to other processes, so what it holds can be pickled wherever the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import AsyncFunction
-from asyncstream.state.schema import Schema
+from asyncstream.state.schema import Schema, described
 
 __all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "JournalUse", "KeyBy", "Lend", "Spec")
 
@@ -176,8 +176,14 @@ class Spec:
 
     @property
     def schema(self) -> Schema | None:
-        """What its operator remembers; None: nothing."""
-        return None
+        """
+        What its operator remembers; None: nothing.
+
+        A step with a key remembers something of it, whatever its settings are, unless it says more.
+        """
+        if all(key is None for key in self.keys):
+            return None
+        return Schema(settings={one.name: described(getattr(self, one.name)) for one in fields(self)})
 
     @property
     def keeps_only_watermarks(self) -> bool:

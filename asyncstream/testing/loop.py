@@ -2,9 +2,10 @@
 An asyncio event loop on virtual time: a `sleep(3600)` takes no time at all.
 
 Whenever nothing is ready to run, the loop's clock jumps to the next timer. While threads of the loop's
-executor work (`asyncio.to_thread`), time stands still until one of them is done. Real sockets still work:
-they are polled before each jump, but a jump does not wait for them, so a test either waits for the network or
-for time. The selector is handed to asyncio's own loop, and nothing private is touched.
+executor work (`asyncio.to_thread`), or those of `in_threads`, time stands still until one of them is done.
+Real sockets still work: they are polled before each jump, but a jump does not wait for them, so a test
+either waits for the network or for time. The selector is handed to asyncio's own loop, and nothing private is
+touched.
 """
 
 from __future__ import annotations

@@ -1,12 +1,20 @@
 """
 Windows: grouping the elements of each key by time, by count or by silence.
 
-In reading order: `windows` (what a window is), `assigners` (which windows an element is in), `triggers` and
-`composite_triggers` (when a window's result is emitted), `evictors` (what is thrown out before), `functions`
-and `aggregates` (what is computed), `plan` (all of it together, checked), `step` (what all operators share)
-and `operator`, for any plan, with `merging` (its sessions). The modules `panes`, with `slices` and
-`pane_store`, `ticking`, which is that with early firings by time, and `sessions` do the same for common
-cases, faster; `factory` chooses, and `upgrade` makes of the state of one that of another.
+In reading order:
+
+| modules | what they are |
+|---|---|
+| `windows`, `assigners` | what a window is; which ones an element is in |
+| `triggers`, `composite_triggers`, `evictors` | when its result is emitted; what is thrown out before |
+| `functions`, `aggregates`, `contexts` | what is computed; what user code sees of the operator |
+| `plan`, `spec`, `factory` | what was asked for, checked; the step; which operator does it |
+| `step`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
+| `panes`, `slices`, `pane_store`, `schedule` | on a grid, faster; of what; kept how; what is due when |
+| `ticking`, `sessions` | panes with firings by time; sessions, faster |
+| `fused`, `partials` | aggregates as one loop; elements that come folded, from Spark |
+| `schema`, `upgrade` | code that changes between two runs; state of one operator for another |
+| `policies` | Storm's windows |
 """
 
 from asyncstream.windowing.aggregates import (

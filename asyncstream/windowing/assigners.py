@@ -38,6 +38,9 @@ __all__ = (
 TimeKind: TypeAlias = Literal["event", "processing"]
 """Whether windows follow the elements' timestamps or the clock."""
 
+MOST_OVERLAPPING = 1_000_000
+"""Windows that an element may be in: the first of a key is an entry, and a firing, of each."""
+
 
 class WindowAssigner:
     """
@@ -145,6 +148,7 @@ class SlidingWindows(_AlignedWindows):
         super().__init__(time)
         self.size_ms = duration_ms("size", size)
         self.slide_ms = duration_ms("slide", slide)
+        _check_overlap("slide", slide, self.size_ms, self.slide_ms)
         self.offset_ms = _offset_ms(offset, self.slide_ms)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
@@ -177,6 +181,7 @@ class CumulativeWindows(_AlignedWindows):
         self.step_ms = duration_ms("step", step)
         if self.size_ms % self.step_ms:
             raise refuse("size", f"a multiple of the step of {self.step_ms} ms", size)
+        _check_overlap("step", step, self.size_ms, self.step_ms)
         self.offset_ms = _offset_ms(offset, self.size_ms)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
@@ -261,3 +266,15 @@ def _offset_ms(offset: Duration, period_ms: int) -> int:
     if abs(offset_ms) >= period_ms:
         raise refuse("offset", f"less than the {period_ms} ms from one window to the next", offset)
     return offset_ms % period_ms
+
+
+def _check_overlap(name: str, given: Duration, size_ms: int, apart_ms: int) -> None:
+    """Refuse windows of which no memory holds those of a single element."""
+    if size_ms // apart_ms > MOST_OVERLAPPING:
+        least_ms = -(-size_ms // MOST_OVERLAPPING)
+        raise refuse(
+            name,
+            f"at least {least_ms} ms with a size of {size_ms} ms",
+            given,
+            f"an element would be in {size_ms // apart_ms:,} windows; {MOST_OVERLAPPING:,} are the most",
+        )

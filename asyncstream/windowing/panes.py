@@ -45,7 +45,7 @@ from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.schedule import CleanUp, Schedule
 from asyncstream.windowing.slices import SliceRows, Span, max_timestamp, slicing_of
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import Contents, as_panes, contents_of
+from asyncstream.windowing.upgrade import Contents, as_panes
 from asyncstream.windowing.windows import new_result
 
 __all__ = ("PaneWindowOperator",)
@@ -407,11 +407,6 @@ class PaneWindowOperator(PlainWindowOperator):
     def _restored(self) -> None:
         panes, is_disjoint = self._panes, self._slicing.is_disjoint
         panes.index()
-        # once, those that had fired had a table of their own, and any windows could become whole
-        is_old = any(one.name == "done" and len(one) for one in self.tables.every())
-        if is_old or (is_disjoint and panes.windows):
-            self.tables.restore(self._snapshot_of(contents_of(self.tables.snapshot(), self._plan)))
-            return
         self._in_order = not panes.can_share or (self._in_order and bool(panes.windows))
         # windows that have gone, but not all of their slices, are not to come back in parts
         has_parts = self._lateness_before_ms < self._lateness_ms and not is_disjoint

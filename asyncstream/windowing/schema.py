@@ -68,7 +68,7 @@ def _rearranged(aggregates: Aggregates, assigner: WindowAssigner, state: Any, wa
             "contents": [[key, window, moved(accumulator)] for key, window, accumulator in state["contents"]],
         }
     tables = dict(state["tables"])
-    for name in {"contents", "slices", "closed", "open", "done"} & tables.keys():
+    for name in {"contents", "slices", "closed", "open"} & tables.keys():
         change: Callable[[Any], Any] = moved
         if name in ("slices", "closed") and not slicing_of(assigner).is_disjoint:
             change = _numbered(moved) if name == "slices" else _each(_numbered(moved))

@@ -173,28 +173,23 @@ def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 
 def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     tables, fired_ms = state["tables"], state["cells"]["fired_ms"]
-    # once, whole windows that had fired for a key were kept in a table of their own
-    whole = [*tables.get("done", ()), *tables.get("open", ())]
-    slices = {"slices": tables.get("slices", ()), "closed": tables.get("closed", ())}
+    slices = tables.get("slices", ())
     if slicing_of(plan.assigner).is_disjoint:
-        held = [*slices["slices"], *whole]
+        held = slices
     else:
         pending = {tuple(window) for window, _ in tables.get("again", ())}
         gone_ms = fired_ms - state["cells"]["lateness_ms"]
-        held = _merged({**slices, "open": whole}, plan, gone_ms, pending)
-    done, again = (
-        {
-            (tuple(window), key): number
-            for window, rows in tables.get(name, ())
-            for number, (key, _) in enumerate(rows)
-        }
-        for name in ("done", "again")
-    )
+        parts = {"slices": slices, "closed": tables.get("closed", ()), "open": tables.get("open", ())}
+        held = _merged(parts, plan, gone_ms, pending)
+    again = {
+        (tuple(window), key): number
+        for window, rows in tables.get("again", ())
+        for number, (key, _) in enumerate(rows)
+    }
     found: list[tuple[tuple[int, bool, int], Pane]] = []
     for window, key, accumulator in ((tuple(place), *row) for place, rows in held for row in rows):
         number = again.get((window, key))
-        is_first = max_timestamp(window) > fired_ms and (window, key) not in done
-        pane = Pane(key, window, accumulator, is_first or number is not None)
+        pane = Pane(key, window, accumulator, max_timestamp(window) > fired_ms or number is not None)
         found.append(((window[1], not pane.pending, number or 0), pane))
     return [pane for _, pane in sorted(found, key=lambda ordered: ordered[0])]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -277,6 +279,45 @@ async def cut_off(job: Any) -> None:
     """End a job as a crash would: nothing of it is kept from now on."""
     job._run.checkpointer.begin_no_more()
     await job.stop()
+
+
+def test_jobs_and_what_is_behind_them_see_nothing_of_the_context_of_others() -> None:
+    """Each was formed in the context of the one before, and had what all those before it had left there."""
+    trace: ContextVar[tuple[int, ...]] = ContextVar("trace", default=())
+    seen: list[tuple[int, ...]] = []
+
+    class Traced(Provider):
+        async def submit(self, elements: list[int], key: str) -> str:
+            seen.append(trace.get())
+            trace.set((*trace.get(), *elements))
+            return await super().submit(elements, key)
+
+    pipeline = Pipeline("doubles")
+    doubled = Traced().step(pipeline.source(range(5)), size=1, jobs=1)
+    doubled.map(lambda number: seen.append(trace.get())).discard()
+    run_virtual(pipeline.run())
+    assert seen == [()] * 10
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
+def test_a_job_that_is_done_at_once_is_gone_also_if_tasks_are_eager() -> None:
+    """It was noted as running after it had ended, and took the place of another for ever."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        provider, found = Provider(), list[int]()
+        pipeline = Pipeline("doubles")
+        provider.step(pipeline.source(range(2), name="numbers"), size=1, jobs=1).to(found, name="found")
+        async with pipeline.start() as job:
+            await asyncio.sleep(5)
+            snapshot = await job.stop()
+        provider.takes = lambda first: 0.0
+        await asyncio.sleep(200)
+        async with asyncio.timeout(1000), pipeline.start(snapshot=snapshot) as job:
+            await job.wait()
+        assert found == [0, 2]
+
+    run_virtual(main())
 
 
 def test_a_stopped_job_goes_on_from_its_snapshot() -> None:

@@ -22,6 +22,7 @@ from asyncstream import (
     Pipeline,
     PipelineError,
     TumblingWindows,
+    UserFunctionError,
     call_context,
 )
 from asyncstream.connectors import to_dead_letter
@@ -271,6 +272,21 @@ async def test_calls_that_nobody_keeps_track_of_have_no_context() -> None:
 
     assert isinstance(errors[0].error, PipelineError)
     assert "give the step effect=True" in str(errors[0].error)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_steps_behind_a_call_have_no_context_of_it(order: str) -> None:
+    """A plain function was told the key of an element that had nothing to do with its own."""
+
+    async def charge(value: int) -> int:
+        await asyncio.sleep(0.01)
+        return value
+
+    pipeline = Pipeline()
+    charges = charged(pipeline.source(range(3)), charge, order)
+    charges.map(lambda value: call_context().idempotency_key, name="refund").discard()
+    with pytest.raises(UserFunctionError, match="step 'refund': PipelineError: call_context"):
+        await pipeline.run()
 
 
 async def test_guards_hand_the_key_on_and_shared_calls_have_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -171,3 +172,25 @@ async def test_failure_of_a_plain_step_behind_it_fails_the_job_too(error: BaseEx
         await pipeline.run()
     assert (raised.value.step, raised.value.element) == ("check", 7)
     assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_steps_behind_a_call_see_nothing_of_its_context(order: str) -> None:
+    """They saw the variables of whichever call had ended first since the turn before."""
+    tenant: ContextVar[int | None] = ContextVar("tenant", default=None)
+    seen = []
+
+    async def leave_behind(value: int) -> int:
+        tenant.set(value)
+        await asyncio.sleep(0.01 * value)
+        return value
+
+    def look(value: int) -> int:
+        seen.append(tenant.get())
+        return value
+
+    pipeline = Pipeline()
+    enriched = enrich(pipeline.source(range(8)), leave_behind, order)
+    enriched.map(look).discard()
+    await pipeline.run()
+    assert seen == [None] * 8

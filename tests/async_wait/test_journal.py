@@ -289,10 +289,10 @@ def test_calls_of_blocks_are_written_with_their_elements_and_origins(ended: list
         blocks[of].outcomes[place] = f"result of {of}{place}"
         journaled.calls.append((blocks[of], place, f"{of}{place}"))
 
-    journaled.write([], [], single=True)
+    journaled.write(single=True)
 
     assert log.results == {("r", of, n): (f"{of}{n}", f"result of {of}{n}") for of, n in ended}
-    journaled.write([], [], single=True)
+    journaled.write(single=True)
     assert len(log.results) == 2
 
 

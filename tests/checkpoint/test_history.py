@@ -23,10 +23,11 @@ async def lease_of(store: MemoryStore) -> Lease:
     return await store.acquire(Holder.here(0), 30.0)
 
 
-async def write(history: History, lease: Lease, number: int, state: Any) -> None:
+async def write(history: History, lease: Lease, number: int, state: Any, *, savepoint: bool = False) -> None:
     encoded = encode_state("step", state, JsonCodec())
     states = {"step": parts_of(encoded, lambda digest: history.name_of(digest, lease.number))}
-    info = CheckpointInfo(number, "p", 0, "json", False, 0, {"step": StepInfo("operator", "map")})
+    steps = {"step": StepInfo("operator", "map")}
+    info = CheckpointInfo(number, "p", 0, "json", False, 0, steps, savepoint=savepoint)
     await history.write(lease, pack(info, states))
 
 
@@ -182,6 +183,34 @@ async def test_part_is_deleted_with_the_last_manifest_that_names_it() -> None:
     await write(history, lease, 5, BIG)
     assert len(store.put_names) == 4, "it was gone, so it is written again"
     assert (await history.read(5))[1] == {"step": BIG}
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_savepoint_stays_with_its_parts_until_it_is_deleted(later: bool) -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    for number in range(1, 7):
+        await write(history, lease, number, f"{number}{BIG}", savepoint=number == 2)
+        if later:  # and by a job that has not written it
+            history = History(store, JsonCodec())
+            await history.clean(lease)
+        await history.let_go(lease, 2)
+    assert await store.numbers() == [2, 5, 6]
+    assert len(await store.parts()) == 3
+    assert (await history.read(2))[1] == {"step": f"2{BIG}"}
+    await history.clean(lease, [2])
+    assert await store.numbers() == [5, 6]
+    assert len(await store.parts()) == 2
+
+
+async def test_who_has_looked_at_nothing_lets_no_savepoint_go() -> None:
+    store = MemoryStore()
+    lease = await lease_of(store)
+    for number in (1, 2, 3):
+        await write(History(store, JsonCodec()), lease, number, BIG, savepoint=number == 1)
+    assert await History(store, JsonCodec()).let_go(lease, 1) == [3]
+    assert await store.numbers() == [1, 3]
 
 
 async def test_part_whose_manifest_was_not_committed_is_written_anew() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import math
 import pickle
 from array import array
@@ -270,10 +271,19 @@ class Demanding:
     new: int
 
 
-def test_fields_that_a_dataclass_has_got_since_have_their_defaults() -> None:
-    one, other = (JSON.decode(b'{"$dataclass":["tests.codec.test_json:Grown",{"old":1}]}') for _ in range(2))
+def test_fields_that_a_dataclass_has_got_since_have_their_defaults(caplog: pytest.LogCaptureFixture) -> None:
+    codec = JsonCodec()
+    with caplog.at_level(logging.INFO):
+        one, other = (
+            codec.decode(b'{"$dataclass":["tests.codec.test_json:Grown",{"old":1}]}') for _ in range(2)
+        )
     assert (one.old, one.number, one.made, hasattr(one, "unset")) == (1, 7, [], False)
     assert one.made is not other.made
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"{__name__}:Grown has a new field {name!r}: values that were kept without have its default"
+        for name in ("number", "made")
+    ]
 
 
 def test_a_new_field_without_a_default_is_refused() -> None:

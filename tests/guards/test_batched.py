@@ -115,6 +115,37 @@ async def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
     assert [type(result) for result in results] == [ZeroDivisionError, ZeroDivisionError, float, float]
 
 
+class Lazy(Sequence[Any]):
+    """Two answers, of which the second is fetched when it is asked for, and cannot be; `claims` so many."""
+
+    def __init__(self, claims: int = 2) -> None:
+        self.claims = claims
+
+    def __len__(self) -> int:
+        return self.claims
+
+    def __getitem__(self, place: Any) -> Any:
+        if place:
+            raise (LookupError if self.claims == 2 else IndexError)(place)
+        return "first"
+
+
+@pytest.mark.parametrize(("answers", "error"), [(Lazy(), LookupError), (Lazy(claims=3), TypeError)])
+async def test_answers_that_fail_when_they_are_looked_at_fail_the_whole_batch(
+    answers: Any, error: type[Exception]
+) -> None:
+    """That happened where nobody heard of it, and the callers waited for ever."""
+
+    async def call(values: list[int]) -> Any:
+        return answers
+
+    guarded = batched(call, size=answers.claims, wait=60)
+    async with asyncio.timeout(10):
+        calls = (guarded(number) for number in range(answers.claims))
+        found = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(one) for one in found] == [error] * answers.claims
+
+
 async def test_element_cancelled_before_the_batch_is_sent_is_not_in_it() -> None:
     service = Doubler()
 

@@ -11,7 +11,6 @@ from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import KeyedState, ValueDescriptor
-from asyncstream.state.schema import Schema
 
 
 class Deduplicate(Operator):
@@ -46,11 +45,9 @@ class DeduplicateSpec(Spec):
     def keys(self) -> tuple[KeyBy | None, ...]:
         return (self.key_by,)
 
-    @property
-    def schema(self) -> Schema:
-        return Schema(parts={"seen": {"type": "value"}}, settings={"ttl": self.seen.ttl})
 
-
-def deduplicated(stream: Stream[Any], key_by: KeyBy, ttl: float | None = None) -> Stream[Any]:
+def deduplicated(
+    stream: Stream[Any], key_by: KeyBy, ttl: float | None = None, name: str | None = "first"
+) -> Stream[Any]:
     spec = DeduplicateSpec(key_by, ValueDescriptor("seen", ttl=ttl))
-    return Stream(stream._graph, stream._step("deduplicate", "first", spec, {}))
+    return Stream(stream._graph, stream._step("deduplicate", name, spec, {}))

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from asyncstream import CheckpointError, Checkpoints, ManualClock, MemoryStore, Pipeline
-from asyncstream.operators.base import OperatorContext
-from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream import (
+    CheckpointError,
+    Checkpoints,
+    ManualClock,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Stream,
+)
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.spec import Spec
+from asyncstream.state import ListDescriptor, Table, ValueDescriptor
 from tests.operators.deduplicating import DeduplicateSpec, deduplicated
 from tests.operators.recorder import Recorder, record
 
@@ -75,7 +85,8 @@ async def test_time_to_live_that_comes_later_holds_for_what_is_there(
     assert await run(store, "a", clock) == ["a"]
     with caplog.at_level(logging.INFO):
         assert await run(store, "ab", clock, 10.0) == ["b"]
-    assert "step 'first' has changed since its state was kept: ttl was nothing and is 10.0" in caplog.text
+    assert "step 'first' has changed since its state was kept: seen was ValueDescriptor(" in caplog.text
+    assert "ttl=nothing, default=nothing) and is ValueDescriptor(name='seen', ttl=10.0" in caplog.text
     clock.set_ms(clock.now_ms() + 11 * SECOND)
     assert await run(store, "ab", clock, 10.0) == ["a", "b"]
     clock.set_ms(clock.now_ms() + 11 * SECOND)
@@ -106,6 +117,41 @@ def test_snapshot_divides_by_key_and_unites(ttl: float | None) -> None:
     united, recorder = opened(clock, ttl=ttl, state=whole.united(list(parts.values())))
     united.process_batch([*range(20), 99], None)
     assert values_of(recorder) == [99]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_without_a_name_it_is_refused_where_there_are_checkpoints() -> None:
+    made = Pipeline("firsts")
+    deduplicated(made.submissions(name="in"), own, name=None).to([], name="out")
+    with pytest.raises(PipelineError, match="have none of their own: 'deduplicate'"):
+        async with made.start(checkpoints=Checkpoints(store=MemoryStore())):
+            pass
+
+
+class Numbered(Operator):
+    """Remembers, though its spec does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables.declare(Table("count"))
+
+
+@dataclass(frozen=True)
+class NumberedSpec(Spec):
+    operator = Numbered
+
+    def build(self) -> Numbered:
+        return Numbered()
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_is_remembered_without_a_key_or_a_schema_is_not_lost_in_silence() -> None:
+    made = Pipeline("numbers")
+    stream = made.submissions(name="in")
+    Stream(made._graph, stream._step("number", "numbers", NumberedSpec(), {})).to([], name="out")
+    with pytest.raises(CheckpointError, match="'numbers' has tables, of which its spec says nothing"):
+        async with made.start(checkpoints=Checkpoints(store=MemoryStore())):
+            pass
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

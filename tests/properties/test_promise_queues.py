@@ -86,37 +86,3 @@ def test_take_gives_what_the_order_allows_and_keeps_the_rest(order: OutputOrder,
             queue.finish(one.promise)
         assert list(queue) == [one.promise for one in held]
         assert len(queue) == len(held)
-
-
-@pytest.mark.parametrize("order", list(OutputOrder), ids=lambda order: order.value)
-@settings(max_examples=100, deadline=None)
-@given(steps=STEPS)
-def test_result_that_need_not_queue_up_could_not_have_been_overtaken(
-    order: OutputOrder, steps: list[Any]
-) -> None:
-    """`ahead` empty: an element that is put and finished now would be the first that `take` gives."""
-    queue = order.queue()
-    running: list[Promise] = []
-    for step in steps:
-        if step in ("put", "watermark"):
-            promise = Promise()
-            promise.value, promise.timestamp, promise.outcome = "x", None, PENDING
-            if step == "watermark":
-                promise.outcome = Passage(Watermark(1))
-                queue.add_control(promise)
-            else:
-                queue.add(promise)
-                running.append(promise)
-        elif step == "take":
-            queue.take()
-        elif running:
-            promise = running.pop(step % len(running))
-            promise.outcome = "done"
-            queue.finish(promise)
-    if not queue.ahead:
-        promise = Promise()
-        promise.value, promise.timestamp, promise.outcome = "y", None, PENDING
-        queue.add(promise)
-        promise.outcome = "done"
-        queue.finish(promise)
-        assert queue.take()[:1] == [promise]

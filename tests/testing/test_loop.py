@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncstream import Pipeline
 from asyncstream.errors import InternalError
 from asyncstream.testing import loop as module
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
@@ -115,6 +116,39 @@ def test_time_does_not_jump_over_what_a_thread_does(monkeypatch: pytest.MonkeyPa
             await asyncio.to_thread(Event().wait, 0.1)
         await asyncio.to_thread(Event().wait, 0.1)
         return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 0
+
+
+def test_time_does_not_jump_over_the_threads_of_a_step() -> None:
+    """Calls timed out in no time, and a stop left them alone as ones that ignored their cancellation."""
+
+    async def main() -> list[bool]:
+        results: list[bool] = []
+        pipeline = Pipeline()
+        numbers = pipeline.source([0.05] * 3)
+        numbers.thread_map(Event().wait, timeout=1, on_timeout=lambda number: True).to(results)
+        await pipeline.run()
+        return results
+
+    assert run_virtual(main()) == [False] * 3
+
+
+def test_cancelled_step_waits_for_its_threads_in_no_time() -> None:
+    async def main() -> float:
+        begun, waits = asyncio.Event(), Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(number: int) -> bool:
+            loop.call_soon_threadsafe(begun.set)
+            return waits.wait(0.1)
+
+        pipeline = Pipeline()
+        pipeline.source([1]).thread_map(wait).discard()
+        async with pipeline.start() as job:
+            await begun.wait()
+            await job.stop()
+        return loop.time()
 
     assert run_virtual(main()) == 0
 

@@ -355,36 +355,6 @@ def test_after_two_restarts_windows_fire_again_for_all_that_came_since_the_first
     assert found == {"a": 0.5 if isinstance(aggregate, Sum) else {"n": 1}}
 
 
-OPEN, DONE = [[(5, 15), [["b", 6], ["d", 5]]], [(0, 10), [["b", 6], ["d", 5]]]], [[(0, 10), [["a", 1.5]]]]
-
-
-@pytest.mark.parametrize(
-    ("assigner", "kept", "ends"),
-    [
-        (SlidingWindows(ms(10), ms(5)), OPEN, [10, 15]),
-        (TumblingWindows(ms(10)), OPEN[1:], [10]),
-    ],
-    ids=shown,
-)
-def test_whole_windows_that_were_kept_apart_when_they_had_fired_are_taken_up(
-    assigner: Any, kept: list[Any], ends: list[int]
-) -> None:
-    run = harness(WindowPlan(assigner, None, None, 20, Sum(itemgetter(1))))
-    state = run.operator.snapshot()
-    tables = {"slices": [], "closed": [], "open": kept, "done": DONE}
-    run.operator.restore({**state, "tables": tables, "cells": {**state["cells"], "in_order": True}})
-    run.restart()
-    run.watermark(14)
-    assert [(result.end_ms, result.key, result.value) for result in run.outputs()] == [
-        (end, key, value) for end in ends for key, value in (("b", 6), ("d", 5))
-    ]
-    run.element(("a", 2), 1)
-    late = [(result.end_ms, result.value) for result in run.outputs()]
-    assert (10, 3.5) in late
-    run.watermark(100)
-    assert run.operator.metrics()["windows_open"] == 0
-
-
 @pytest.mark.parametrize("general", [True, False])
 @pytest.mark.parametrize("plan", [*PLAIN, SESSION])
 @pytest.mark.parametrize("value", [1, 0.5])  # for sums of fractions, order matters

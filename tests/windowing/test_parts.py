@@ -58,6 +58,8 @@ def test_assigners_place_a_time_in_their_windows() -> None:
         lambda: SlidingWindows(1, 0),
         lambda: SlidingWindows(10, 2, offset=2),
         lambda: CumulativeWindows(10, 3),
+        lambda: SlidingWindows(10_000_010, 10),  # a million and more for each element
+        lambda: CumulativeWindows(10_000_010, 10),
         lambda: SessionWindows(0),
         lambda: DynamicSessionWindows(5),  # type: ignore[arg-type]
         lambda: CountTrigger(0),

@@ -47,6 +47,11 @@ class Captures:
                 captured[name] = ("source", self.held(name, freeze(driver.saved())))
             for name, operator in wiring.operators.items():
                 if self._graph[name].schema is None:
+                    if operator.tables:
+                        raise CannotKeep(
+                            f"step {name!r} has tables, of which its spec says nothing: a spec without a "
+                            "key needs a `schema`, or they would be lost"
+                        )
                     continue
                 if isinstance(operator, SinkOperator) and operator.has_epochs:
                     continue

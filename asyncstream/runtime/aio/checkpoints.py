@@ -134,6 +134,7 @@ class Checkpointer:
         self.last: CheckpointInfo | None = None
         self._wanted = asyncio.Event()
         self._next: asyncio.Future[CheckpointInfo] | None = None
+        self._next_stays = False  # it is to be a savepoint
         self._task: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._closed = False
@@ -213,15 +214,17 @@ class Checkpointer:
         if self.resumed_from is not None and self.resumed_from.size > LARGE:
             await aside(give_back)
         if self._is_first:
-            await self._take(finished=False)
+            await self._take()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="asyncstream checkpoints")
 
-    async def take(self) -> CheckpointInfo:
+    async def take(self, savepoint: bool = False) -> CheckpointInfo:
         """
-        Take one now; requests that come before it is begun share it. Raises `CheckpointError` if it failed,
-        or the job takes no more.
+        Take one now, perhaps as a savepoint; requests that come before it is begun share it. Raises
+        `CheckpointError` if it failed, or the job takes no more.
         """
-        return await asyncio.shield(self._request())
+        request = self._request()
+        self._next_stays |= savepoint
+        return await asyncio.shield(request)
 
     def ask(self, told: Callable[[bool], None]) -> None:
         """Have one taken of all that is so now; `told` is called with whether it is safe."""
@@ -249,13 +252,14 @@ class Checkpointer:
             if self._closed or self._has_failed:
                 return
             request, self._next = self._next, None
-            await self._attempt(request)
+            savepoint, self._next_stays = self._next_stays, False
+            await self._attempt(request, savepoint)
             self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
             await asyncio.wait({self._compacting})
 
-    async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None) -> None:
+    async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None, savepoint: bool) -> None:
         try:
-            info = await self._take(finished=False)
+            info = await self._take(savepoint=savepoint)
         except CheckpointError as error:
             if request is not None:
                 request.set_exception(error)
@@ -293,9 +297,10 @@ class Checkpointer:
             log.warning("no last checkpoint: %s did not write all in time", ", ".join(unwritten))
             return
         pause = PAUSE
+        savepoint = self._settings.savepoint or self._next_stays
         for left in reversed(range(self._settings.tolerate + 1)):
             try:
-                info = await self._take(finished=finished)
+                info = await self._take(finished=finished, savepoint=savepoint)
                 if self._next is not None:
                     self._next.set_result(info)
                 return
@@ -345,12 +350,12 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ one checkpoint
 
-    async def _take(self, *, finished: bool) -> CheckpointInfo:
+    async def _take(self, *, finished: bool = False, savepoint: bool = False) -> CheckpointInfo:
         self._number += 1
         number, began = self._number, asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
-                info = await self._save(number, finished)
+                info = await self._save(number, finished, savepoint)
                 for name, sink in self._sinks():
                     self._waits_for = f"step {name!r} to commit"
                     await sink.commit(number)
@@ -385,10 +390,10 @@ class Checkpointer:
         """What the log says of a checkpoint besides its text."""
         return {"pipeline": self._pipeline, "checkpoint": number, "failed_in_a_row": self._in_a_row}
 
-    async def _save(self, number: int, finished: bool) -> CheckpointInfo:
+    async def _save(self, number: int, finished: bool, savepoint: bool) -> CheckpointInfo:
         self._waits_for = "what steps remembered before to be encoded"
         async with self.tables.cutting:
-            draft, positions = await self._draft(number, finished)
+            draft, positions = await self._draft(number, finished, savepoint)
         self._waits_for = f"the store, {self._settings.store}"
         async with self.tables.storing:
             await self._history.write(self._tenure.lease, draft)
@@ -396,7 +401,7 @@ class Checkpointer:
         self._note_positions(number, positions)
         return draft.info
 
-    async def _draft(self, number: int, finished: bool) -> tuple[Draft, dict[str, Any]]:
+    async def _draft(self, number: int, finished: bool, savepoint: bool) -> tuple[Draft, dict[str, Any]]:
         """Cut, and encode; also where sources stand that are to forget what is before."""
         await self.tables.settle()
         began = asyncio.get_running_loop().time()
@@ -428,6 +433,7 @@ class Checkpointer:
             size=0,
             steps={},
             lease=lease,
+            savepoint=savepoint,
         )
         encode = partial(self._captures.encode, captured, about)
         if self.tables.count_cut() <= INLINE_ROWS and size <= INLINE_BYTES:

@@ -31,7 +31,7 @@ from asyncstream.runtime.aio.standing_still import standing_still
 from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
 from asyncstream.state import StateBackend
-from asyncstream.validation import Duration, duration_seconds, refuse
+from asyncstream.validation import Duration, duration_seconds, flag, refuse
 
 __all__ = ("Job",)
 
@@ -330,18 +330,23 @@ class Job(Exchange):
         self._check_started()
         return take(self._run.graph, self._run.wiring, self._run.now_ms())
 
-    async def checkpoint(self) -> CheckpointInfo:
+    async def checkpoint(self, *, savepoint: bool = False) -> CheckpointInfo:
         """
         Take a checkpoint now; returns when it is safe, and committed by the sinks.
+
+        Args:
+            savepoint: it is to stay, however few are kept (`Checkpoints(keep=...)`), until it is deleted by
+                `asyncstream checkpoint delete`. `Checkpoints(restore=number)` goes on from it.
 
         Raises:
             CheckpointError: if it failed; the job goes on.
             PipelineError: if the job was started without `checkpoints=`.
         """
+        flag("savepoint", savepoint)
         self._check_outside("checkpoint")
         if self._run.checkpointer is None:
             raise PipelineError("the job keeps no checkpoints; start it with checkpoints=Checkpoints(...)")
-        return await self._run.checkpointer.take()
+        return await self._run.checkpointer.take(savepoint)
 
     def checkpoint_metrics(self) -> dict[str, int]:
         """Counters, and figures of the last checkpoint; empty without `checkpoints=`."""

@@ -125,7 +125,8 @@ def _check_keys(step: OperatorStep) -> None:
         if one.key_by is None:
             raise PipelineError(
                 f"step {step.name!r} brings keys together and reads {str(one.output)!r} without a key, so "
-                "every task needs all of that; on Spark an element reaches one task: run this embedded"
+                "every task needs all of that; on Spark an element reaches one task: run this embedded, or "
+                "look up in a stream by a key (as_table)"
             )
 
 

@@ -25,11 +25,11 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInf
 from asyncstream.checkpoint.format import pack
 from asyncstream.checkpoint.parts import parts_of
 from asyncstream.checkpoint.segments import encode_snapshot
+from asyncstream.checkpoint.stores import holding
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import WatermarkStrategy
-from asyncstream.lease import Holder, enter, leave
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, Step
 from asyncstream.runtime.spark.clocks import delay_ms
@@ -271,10 +271,7 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
         size=0,
         steps=steps,
     )
-    holder = Holder.here(info.created_ms)
-    enter(holder, lambda: True)
-    try:
-        lease = await settings.store.acquire(holder, settings.lease_seconds)
+    async with holding(settings.store, settings.lease_seconds) as lease:
         await history.clean(lease)
         info = replace(info, lease=lease.number)
         name_of = partial(history.name_of, lease=lease.number)
@@ -282,9 +279,6 @@ async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[S
         draft = pack(info, parts)
         await history.write(lease, draft)
         await history.let_go(lease, settings.keep)
-        await settings.store.release(lease)
-    finally:
-        leave(holder)
     return draft.info
 
 

@@ -88,10 +88,11 @@ class WindowManager:
                 self.queue.add(values, timestamps)
             taken += chunk
             self._eviction.track(chunk)
-            self._added += chunk
+            self._added += chunk - 1
             if room is not None:
                 self._trigger.track(chunk, now_ms)
                 self._fire_due(now_ms)
+            self._added += 1  # after Storm: one that has fired a window is the first since
             if self._added >= COMPACT_EVERY and self._eviction.compacts:
                 self._compact(now_ms)
 

@@ -136,9 +136,13 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
             self._end_ms += self._slide_ms
 
     def _next_end_ms(self, queue: EventQueue) -> int | None:
-        if self._end_ms is not None and self._has_more(queue.reached):
-            return self._end_ms
         earliest = queue.earliest()
+        if self._has_more(queue.reached):
+            if self._end_ms is not None:
+                return self._end_ms
+            # no window of the slide has ended yet, but one that was asked for has passed these
+            unseen = [event for event in queue.reached if not (self._only_new and event.window)]
+            earliest = min(event.timestamp for event in unseen)
         if earliest is None:
             return None
         aligned = -(-earliest // self._slide_ms) * self._slide_ms

@@ -113,6 +113,33 @@ def test_count_length_does_not_fire_the_same_elements_through_a_gap() -> None:
     assert subject.windows() == [([101], 110), ([101, 3_600_000], 3_600_000)]
 
 
+def test_element_at_the_last_end_of_a_count_slide_is_not_counted_again_but_told() -> None:
+    subject = Subject(policy_window(ms(2), 2))
+    subject.push(4, 5)
+    subject.pass_time()
+    subject.push(5, 6, 7)
+    subject.pass_time()
+    assert subject.windows() == [([4, 5], 5), ([6, 7], 7)]
+    assert subject.named("skipped") == [5]
+
+
+def test_count_length_lets_go_of_what_arrived_first_and_tells_what_no_window_has_shown() -> None:
+    subject = Subject(policy_window(2, ms(10)))
+    subject.push(9, 3, 4, 12)
+    subject.pass_time()
+    assert subject.windows() == [([3, 4], 10)]
+    assert subject.named("skipped") == [9]
+
+
+def test_window_tells_what_has_expired_in_an_empty_one_before_it() -> None:
+    subject = Subject(policy_window(ms(10), tumbling=True))
+    subject.push(105, 135)
+    subject.pass_time()
+    subject.end()
+    told = [(window.values, window.expired, window.end_ms) for window in subject.named("window")]
+    assert told == [([105], [], 110), ([135], [105], 140)]
+
+
 def test_times_before_1970_are_times_like_others() -> None:
     subject = Subject(policy_window(ms(10), tumbling=True))
     subject.push(-35, -31, -20)

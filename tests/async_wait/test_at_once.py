@@ -1,4 +1,4 @@
-"""Results of calls that answer at once pass the queue by, and so does what comes between them."""
+"""Calls that answer at once keep their places among what comes between them."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ STORIES = st.lists(
 
 
 @given(STORIES)
-def test_order_is_kept_whatever_passes(story: Story) -> None:
+def test_order_is_kept_whatever_comes_between(story: Story) -> None:
     fed, records, _ = run_virtual(told(story, "ordered"))
     assert records == [*wanted(fed), EndOfInput()]
 
 
 @given(STORIES)
-def test_no_result_passes_a_watermark_in_either_direction(story: Story) -> None:
+def test_no_result_crosses_a_watermark_in_either_direction(story: Story) -> None:
     fed, records, _ = run_virtual(told(story, "event_time"))
     assert segments(records[:-1]) == segments(wanted(fed))
 
@@ -101,7 +101,7 @@ def test_what_came_out_and_a_snapshot_are_together_all_that_was_fed(story: Story
     assert [*out, *run_virtual(go_on())] == wanted(fed)
 
 
-async def test_followed_element_keeps_no_other_from_passing() -> None:
+async def test_followed_element_leaves_the_others_their_batch() -> None:
     async with Rig(call, order="ordered", concurrency=3) as rig:
         with rig.operator.context.journeys.on(Journey(0.0)):
             rig.operator.process((0, FOLLOWED), 0)
@@ -120,7 +120,7 @@ async def test_followed_element_keeps_no_other_from_passing() -> None:
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
-async def test_what_is_set_aside_is_held_and_waits_for_room(order: str) -> None:
+async def test_what_has_ended_is_held_and_waits_for_room(order: str) -> None:
     async with Rig(call, order=order, concurrency=2, buffer=6) as rig:
         rig.operator.emitting.hold()
         await rig.put(((0, HIT), 0), Watermark(0), *(((n, HIT), n) for n in range(1, 9)))
