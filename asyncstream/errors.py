@@ -176,7 +176,7 @@ class SourceError(AsyncStreamError):
 
 
 class SinkError(AsyncStreamError):
-    """Raised when a sink could not take what it was given."""
+    """Raised when a sink could not write what it was given."""
 
 
 class SinkBroken(SinkError):
@@ -208,7 +208,7 @@ class CodecError(CheckpointError):
 
 
 class StateError(AsyncStreamError):
-    """Raised when what steps remember cannot be kept where it is to be: on a disk that is full, or lost."""
+    """Raised when state cannot be kept where it belongs: on a disk that is full, or lost."""
 
 
 class DamagedCache(StateError):
@@ -216,7 +216,7 @@ class DamagedCache(StateError):
 
 
 class JobStopped(AsyncStreamError):
-    """Raised when an element is submitted to a job that takes no more: drained, stopped or failed."""
+    """Raised when an element is submitted to a job that accepts no more: drained, stopped or failed."""
 
 
 class InternalError(AsyncStreamError):

@@ -137,8 +137,8 @@ def following(
     if not is_free(current, now_ms):
         left = max(current.until_ms - now_ms, 0) / 1000
         raise LeaseHeld(
-            f"{what} is written to by {current.holder}: one job at a time may. It is free as soon as that "
-            f"process ends, or has not shown itself for another {left:.0f} s"
+            f"{what} is in use by {current.holder}: only one job at a time may write there. It is free as "
+            f"soon as that process ends, or has been silent for another {left:.0f} s"
         )
     return Lease(max(current.number, least) + 1, current.place, holder, until_ms)
 

@@ -23,7 +23,6 @@ from asyncstream.errors import MissingField, PipelineError, safe_repr
 __all__ = (
     "Duration",
     "Fields",
-    "called_already",
     "check_sides",
     "choice",
     "count",
@@ -44,6 +43,7 @@ __all__ = (
     "signed_ms",
     "takes",
     "text",
+    "usual_mistake",
 )
 
 Duration: TypeAlias = timedelta | float
@@ -122,9 +122,9 @@ def instant_ms(value: object) -> int:
         return instant_ms(int(value))
     advice = ""
     if isinstance(value, float):  # the usual one is what time.time() gives
-        advice = ": of seconds make int(seconds * 1000)"
+        advice = "; for seconds use int(seconds * 1000)"
     elif isinstance(value, str):  # as every field of CSV is
-        advice = ": of text make int(text), or datetime.fromisoformat(text)"
+        advice = "; for text use int(text), or datetime.fromisoformat(text)"
     raise TypeError(
         f"a timestamp is an int (milliseconds since the epoch) or an aware datetime, got {safe_repr(value)}"
         + advice
@@ -228,7 +228,8 @@ def instance(
         yields: they may be generators.
     """
     if not isinstance(value, base):
-        raise refuse(name, f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}", value, advice)
+        expected = f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}"
+        raise refuse(name, expected, value, usual_mistake(value) or advice)
     for attribute in dir(base):
         if attribute.startswith("_") or not callable(declared := getattr(base, attribute)):
             continue
@@ -288,7 +289,7 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
     except TypeError:
         expected = f"({', '.join(arguments)})"
         raise PipelineError(
-            f"{name}: expected a function to be called with {expected}, got one of {signature}"
+            f"{name}: expected a function that takes {expected}, got one that takes {signature}"
         ) from None
 
 
@@ -371,8 +372,10 @@ def named_fields(fn: Callable[[Any], Any]) -> Fields | None:
     return of if isinstance(of, str) else tuple(str(named_fields(read)) for read in of)
 
 
-def called_already(value: object) -> str:
-    """The advice to who gives what an async function gave in place of the function; nothing to others."""
+def usual_mistake(value: object) -> str:
+    """The advice for a class in place of an instance, or a call in place of its function; else nothing."""
+    if isinstance(value, type):
+        return f"give an instance, {value.__name__}(...), not the class"
     return "give the function itself, without calling it" if inspect.iscoroutine(value) else ""
 
 

@@ -12,8 +12,14 @@ Report a sensor that has said nothing for a minute: each reading sets an alarm, 
 # asyncstream = { path = "..", editable = true }
 # ///
 
-from asyncstream import AscendingTimestamps, KeyedContext, KeyedProcessFunction, Pipeline, ValueDescriptor
-from asyncstream.operators.process import Emitter
+from asyncstream import (
+    AscendingTimestamps,
+    Emitter,
+    KeyedContext,
+    KeyedProcessFunction,
+    Pipeline,
+    ValueDescriptor,
+)
 
 READINGS = [(0, "door"), (20, "roof"), (50, "door"), (90, "door"), (130, "roof"), (140, "door")]
 PATIENCE_S = 60

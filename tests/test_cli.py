@@ -238,9 +238,9 @@ def test_describe_shows_steps_and_guarantees(
         ("work.py:made", "there is no module 'work.py'; if that is a file: work:made"),
         ("./work:made", "module:name, with the module as it is imported, got './work:made'"),
         ("work:absent", "'absent'"),
-        ("work:nothing", "no Pipeline but a int"),
-        ("work:later", "work:later is an async def, and a plain function is to make the Pipeline"),
-        ("work:slowly", "work:slowly is to make a Pipeline without arguments: missing"),
+        ("work:nothing", "work:nothing is not a Pipeline, but of type int"),
+        ("work:later", "work:later is an async def; only a plain function can make the Pipeline"),
+        ("work:slowly", "work:slowly must make a Pipeline without arguments: missing"),
     ],
 )
 def test_wrong_target_is_explained(

@@ -135,14 +135,14 @@ def test_what_is_no_instant_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (1.5, "of seconds make int(seconds * 1000)"),
-        ("2026-01-01", "of text make int(text), or datetime.fromisoformat(text)"),
+        (1.5, "for seconds use int(seconds * 1000)"),
+        ("2026-01-01", "for text use int(text), or datetime.fromisoformat(text)"),
     ],
 )
 def test_what_is_often_given_for_an_instant_is_answered_with_what_makes_one(value: Any, advice: str) -> None:
     with pytest.raises(TypeError) as caught:
         instant_ms(value)
-    assert str(caught.value).endswith(f": {advice}")
+    assert str(caught.value).endswith(f"; {advice}")
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])

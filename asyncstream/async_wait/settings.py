@@ -16,7 +16,6 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.validation import (
     Duration,
-    called_already,
     choice,
     count,
     duration_seconds,
@@ -25,6 +24,7 @@ from asyncstream.validation import (
     refuse,
     selector,
     takes,
+    usual_mistake,
 )
 
 __all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnTimeout", "OutputOrder")
@@ -140,7 +140,7 @@ class AsyncWaitSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
-            advice = called_already(self.function) or (
+            advice = usual_mistake(self.function) or (
                 "use map or flat_map for a plain function, or wrap it in an async def; for one that blocks "
                 "use thread_map, or in_threads(fn, threads=...) of asyncstream.guards"
             )

@@ -104,9 +104,9 @@ def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
             while later >= 0:
                 if _payload(data, later, key)[0] is not None:
                     raise CheckpointError(
-                        f"{what} is damaged at byte {at}, and goes on behind that: results of calls are "
-                        "lost. Bring it back from a backup; or delete it, and the calls that it knows of are "
-                        "made again"
+                        f"{what} is damaged at byte {at}, and goes on after that: results of calls are "
+                        "lost. Restore it from a backup; or delete it, and the calls that it records are "
+                        "repeated"
                     )
                 later = data.find(_MAGIC, later + 1)
             log.warning("%s ends in the middle, %d bytes from its end", what, len(data) - at)

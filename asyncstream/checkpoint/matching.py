@@ -55,9 +55,9 @@ def match(
         names[old] = name
     if missing:
         raise CheckpointError(
-            f"checkpoint {info.id} holds what steps remember that this pipeline does not have: "
+            f"checkpoint {info.id} holds the state of steps that this pipeline does not have: "
             f"{', '.join(map(repr, missing))}; say what they are called now, renamed={{old: new}}, or "
-            "that it may be lost, allow_dropped=[...]"
+            "that their state may be lost, allow_dropped=[...]"
         )
     return names
 

@@ -51,12 +51,12 @@ def check_seal(data: bytes, key: bytes | None) -> None:
     if key is None:
         return
     if not is_sealed(data):
-        raise CheckpointError("it was written without a key, and is not believed where key= is given")
+        raise CheckpointError("it was written without a key, and is not trusted with key=")
     if len(data) < _START:
         raise DamagedCheckpoint(f"it ends after {len(data)} bytes, in its seal")
     if not hmac.compare_digest(data[len(_MAGIC) : _START], _seal_of(data[_START:], key)):
         raise CheckpointError(
-            "its seal is not that of this key: it was written with another key, or without one"
+            "its seal does not fit this key: it was written with another key, or without one"
         )
 
 

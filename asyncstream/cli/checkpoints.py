@@ -58,7 +58,7 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
             look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")
         add_key(look)
         look.set_defaults(do=do)
-    look = looks.add_parser("diff", parents=[shared], help="what has changed from one of them to another")
+    look = looks.add_parser("diff", parents=[shared], help="show what changed between two of them")
     look.add_argument("store", metavar="STORE", help="the directory, or the SQLite file, that they are in")
     look.add_argument("before", type=int, help="the number of one")
     look.add_argument("after", type=int, help="the number of the other")

@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="asyncstream", description="Runs pipelines of event streams.")
     version = import_module("asyncstream").__version__
     parser.add_argument("--version", action="version", version=f"asyncstream {version}")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of what fails")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")
     shared = argparse.ArgumentParser(add_help=False)
     # suppressed: or it would take back what stands before the command
     shared.add_argument(
@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
         "--verbose",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="show the traceback of what fails",
+        help="show tracebacks of errors",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
@@ -133,27 +133,27 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="OLD=NEW",
-        help="the step that the checkpoint calls OLD is called NEW now; may be given several times",
+        help="the step called OLD in the checkpoint is now called NEW; may be repeated",
     )
     run.add_argument(
         "--allow-dropped",
         action="append",
         default=[],
         metavar="STEP",
-        help="what this step remembered may be lost: it is there no more; may be given several times",
+        help="this step is gone, and its state may be lost; may be repeated",
     )
     run.add_argument(
         "--ahead",
         choices=get_args(Ahead),
         default="refuse",
         help="if a sink holds results of a later checkpoint (refuse): allow_behind keeps them, start_over "
-        "takes them out",
+        "removes them",
     )
     add_key(run)
     run.add_argument(
         "--dry-run",
         action="store_true",
-        help="start nothing: say what a run would go on from, and whether it could (status 1 if not)",
+        help="start nothing: say from which checkpoint a run would go on, and if it could (status 1 if not)",
     )
     add_run_options(run, "--checkpoints")
     run.set_defaults(do=_run)
@@ -191,12 +191,12 @@ def _pipeline(target: str) -> Pipeline:
         try:
             inspect.signature(found).bind()
         except TypeError as error:
-            raise PipelineError(f"{target} is to make a Pipeline without arguments: {error}") from error
+            raise PipelineError(f"{target} must make a Pipeline without arguments: {error}") from error
         if is_async_function(found):
-            raise PipelineError(f"{target} is an async def, and a plain function is to make the Pipeline")
+            raise PipelineError(f"{target} is an async def; only a plain function can make the Pipeline")
         found = found()
     if not isinstance(found, Pipeline):
-        raise PipelineError(f"{target} is no Pipeline but a {type(found).__name__}")
+        raise PipelineError(f"{target} is not a Pipeline, but of type {type(found).__name__}")
     return found
 
 

@@ -54,7 +54,7 @@ def add_completion_command(commands: Any, shared: argparse.ArgumentParser) -> No
     completion = commands.add_parser(
         "completion",
         parents=[shared],
-        help="print what makes a shell complete the arguments of this command",
+        help="print a script that makes a shell complete this command",
         epilog='bash and zsh: put eval "$(asyncstream completion bash)", or zsh, into ~/.bashrc or ~/.zshrc; '
         "fish: asyncstream completion fish > ~/.config/fish/completions/asyncstream.fish",
     )

@@ -37,7 +37,7 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         "enrich",
         parents=[shared],
         help="ask a web service about each row of a file, and write the rows with its answers",
-        epilog="Files are CSV, TSV, JSON lines or Parquet (with the extra [arrow]), by their names' ends. "
+        epilog="Files are CSV, TSV, JSON lines or Parquet (with the extra [arrow]), as their names end. "
         "With --resume, Parquet is written as a directory of parts.",
     )
     enrich.add_argument("input", metavar="IN", help="the file of rows")
@@ -48,10 +48,10 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     enrich.add_argument("--out", required=True, metavar="OUT", help="the file to write")
     enrich.add_argument(
-        "--resume", metavar="DIR", help="keep here how far it has come, and go on from there another time"
+        "--resume", metavar="DIR", help="keep progress here, and go on from there if started again"
     )
     enrich.add_argument(
-        "--every", type=float, default=10.0, metavar="S", help="seconds between two notes in DIR (10)"
+        "--every", type=float, default=10.0, metavar="S", help="seconds between two checkpoints in DIR (10)"
     )
     enrich.add_argument("--overwrite", action="store_true", help="replace what OUT and FILE hold already")
     enrich.add_argument(
@@ -62,9 +62,9 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--into",
         metavar="COLUMN",
-        help="put the answer into one column; else its fields become columns, also in place of others",
+        help="put the answer into one column; by default its fields become columns and may replace others",
     )
-    rows.add_argument("--columns", metavar="A,B,...", help="columns of OUT, if that is not JSON (all)")
+    rows.add_argument("--columns", metavar="A,B,...", help="columns of OUT, unless it is JSON (all)")
     rows.add_argument("--order", choices=("ordered", "unordered"), default="ordered", help="of OUT (ordered)")
     rows.add_argument("--in-format", choices=FORMATS, help="what IN is, whatever its name")
     rows.add_argument("--out-format", choices=FORMATS, help="what OUT is, whatever its name")
@@ -75,17 +75,21 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
 def _add_request(enrich: argparse.ArgumentParser) -> None:
     request = enrich.add_argument_group("requests")
     request.add_argument(
-        "--concurrency", type=int, default=CONCURRENCY, metavar="N", help=f"how many at once ({CONCURRENCY})"
+        "--concurrency",
+        type=int,
+        default=CONCURRENCY,
+        metavar="N",
+        help=f"at most so many at once ({CONCURRENCY})",
     )
-    request.add_argument("--rate", type=int, metavar="N", help="how many a second, at most")
+    request.add_argument("--rate", type=int, metavar="N", help="at most so many per second")
     request.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds for one, its answer included (10)"
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds for one, including its answer (10)"
     )
     request.add_argument(
-        "--attempts", type=int, metavar="N", help="how often a row is tried, at most (5; POST and PATCH: 1)"
+        "--attempts", type=int, metavar="N", help="at most so many tries per row (5; POST and PATCH: 1)"
     )
     request.add_argument(
-        "--cache", type=float, metavar="S", help="use an answer again for so many seconds, for equal requests"
+        "--cache", type=float, metavar="S", help="reuse the answer to an equal request for so many seconds"
     )
     request.add_argument("--method", choices=METHODS, help="GET; with --send-row POST")
     request.add_argument("--send-row", action="store_true", help="send the row, as JSON")
@@ -94,7 +98,7 @@ def _add_request(enrich: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="of every request; @FILE reads some from a file, one a line, hidden from lists of processes",
+        help="send this with every request; @FILE reads headers from a file, out of sight of process lists",
     )
 
 
@@ -156,7 +160,7 @@ def _check_input(path: Path, in_format: str) -> None:
     if not path.exists():
         raise PipelineError(f"there is no file {path}")
     kind = "directory" if path.is_dir() else "pipe or a device"
-    raise PipelineError(f"{path} is no file, but a {kind}: only a file can be read again where it was left")
+    raise PipelineError(f"{path} is a {kind}, not a file: a run that was cut off could not go on reading it")
 
 
 def _check_url(options: argparse.Namespace, in_format: str) -> None:
@@ -164,12 +168,12 @@ def _check_url(options: argparse.Namespace, in_format: str) -> None:
     try:
         fields = [field for _, field, _, _ in Formatter().parse(options.url) if field is not None]
     except ValueError as error:
-        raise PipelineError(f"--url: {error}; write a brace that is no field twice") from error
+        raise PipelineError(f"--url: {error}; write a literal brace twice") from error
     if "" in fields:
         raise PipelineError("--url: expected the name of a column between { and }, got none")
     if not fields and not options.send_row:
         raise PipelineError(
-            "--url: expected a column of the rows in it, as {name}: else all ask for the same"
+            "--url: expected a column of the rows in it, as {name}; without one, all requests are the same"
         )
     columns = columns_of(options.input, in_format)
     for field in fields if columns is not None else ():
@@ -232,7 +236,7 @@ def _merge(into: str | None) -> Callable[[Any, Any], Any]:
             return row
         if not isinstance(answer, Mapping):
             raise TypeError(
-                f"the answer is no object but a {type(answer).__name__}: --into gives it a column"
+                f"the answer is not an object, but of type {type(answer).__name__}: --into gives it a column"
             )
         return {**row, **answer}
 

@@ -45,28 +45,28 @@ def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
         type=float,
         default=GRACE,
         metavar="S",
-        help=f"seconds that running calls get after a signal ({GRACE:g}); all ends {LIMIT:g} s later",
+        help=f"seconds that calls may run on after a signal ({GRACE:g}); the process ends {LIMIT:g} s later",
     )
     parser.add_argument(
         "--max-restarts",
         type=int,
         default=0,
         metavar="N",
-        help=f"go on from the last checkpoint so many times after a failure (0); needs {keeps}",
+        help=f"after a failure go on from the last checkpoint, at most so many times (0); needs {keeps}",
     )
     parser.add_argument(
         "--restarts-within",
         type=float,
         metavar="S",
-        help="count only the restarts of the last so many seconds; all, if not given",
+        help="count only the restarts of the last so many seconds (all)",
     )
     parser.add_argument(
         "--progress-every",
         type=float,
         default=PROGRESS_SECONDS,
         metavar="S",
-        help=f"seconds between two lines of progress where stderr is no terminal ({PROGRESS_SECONDS:g}); 0: "
-        "show none, nor a bar on a terminal",
+        help=f"seconds between lines of progress if stderr is not a terminal ({PROGRESS_SECONDS:g}); 0: "
+        "show no progress, not even a bar on a terminal",
     )
     parser.add_argument(
         "--dashboard",
@@ -75,10 +75,12 @@ def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
         help="show the job live on http://127.0.0.1:PORT/, for this machine only; 0: on a free port",
     )
     parser.add_argument(
-        "--dashboard-token-file", metavar="PATH", help="who opens it must know what is in this file"
+        "--dashboard-token-file", metavar="PATH", help="require the token in this file to open it"
     )
     parser.add_argument(
-        "--log-level", choices=LEVELS, help="log what is at least so grave (warning), also of your own code"
+        "--log-level",
+        choices=LEVELS,
+        help="log messages from this level up (warning), including those of your own code",
     )
 
 
@@ -119,7 +121,9 @@ class RunOptions:
         """
         restarts = None
         if options.max_restarts and not is_kept:
-            raise PipelineError(f"--max-restarts needs {keeps}: without, a restart would begin at the start")
+            raise PipelineError(
+                f"--max-restarts needs {keeps}: without it, a restart would begin at the start"
+            )
         if options.max_restarts != 0:
             count("--max-restarts", options.max_restarts, least=0)
             restarts = Restarts(options.max_restarts, options.restarts_within)

@@ -28,14 +28,14 @@ __all__ = ("add_import", "add_state_command", "diff", "query")
 
 def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add `state query` to the commands of a parser."""
-    state = commands.add_parser("state", parents=[shared], help="look into what steps remember")
+    state = commands.add_parser("state", parents=[shared], help="look into the state of steps")
     looks = state.add_subparsers(required=True, metavar="command")
     look = looks.add_parser(
-        "query", parents=[shared], help="what a step remembers of one key, in a checkpoint"
+        "query", parents=[shared], help="show the state of one key of a step, in a checkpoint"
     )
     look.add_argument("store", help="the directory, or the SQLite file, that the checkpoints are in")
     look.add_argument("step", help="name of the step")
-    look.add_argument("key", help="as JSON, a list for a tuple; what is no JSON is a text")
+    look.add_argument("key", help="as JSON, with a list for a tuple; anything that is not JSON is a text")
     look.add_argument("--number", type=int, metavar="N", help="of the checkpoint; the newest by default")
     add_import(look)
     add_key(look)

@@ -45,8 +45,8 @@ def format_of(path: str, chosen: str | None, option: str) -> str:
     found = chosen or _BY_ENDING.get(Path(path).suffix.lower())
     if found is None:
         raise PipelineError(
-            f"{path}: expected a name that ends in {', '.join(_BY_ENDING)}; of any other one, say what it is "
-            f"by {option}: {', '.join(FORMATS)}"
+            f"{path}: expected a name that ends in {', '.join(_BY_ENDING)}; for any other name, say what it "
+            f"holds by {option}: {', '.join(FORMATS)}"
         )
     return found
 

@@ -384,13 +384,13 @@ class Writer:
         there = presence(last.holder)
         if there == "alive":
             raise SinkError(
-                f"{what} is written to by {last.holder}, which keeps its checkpoints elsewhere: one job at a "
-                "time may; stop that process first"
+                f"{what} is written to by {last.holder}, which keeps its checkpoints elsewhere: only one "
+                "job at a time may write; stop that process first"
             )
         if there == "unknown" and self.ahead == "refuse":
             raise SinkError(
                 f"{what} was written to by {last.holder}, which keeps its checkpoints elsewhere, and cannot "
-                "be seen from here; once that process is gone, say what is to become of what it wrote: "
+                "be seen from here; once that process is gone, say what to do with its results: "
                 "Checkpoints(ahead='allow_behind') or ahead='start_over'"
             )
 

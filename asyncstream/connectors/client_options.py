@@ -42,7 +42,7 @@ def passed_through(
             raise refuse("client", f"options of {name}", option)
         if option in ours:
             raise PipelineError(
-                f"client: {option!r} is not passed through, for it has an argument of its own, or decides "
-                "over what is lost or doubled; leave it out"
+                f"client: {option!r} cannot be passed through: it has its own argument, or decides what is "
+                "lost or duplicated; leave it out"
             )
     return dict(options)

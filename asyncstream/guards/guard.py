@@ -21,7 +21,7 @@ from asyncstream.aside import Tasks, heed
 from asyncstream.clock import monotonic_seconds
 from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
-from asyncstream.validation import called_already, is_async_function, refuse
+from asyncstream.validation import is_async_function, refuse, usual_mistake
 
 __all__ = (
     "Background",
@@ -86,8 +86,11 @@ class Guard(AsyncFunction[In, Out]):
         elif is_async_function(fn):
             self._call = fn
         else:
-            name = f"the function of {type(self).__name__}"
-            raise refuse(name, "an async def or an AsyncFunction", fn, called_already(fn))
+            advice = (
+                usual_mistake(fn)
+                or "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
+            )
+            raise refuse("fn", "an async def or an AsyncFunction", fn, advice)
 
     def __init_subclass__(cls) -> None:
         # the same function, not one that calls the other: that would be a coroutine more for each call

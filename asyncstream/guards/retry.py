@@ -76,15 +76,15 @@ def _by_chance() -> float:
 
 class Retry(Guard[In, Out]):
     """
-    Calls again when a call failed with an error that may pass, or gave a result that is refused.
+    Calls again when a call failed with an error that may pass, or `on_result` refuses its result.
 
     Before attempt n + 1 it waits `wait_initial * wait_exp_base ** (n - 1)`, at most `wait_max`, changed by
     the jitter; and never less than the server's `Retry-After` asks for, up to `retry_after_max`. That is
-    looked for as `retry_after`, `headers` or `response.headers` of the error or of the refused result.
+    read from `retry_after`, `headers` or `response.headers` of the error or of the refused result.
 
-    No attempt starts after `timeout`: it gives up at once if the wait would end later. An attempt that runs
-    is not cut short: that is for the step's own timeout, which bounds all attempts because it cancels
-    this guard.
+    No attempt starts after `timeout`: it gives up at once if the wait would end later. A running attempt
+    is not cut short: the step's own timeout does that, and bounds all attempts, because it cancels this
+    guard.
 
     Args:
         fn: the async function that it wraps.
@@ -95,11 +95,11 @@ class Retry(Guard[In, Out]):
         wait_jitter: "full": anywhere between nothing and the back-off, evenly; a duration: up to this much
             is added, evenly, within `wait_max`; 0: none.
         wait_exp_base: by how much the back-off grows; at least 1.
-        on: which errors to retry. A predicate answers whether, or how long to wait before. Except by a
-            predicate, an error that says `retryable = False` of itself is not retried; nor are TypeError,
-            AttributeError, NameError, ImportError, SyntaxError, AssertionError, NotImplementedError and
-            RecursionError, unless they, or a kind of them, are named: trying again does not mend code.
-        on_result: whether a result is refused and to be tried again.
+        on: which errors to retry. A predicate answers whether, or how long to wait before. Unless a predicate
+            decides, an error with `retryable = False` is not retried; nor are TypeError, AttributeError,
+            NameError, ImportError, SyntaxError, AssertionError, NotImplementedError and RecursionError,
+            unless they, or subclasses of them, are named: trying again does not mend code.
+        on_result: whether to refuse a result and try again.
         retry_after_max: the longest wait that the server may ask for.
         idempotency_key: function of the element that makes a key, which `current_attempt()` tells every
             attempt; `lambda value: uuid4()` serves where an element has none by nature.

@@ -154,7 +154,8 @@ class KeyedContext:
 
     Attributes:
         key: whose element or timer this is; state and timers are this key's.
-        timestamp: the element's event time or the timer's time, milliseconds since the epoch, or None.
+        timestamp: the element's event time (None without `event_time` before the step) or the timer's time,
+            in milliseconds since the epoch.
         domain: which time the firing timer waited for; None while an element is processed.
     """
 
@@ -217,13 +218,13 @@ class KeyedContext:
 
 class KeyedFunction:
     """
-    What all functions of the user's that work on one key at a time have in common.
+    What all user functions that work on one key at a time have in common.
 
-    One object serves all keys, so what belongs to a key is kept in state, not in attributes.
+    One object serves all keys, so keep what belongs to a key in state, not in attributes.
 
-    With `on_error="skip"` or `"route"`, of an element on which the function raises nothing is emitted,
-    neither by `out` nor by `ctx.side`. What it had changed in state and timers by then stays, so change them
-    when nothing can fail any more. A timer is no element: an `on_timer` that raises always fails the job.
+    With `on_error="skip"` or `"route"`, an element for which the function raises emits nothing, neither by
+    `out` nor by `ctx.side`. Its changes to state and timers up to then stay, so make them last, when nothing
+    can fail any more. A timer is not an element: an `on_timer` that raises always fails the job.
 
     Attributes:
         sides: the tags that it sends to with `ctx.side`, where they are known: each must then have a reader,
@@ -233,7 +234,7 @@ class KeyedFunction:
     sides: ClassVar[tuple[str, ...] | None] = None
 
     def open(self, ctx: Any, /) -> None:
-        """Called once before the first element: the place to fetch state handles with `ctx.state`."""
+        """Called once before the first element: fetch state handles here, with `ctx.state`."""
 
     def on_timer(self, timestamp: int, ctx: Any, out: Emitter[Any], /) -> None:
         """
@@ -252,13 +253,13 @@ class KeyedFunction:
 
 class KeyedProcessFunction(KeyedFunction, Generic[In, Out]):
     """
-    The user's code for one key at a time: override `process_element`, and what is needed of the rest.
+    Your code for one key at a time: override `process_element`, and whatever else you need.
 
-    See `KeyedFunction` for what holds of all such functions.
+    See `KeyedFunction` for the rules of all such functions.
     """
 
     def open(self, ctx: KeyedContext, /) -> None:
-        """Called once before the first element: the place to fetch state handles with `ctx.state`."""
+        """Called once before the first element: fetch state handles here, with `ctx.state`."""
 
     def process_element(self, value: In, ctx: KeyedContext, out: Emitter[Out], /) -> None:
         """Handle one element; `out(result)` emits with the element's timestamp."""

@@ -58,10 +58,10 @@ class Ending(Generic[T]):
         Args:
             sink: a `Sink`, a list to append to, the sending end of an anyio memory stream (closed when the
                 job ends), or a function of one element (plain or `async def`).
-            on_error: what becomes of an element that the sink fails on: "fail" the pipeline, "skip" the
-                element (counted), "route" it to `.failed` of what this returns, as a `FailedCall`. Where the
-                sink cannot say which one of a write it was, they are written again one by one, those that
-                are `taken` excepted. A transactional sink in a job with checkpoints cannot "route".
+            on_error: what to do with an element that the sink fails on: "fail" the pipeline, "skip" the
+                element (counted), "route" it to `.failed` of what this returns, as a `FailedCall`. If the
+                sink cannot say which element of a write failed, they are written again one by one, except
+                those that are `taken`. A transactional sink in a job with checkpoints cannot "route".
         """
         target = as_sink(sink)
         details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
@@ -79,21 +79,19 @@ class Ending(Generic[T]):
 
     def results(self, *, limit: int = 1024, name: str | None = None) -> ResultsHandle[T]:
         """
-        End the stream in `job.results()`; `limit` results may wait there, then the pipeline does.
+        End the stream in `job.results()`; `limit` results may wait there, then the pipeline waits.
 
-        Gives what `job.results(...)` takes in place of the step's name, so that type checkers know the type
-        of the results.
+        Returns a handle for `job.results(...)`, from which type checkers know the type of the results.
         """
         results = Results[T](limit)
         return ResultsHandle(self._end("results", name, results), results)
 
     def publish(self, *, name: str | None = None) -> Published[T]:
         """
-        End the stream in `job.subscribe()`: each subscriber gets all elements that come while it is one.
+        End the stream in `job.subscribe()`: each subscriber gets all elements that come while it subscribes.
 
-        Without a subscriber, an element is gone; after a crash, elements may come a second time.
-        Gives what `job.subscribe(...)` takes in place of the step's name, so that type checkers know the type
-        of the elements.
+        Without a subscriber, an element is lost; after a crash, elements may come a second time.
+        Returns a handle for `job.subscribe(...)`, from which type checkers know the type of the elements.
         """
         publication = Publication[T]()
         return Published(self._end("publish", name, publication), publication)
@@ -102,15 +100,15 @@ class Ending(Generic[T]):
         self, by: Callable[[T], Any] | Fields, *, asked_by: Any = None, name: str | None = None
     ) -> None:
         """
-        End the stream in `job.ask()`: each element answers the one with its key that was asked.
+        End the stream in `job.ask()`: each element answers the `ask` whose event has the same key.
 
-        An element without a waiting `ask` is let go. Several streams may end so: the first answer counts.
-        Where `.failed` of a step ends so, what its function raised is raised where it was asked.
+        An element that no `ask` waits for is dropped. Several streams may end like this: the first answer
+        counts. If `.failed` of a step ends like this, `ask` raises what the step's function raised.
 
         Args:
-            by: the key of an element, and of the one that was asked: a function, the name of a field, or
-                names. It must tell the elements apart that are on their way at the same time.
-            asked_by: the key of the one that was asked, if it is found there in another way.
+            by: the key of an answer, and of the event that was asked: a function, the name of a field, or
+                names. It must be unique among the elements in flight.
+            asked_by: the key of the event that was asked, if it is computed differently.
         """
         key_of = selector("by", by)
         asked = key_of if asked_by is None else selector("asked_by", asked_by)

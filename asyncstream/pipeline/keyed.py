@@ -20,7 +20,7 @@ from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
-from asyncstream.validation import Duration, duration_ms, instance, refuse
+from asyncstream.validation import Duration, duration_ms, instance, refuse, usual_mistake
 from asyncstream.windowing import (
     LATE,
     AggregateFunction,
@@ -55,7 +55,7 @@ Extent = int | timedelta
 
 
 class KeyedStream(PerKey[K, T]):
-    """A stream whose elements have a key: what follows keeps order, state and windows per key."""
+    """A stream whose elements have a key: the next steps keep order, state and windows per key."""
 
     def process(
         self, function: KeyedProcessFunction[T, U], *, on_error: OnError = "fail", name: str | None = None
@@ -63,14 +63,15 @@ class KeyedStream(PerKey[K, T]):
         """
         Your own state machine for each key, with state, timers and side outputs.
 
-        What it sends aside with `ctx.side(tag, value)` comes out of `.side(tag)`, which must be read.
+        What it sends with `ctx.side(tag, value)` comes out of `.side(tag)`, which must be read.
 
         Args:
             function: one object serves all keys, of this step alone; what belongs to a key is kept in state.
             on_error: what becomes of an element on which `process_element` raises, as for `map`; what it had
                 changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
-        instance("function", function, KeyedProcessFunction, "process_element")
+        advice = "for a plain function use map or flat_map"
+        instance("function", function, KeyedProcessFunction, "process_element", advice=advice)
         spec = ProcessSpec(function, on_error_choice(on_error), self._key_by)
         details = {"function": type(function).__name__} | shown_on_error(on_error)
         return SideStreams(self._graph, self._step("process", name, spec, details), function.sides)
@@ -112,16 +113,16 @@ class WindowedStream(Generic[K, T]):
         return WindowedStream(self._stream, self._key_by, replace(self._plan, **changes))
 
     def trigger(self, trigger: Trigger) -> WindowedStream[K, T]:
-        """When a window fires, if not (only) at its end."""
+        """Make windows fire at other moments, instead of or besides their end."""
         return self._with(trigger=trigger)
 
     def evictor(self, evictor: Evictor) -> WindowedStream[K, T]:
-        """Which elements to throw out before or after a firing."""
+        """Remove elements from a window before or after it fires."""
         return self._with(evictor=evictor)
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStream[K, T]:
         """
-        Keep each window this long after its end: an element that comes late fires it again.
+        Keep each window this long after its end: a late element then fires it again.
 
         Args:
             lateness: in event time; a `timedelta` or seconds, at least 0.
@@ -176,7 +177,7 @@ class WindowedStream(Generic[K, T]):
     def reduce(
         self, fn: Callable[[T, T], T], *, name: str | None = None
     ) -> WindowResults[WindowResult[K, T]]:
-        """Fold the elements of each window into one of their kind; emits a `WindowResult` per firing."""
+        """Fold the elements of each window into one of their type; emits a `WindowResult` per firing."""
         return self._add("reduce", name, Reduce(fn), None)
 
     def process(self, function: ProcessWindowFunction[U], *, name: str | None = None) -> WindowResults[U]:
@@ -187,7 +188,12 @@ class WindowedStream(Generic[K, T]):
             function: one object serves all keys, of this step alone.
         """
         if not isinstance(function, ProcessWindowFunction):
-            raise refuse("function", "a ProcessWindowFunction", function)
+            raise refuse(
+                "function",
+                "a ProcessWindowFunction",
+                function,
+                usual_mistake(function) or "for a plain function use collect() and map",
+            )
         return self._add("process_window", name, None, function)
 
     def collect(self, *, name: str | None = None) -> WindowResults[WindowResult[K, list[T]]]:
@@ -208,7 +214,7 @@ class WindowedStream(Generic[K, T]):
 
 
 class WindowResults(SideStreams[T]):
-    """What comes out of windows: their results, and on the side what came too late for them."""
+    """Results of windows; `.late` has the elements that came too late for them."""
 
     @property
     def late(self) -> Stream[Any]:

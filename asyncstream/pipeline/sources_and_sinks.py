@@ -16,7 +16,7 @@ from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.errors import safe_repr
-from asyncstream.validation import is_async_function, refuse, takes
+from asyncstream.validation import is_async_function, refuse, takes, usual_mistake
 
 __all__ = ("as_sink", "as_source")
 
@@ -33,7 +33,9 @@ def as_source(source: Any) -> Source[Any]:
         isinstance(source, Iterable | AsyncIterable)
         or (callable(source) and not is_async_function(source) and not isinstance(source, type))
     ):
-        advice = _of_file(source, "Source") or "or a function that makes one of these"
+        advice = (
+            usual_mistake(source) or _of_file(source, "Source") or "or a function that makes one of these"
+        )
         raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
     if callable(source) and not isinstance(source, Iterable | AsyncIterable):
         takes("source", source)
@@ -56,7 +58,7 @@ def as_sink(sink: Any) -> Sink[Any]:
     if callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
         takes("sink", sink, "element")
         return CallbackSink(sink)
-    advice = "make one: what .to gets is a class" if isinstance(sink, type) else _of_file(sink, "Sink")
+    advice = usual_mistake(sink) or _of_file(sink, "Sink")
     raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
 
 

@@ -57,10 +57,10 @@ K = TypeVar("K")
 
 class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
     """
-    Elements of type T on their way.
+    A stream of elements of type T.
 
-    All steps take `name=`: it must be unique in the pipeline, and is what errors, metrics and snapshots
-    call the step. A step without one gets a name from its kind and position.
+    All steps take `name=`: it must be unique in the pipeline, and names the step in errors, metrics and
+    snapshots. A step without one gets a name from its kind and position.
     """
 
     def __init__(self, graph: Graph, output: Output) -> None:
@@ -93,10 +93,10 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         Each element becomes `fn(element)`.
 
         Args:
-            fn: a function, or the name of a field: a key of a mapping, an attribute of anything else. Several
-                names, as a tuple, stand for the tuple of their values.
-            on_error: what becomes of an element on which `fn` raises an `Exception`: "fail" the pipeline,
-                "skip" the element (counted), "route" it to `.failed` as a `FailedCall`.
+            fn: a function, or the name of a field: a key of a mapping, an attribute of anything else. A tuple
+                of names gives the tuple of their values.
+            on_error: what to do if `fn` raises an `Exception` for an element: "fail" the pipeline, "skip" the
+                element (counted), "route" it to `.failed` as a `FailedCall`.
         """
         return self._per_element("map", Map, fn, on_error, name)
 
@@ -120,9 +120,9 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
     def flat_map(self, fn: str, *, on_error: OnError = "fail", name: str | None = None) -> Stream[Any]: ...
     def flat_map(self, fn: Any, *, on_error: OnError = "fail", name: str | None = None) -> Stream[Any]:
         """
-        Each element becomes any number of them: those that `fn(element)` returns or yields.
+        Each element becomes any number of elements: those that `fn(element)` returns or yields.
 
-        Of an element on which it fails half-way nothing is emitted.
+        If it fails half-way through an element, nothing of that element is emitted.
 
         Args:
             fn: a function, or the name of a field that holds an iterable.
@@ -147,7 +147,8 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         """
         This stream and the others as one.
 
-        Elements come as they come; the watermark is that of the slowest stream that is not idle.
+        Elements pass in the order in which they arrive; the watermark is that of the slowest stream that is
+        not idle.
         """
         self._check_together("union", *others)
         outputs = (self._output, *(other._output for other in others))
@@ -191,15 +192,15 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         Args:
             timestamp: when an element happened: a function, or the name of a field, that gives milliseconds
                 since the epoch or an aware `datetime`. Not with `IngestionTime`.
-            watermarks: how far behind elements may be, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
-            idle_after: without an element for this long (processing time; a `timedelta` or seconds), the
-                stream is idle: others it is joined with do not wait for it. Of a source with splits, such as
-                partitions, each has a watermark of its own, the stream has the smallest, and each is idle or
-                not by itself; what stands between is `map`, `filter`, `flat_map` or `branch`.
-            max_drift: how far (event time; a `timedelta` or seconds) one split may be ahead of the slowest;
-                then it waits. Needs `idle_after`: one that has fallen silent would hold up all others.
-            on_error: what becomes of an element for which `timestamp` raises, or gives no point in time: as
-                for `map`. It moves no watermark.
+            watermarks: how late elements may come, e.g. `BoundedOutOfOrderness(timedelta(seconds=5))`.
+            idle_after: after this long without an element (processing time; a `timedelta` or seconds), the
+                stream is idle: others it is joined with do not wait for it. In a source with splits, such as
+                partitions, each split has its own watermark, the stream has the smallest, and each split is
+                idle or not by itself; only `map`, `filter`, `flat_map` or `branch` may stand between.
+            max_drift: how far (event time; a `timedelta` or seconds) one split may be ahead of the slowest
+                before it waits. Needs `idle_after`: otherwise a silent split would hold up all others.
+            on_error: what to do with an element for which `timestamp` raises, or gives no point in time: as
+                for `map`. Such an element moves no watermark.
         """
         if isinstance(timestamp, IngestionTime) and watermarks is None:
             timestamp, watermarks = None, timestamp
@@ -230,10 +231,10 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
 
     def advance_when_quiet(self, after: Duration, *, name: str | None = None) -> Stream[T]:
         """
-        Let event time go on with the clock while no element comes, so that windows close all the same.
+        Let event time advance with the clock while no element comes, so that windows still close.
 
-        The watermark then goes on from the last one. What comes after that with an older timestamp is late,
-        so the same input may give other results another time: choose `after` well above usual silences.
+        The watermark then advances from the last one. Elements that come later with an older timestamp are
+        late, so another run may give other results: choose `after` well above usual silences.
 
         Args:
             after: how long without an element (processing time; a `timedelta` or seconds).
@@ -271,7 +272,7 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         **options: Unpack[AsyncWaitOptions],
     ) -> AsyncResults[U]:
         """
-        Each element becomes any number of them: `await fn(element)` is an iterable, a list say.
+        Each element becomes any number of elements: those of the iterable that `await fn(element)` gives.
 
         Everything else is as for `async_map`.
         """
@@ -288,13 +289,14 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
         """
         Each element becomes `fn(element)`, called in a thread, where it may block; many calls run at once.
 
-        The step is one of `async_map`, whose function is `guards.in_threads(fn, threads=threads)`. Give that
-        to `async_map` or `async_flat_map` to put guards around it. Its checkpoints go on when the function
-        becomes an `async def`.
+        It is `async_map` with `guards.in_threads(fn, threads=threads)`; give that to `async_map` or
+        `async_flat_map` yourself to put guards around it. Checkpoints remain usable when the function becomes
+        an `async def`.
 
-        A thread cannot be ended from outside: a call that has timed out keeps it until it returns, and shows
-        as `overdue` in the metrics; a stop waits for running calls, as it does for whatever ignores its
-        cancellation. A function may ask `anyio.from_thread.check_cancelled()` whether it is still wanted.
+        A thread cannot be ended from outside: a call that has timed out keeps its thread until it returns,
+        and shows as `overdue` in the metrics; a stop waits for running calls, as for anything that ignores
+        its cancellation. The function may call `anyio.from_thread.check_cancelled()` to see if it is still
+        wanted.
 
         Args:
             fn: a plain function of one element.
@@ -322,17 +324,17 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
     ) -> KeyedStream[Any, T]: ...
     def key_by(self, key: Any, *, on_error: OnError = "fail", name: str | None = None) -> KeyedStream[Any, T]:
         """
-        What follows happens per key: `key(element)`, which must be hashable and equal itself, as NaN does
-        not.
+        Make the next steps work per key: `key(element)`, which must be hashable and equal itself (NaN does
+        not).
 
-        A key belongs to its element: each step that needs it asks for it again.
+        Each step that needs the key of an element computes it again.
 
         Args:
-            key: a function, or the name of a field; of several, as a tuple, the key is the tuple of their
-                values. A name is taken as it is: "a.b" is the field of that name; for a field of a field
+            key: a function, or the name of a field; for a tuple of names, the key is the tuple of their
+                values. A name is taken literally: "a.b" is the field of that name; for a nested field
                 give a function, `lambda element: element["a"]["b"]`.
-            on_error: what becomes of an element for which `key` raises, or gives what cannot be a key: as for
-                `map`. With "skip" and "route" a step of its own looks at each key first; it takes `name`.
+            on_error: what to do with an element for which `key` raises, or gives what cannot be a key: as for
+                `map`. With "skip" and "route", an extra step checks each key first; `name` is its name.
         """
         from asyncstream.pipeline.keyed import KeyedStream  # which is made of the streams of this module
 
@@ -355,7 +357,7 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
 
         Args:
             length: an `int` is a number of elements, a `timedelta` a length of time.
-            slide: in the same way; None: a window ends with every element.
+            slide: likewise; None: a window ends with every element.
             options: `tumbling`, `time`, `lag`, `watermark_interval`, `idle_after`, `function` and more:
                 see `asyncstream.windowing.policies.policy_window`.
         """

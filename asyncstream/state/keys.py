@@ -39,9 +39,9 @@ def check_key(key: Any) -> None:
     hash(key)  # not every place in which it is put does so at once
     if not _equals_itself(key):
         raise ValueError(
-            f"a key must equal itself, got {safe_repr(key)}: each of its kind would be a key of its own, and "
-            "what is kept for it lost when a job goes on from a checkpoint; have key_by give something else "
-            "in its place, such as None, or leave such elements out by a filter before it"
+            f"a key must equal itself, got {safe_repr(key)}: otherwise each of its elements would have a key "
+            "of its own, and state that is never found again; have key_by return something else in its "
+            "place, such as None, or filter such elements out before"
         )
 
 

@@ -165,7 +165,7 @@ def adapted(step: str, state: Any, was: Mapping[str, Any] | None, now: Schema | 
     before = Schema.of(was)
     change = compare(before, now)
     if change.conflicts:
-        raise CheckpointError(f"step {step!r} has changed and cannot use what it remembered: {change}")
+        raise CheckpointError(f"step {step!r} has changed and cannot use its old state: {change}")
     if not change:
         return state
     log.log(

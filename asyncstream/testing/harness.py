@@ -68,8 +68,17 @@ class HarnessSnapshot:
     states: Mapping[str, Any]
 
 
+Tested: TypeAlias = (
+    object
+    | Callable[[], object]
+    | Callable[[Stream[Any]], object]
+    | Callable[[Stream[Any], Stream[Any]], object]
+)
+"""What `harness` drives: anything, and of the functions what a lambda is given, for type checkers."""
+
+
 def harness(
-    what: Any,
+    what: Tested,
     *,
     key_by: Callable[[Any], Any] | str | tuple[str, ...] | None = None,
     window: WindowAssigner | None = None,

@@ -38,16 +38,24 @@ class _JumpingSelector(selectors.BaseSelector):
         self._real = selectors.DefaultSelector()
         self.now = 0.0
         self.threads = 0
+        self.resting: list[asyncio.Future[None]] = []  # who waits for the moment before the next jump
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:  # no timer to jump to: only a socket or a thread can go on from here
+        if timeout is None and not self.resting:  # no timer: only a socket or a thread can go on from here
             ready = self._real.select(PATIENCE_WITH_THREADS if self.threads else PATIENCE)
             if not ready:
                 raise InternalError("virtual time stands still: every task waits and no timer is set")
             return ready
-        ready = self._real.select(PATIENCE_WITH_THREADS if self.threads and timeout > 0 else 0)
-        if not ready and timeout > 0:
-            self.now += timeout
+        is_jump = timeout is None or timeout > 0
+        ready = self._real.select(PATIENCE_WITH_THREADS if self.threads and is_jump else 0)
+        if is_jump and not ready:
+            if self.resting:
+                for waiter in self.resting:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                self.resting.clear()
+            elif timeout is not None:
+                self.now += timeout
         return ready
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -84,6 +92,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """The loop's time as a `Clock` tells it, so that event loop and pipeline share one time."""
         return int(self.time() * 1000 + 1e-6)
 
+    async def rest(self) -> None:
+        """Wait until nothing more happens at this time: the clock would jump, or nothing is left to do."""
+        waiter = self.create_future()
+        self._jumping.resting.append(waiter)
+        await waiter
+
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
@@ -115,13 +129,17 @@ class VirtualTime:
 
     async def advance(self, seconds: float | timedelta) -> None:
         """
-        Let time pass: returns when all that happens in the meantime has happened.
+        Let time pass: returns when all that happens until then, and at that very time, has happened.
+
+        Args:
+            seconds: how long; a `timedelta` or seconds.
 
         Raises:
             PipelineError: if the event loop is not on virtual time.
         """
-        self._loop()
+        loop = self._loop()
         await asyncio.sleep(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
+        await loop.rest()
 
     def _loop(self) -> VirtualTimeLoop:
         loop = asyncio.get_running_loop()

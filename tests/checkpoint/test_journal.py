@@ -52,7 +52,7 @@ def test_a_frame_that_was_changed_is_refused_unless_it_is_the_last(
     if place == len(whole) - 1:
         assert list(frames(file, "it")) == written[:-1]
     else:
-        with pytest.raises(CheckpointError, match=r"it is damaged at byte .*, and goes on behind that"):
+        with pytest.raises(CheckpointError, match=r"it is damaged at byte .*, and goes on after that"):
             list(frames(file, "it"))
 
 
@@ -235,7 +235,7 @@ class TestLives:
 
         (tmp_path / name).write_bytes(whole[:30] + b"?" + whole[31:])
         made, step = journal(tmp_path)
-        with pytest.raises(CheckpointError, match=rf"{name} in .* or delete it, and the calls .* made again"):
+        with pytest.raises(CheckpointError, match=rf"{name} in .* or delete it, and the calls .* repeated"):
             await made.load(0, 3)
 
     async def test_what_cannot_be_kept_names_the_step(self, tmp_path: Path) -> None:

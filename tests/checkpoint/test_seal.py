@@ -29,7 +29,7 @@ def test_job_goes_on_from_a_checkpoint_of_its_own_key_only(codec: Any) -> None:
     assert len(found) == 3000
     run(found, Checkpoints(store=store, codec=codec, key=KEY))
     assert len(found) == 3000, "it had finished"
-    with pytest.raises(CheckpointError, match=r"checkpoint \d+: its seal is not that of this key"):
+    with pytest.raises(CheckpointError, match=r"checkpoint \d+: its seal does not fit this key"):
         run(found, Checkpoints(store=store, codec=codec, key=OTHER))
     with pytest.raises(CheckpointError, match=r"checkpoint \d+: it was written with a key"):
         run(found, Checkpoints(store=store, codec=codec))
@@ -38,7 +38,7 @@ def test_job_goes_on_from_a_checkpoint_of_its_own_key_only(codec: Any) -> None:
 def test_checkpoint_without_a_key_is_not_believed_where_there_is_one() -> None:
     store = MemoryStore()
     run([], Checkpoints(store=store))
-    with pytest.raises(CheckpointError, match="written without a key, and is not believed"):
+    with pytest.raises(CheckpointError, match="written without a key, and is not trusted"):
         run([], Checkpoints(store=store, key=KEY))
 
 

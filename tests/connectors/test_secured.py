@@ -144,7 +144,7 @@ async def test_nats(nats_secured: NatsServer, certificates: Certificates) -> Non
     ("client", "says"),
     [
         ({"tsl": None}, "client: expected options of nats.connect, got 'tsl'"),
-        ({"allow_reconnect": True}, "client: 'allow_reconnect' is not passed through"),
+        ({"allow_reconnect": True}, "client: 'allow_reconnect' cannot be passed through"),
         ("tls", "client: expected a mapping"),
     ],
 )

@@ -110,5 +110,5 @@ async def test_job_that_continues_another_warns_no_second_time(caplog: pytest.Lo
 def test_float_is_refused_with_the_fix() -> None:
     pipeline = Pipeline()
     pipeline.source([1_700_000_000.5]).event_time(lambda time: time, NoWatermarks()).to([])  # type: ignore[arg-type, return-value]
-    with pytest.raises(UserFunctionError, match=r"of seconds make int\(seconds \* 1000\)"):
+    with pytest.raises(UserFunctionError, match=r"for seconds use int\(seconds \* 1000\)"):
         run(pipeline.run())

@@ -325,7 +325,7 @@ def test_function_that_cannot_be_called_as_it_will_be_is_refused(case: str) -> N
     build, name, arguments = UNCALLABLE[case]
     with pytest.raises(PipelineError) as caught:
         build()
-    said = f"{name}: expected a function to be called with ({arguments}), got one of ("
+    said = f"{name}: expected a function that takes ({arguments}), got one that takes ("
     assert str(caught.value).startswith(said)
 
 

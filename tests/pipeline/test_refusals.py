@@ -12,6 +12,7 @@ import pytest
 from asyncstream import (
     AscendingTimestamps,
     AsyncFunction,
+    Count,
     Items,
     JsonLinesSink,
     JsonLinesSource,
@@ -295,6 +296,14 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.event_time(plain, PunctuatedWatermarks(fetch)),  # type: ignore[arg-type]
         "watermark: expected a plain function, got",
     ),
+    "process_lambda": (
+        lambda p, s: s.key_by(plain).process(plain),
+        "; for a plain function use map or flat_map",
+    ),
+    "process_window_lambda": (
+        lambda p, s: s.key_by(plain).count_window(2).process(plain),
+        "; for a plain function use collect() and map",
+    ),
     "process_element_async": (
         lambda p, s: s.key_by(plain).process(AsyncProcess()),
         "function.process_element: expected a plain method, got",
@@ -371,10 +380,6 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.to(()),
         "sink: expected a Sink, a list or a function of one element, got ()",
     ),
-    "sink_class": (
-        lambda p, s: s.to(JsonLinesSink),
-        "sink: expected a Sink, a list or a function of one element",
-    ),
     "sink_generator": (
         lambda p, s: s.to(generate),
         "sink: expected a Sink, a list or a function of one element",
@@ -430,6 +435,33 @@ def test_async_function_that_was_called_is_told_not_to_be(use: Callable[[Any], o
     with pytest.raises(PipelineError, match="; give the function itself, without calling it"):
         use(coroutine)
     coroutine.close()
+
+
+@pytest.mark.parametrize(
+    ("use", "given"),
+    [
+        (lambda s: Pipeline().source(JsonLinesSource), "JsonLinesSource"),  # type: ignore[arg-type]
+        (lambda s: s.to(JsonLinesSink), "JsonLinesSink"),
+        (lambda s: s.async_map(Lookup), "Lookup"),
+        (lambda s: retry(Lookup), "Lookup"),  # type: ignore[arg-type]
+        (lambda s: s.event_time(lambda value: value, AscendingTimestamps), "AscendingTimestamps"),
+        (lambda s: s.key_by(lambda value: value).window(TumblingWindows), "TumblingWindows"),
+        (lambda s: s.key_by(lambda value: value).count_window(2).aggregate(Count), "Count"),
+        (lambda s: s.key_by(lambda value: value).process(KeyedProcessFunction), "KeyedProcessFunction"),
+        (lambda s: s.key_by(str).count_window(2).process(ProcessWindowFunction), "ProcessWindowFunction"),
+    ],
+)
+def test_class_in_place_of_an_instance_is_told_so(use: Callable[[Any], object], given: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        use(Pipeline().source([1]))
+    assert str(caught.value).endswith(f"; give an instance, {given}(...), not the class")
+
+
+def test_guard_around_a_plain_function_says_what_to_put_around_it() -> None:
+    with pytest.raises(
+        PipelineError, match=r"^fn: expected .*; wrap a plain function in an async def, or in in_th"
+    ):
+        retry(abs)
 
 
 TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {

@@ -804,7 +804,9 @@ async def test_of_a_step_without_an_example_no_example_is_given() -> None:
         for name in ("prices", "orders")
     )
     orders.as_of(prices).discard()
-    with pytest.raises(PipelineError, match=r"'as_of'; give each a name= that stays when steps come and go$"):
+    with pytest.raises(
+        PipelineError, match=r"'as_of'; give each a name= that stays when the pipeline changes$"
+    ):
         pipeline.start(checkpoints=Checkpoints(store=MemoryStore()))
 
 
@@ -936,7 +938,7 @@ async def test_checkpoints_on_disk_serve_a_job(tmp_path: Path) -> None:
 async def test_second_job_on_a_store_is_refused_or_waits() -> None:
     store, ledger, other = MemoryStore(), Ledger(), Ledger()
     async with numbers(ledger, seconds=0.1).start(checkpoints=Checkpoints(store=store)) as job:
-        with pytest.raises(LeaseHeld, match=r"written to by process \d+.*on_held='wait'"):
+        with pytest.raises(LeaseHeld, match=r"in use by process \d+.*on_held='wait'"):
             await numbers(other).run(checkpoints=Checkpoints(store=store))
         waiting = asyncio.create_task(
             numbers(ledger).run(checkpoints=Checkpoints(store=store, on_held="wait"))

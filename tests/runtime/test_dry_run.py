@@ -146,7 +146,7 @@ def test_changed_window_and_what_helps(folder: Path, store: Store) -> None:
     report = ask(folder, build(folder, seconds=20.0), Checkpoints(store=store))
     assert not report.can_start
     assert outcomes(report)["counts"] == "refused"
-    assert "has changed and cannot use what it remembered" in detail(report, "counts")
+    assert "has changed and cannot use its old state" in detail(report, "counts")
     migrated = Checkpoints(store=store, migrate={"counts": lambda state: None})
     assert outcomes(ask(folder, build(folder, seconds=20.0), migrated))["counts"] == "from nothing"
 
@@ -156,7 +156,7 @@ def test_step_that_is_gone(folder: Path, store: Store) -> None:
     renamed = build(folder, name="others")
     report = ask(folder, renamed, Checkpoints(store=store))
     assert not report.can_start
-    assert "holds what steps remember that this pipeline does not have: 'counts'" in report.refusals[0]
+    assert "holds the state of steps that this pipeline does not have: 'counts'" in report.refusals[0]
     report = ask(folder, renamed, Checkpoints(store=store, allow_dropped=["counts"]))
     assert report.can_start
     assert (outcomes(report)["counts"], outcomes(report)["others"]) == ("dropped", "from nothing")

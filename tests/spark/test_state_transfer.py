@@ -263,7 +263,7 @@ def test_what_cannot_be_taken_over_is_refused(spark: SparkSession, tmp_path: Pat
         on_spark(spark, rows, windows, start_from=3)
     settings = Checkpoints(store=MemoryStore(), codec="pickle")
     run_embedded([row(1)], windows, settings, name="event_time")
-    with pytest.raises(CheckpointError, match="holds what steps remember that this pipeline does not have"):
+    with pytest.raises(CheckpointError, match="holds the state of steps that this pipeline does not have"):
         on_spark(spark, rows, functions, start_from=settings)
     with pytest.raises(PipelineError, match="the inputs are bounded"):
         on_spark(spark, rows, windows).save_checkpoint(str(tmp_path), empty)

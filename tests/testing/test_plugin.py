@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from threading import Event
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncstream import Pipeline, PipelineError
+from asyncstream import Count, Pipeline, PipelineError, TumblingWindows
 from asyncstream.aside import DiskThread, aside
 from asyncstream.testing import VirtualTime, VirtualTimeLoop, plugin
 
@@ -55,6 +56,35 @@ async def test_job_goes_by_the_time_of_the_loop(virtual_time: VirtualTime) -> No
         await virtual_time.advance(120)
         assert fired == [1]
     assert virtual_time.time() < 180
+
+
+async def test_what_happens_at_the_end_of_an_advance_has_happened(virtual_time: VirtualTime) -> None:
+    counts: list[int] = []
+    pipeline = Pipeline()
+    windows = pipeline.submissions(int).window_all(TumblingWindows(3600, time="processing"))
+    windows.aggregate(Count()).map(lambda result: result.value).to(counts)
+    async with pipeline.start() as job:
+        await job.submit(1)
+        await virtual_time.advance(3600)
+        assert counts == [1]
+        assert virtual_time.time() == 3600
+        await job.submit(2)
+        await virtual_time.advance(timedelta(hours=1))
+        assert counts == [1, 1]
+
+
+async def test_at_rest_nothing_need_be_left_to_happen(virtual_time: VirtualTime) -> None:
+    steps: list[int] = []
+
+    async def many() -> None:
+        for step in range(100):
+            await asyncio.sleep(0)
+            steps.append(step)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(many())
+        await asyncio.gather(virtual_time.advance(0), virtual_time.advance(0))
+        assert len(steps) == 100
 
 
 async def test_who_does_not_ask_has_the_usual_time() -> None:

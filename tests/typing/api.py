@@ -639,6 +639,11 @@ def tests_of_ones_own(function: KeyedProcessFunction[str, int], folder: Path) ->
         assert_type(tested.collect(), list[Any])
         assert_type(tested.collect("late", timestamps=True), list[tuple[Any, int | None]])
         tested.restore(tested.snapshot())
+    with (
+        harness(lambda left, right: left.union(right)) as joined,
+        harness(lambda one: one.map(len)) as mapped,
+    ):
+        assert_type((joined, mapped), tuple[Harness, Harness])
     assert_type(source_contract(lambda folder: JsonLinesSource(folder / "in"), [1, 2, 3]), list[Check])
     assert_type(store_contract(lambda folder: DirectoryStore(folder)), list[Check])
     assert_type(Pipeline().with_ends(sources={"in": [1]}, sinks={"out": []}), Pipeline)

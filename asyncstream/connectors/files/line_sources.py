@@ -143,8 +143,8 @@ class LineSource(FileSource[T]):
                     values.append(value)
         except LineGrew as error:
             raise SourceError(
-                f"{self._path}, {error}: it was read as a whole line, for the file ended there, and now goes "
-                "on; pass complete=False for a file that is still being written"
+                f"{self._path}, {error}: it was read as a whole line, because the file ended there, and has "
+                "grown since; pass complete=False for a file that is still being written"
             ) from error
         return SourceBatch(values, None, rejected) if values or rejected else None
 

@@ -34,9 +34,9 @@ def _check_names(graph: Graph) -> None:
     if unnamed:
         example = _EXAMPLES.get(graph[unnamed[0]].kind)
         raise PipelineError(
-            f"checkpoints find what steps remember by their names, and these have none of their own: "
+            f"checkpoints find the state of steps by name, and these steps have no name of their own: "
             f"{', '.join(map(repr, unnamed))}; give each a name="
-            f"{f', e.g. {example},' if example else ''} that stays when steps come and go"
+            f"{f', e.g. {example},' if example else ''} that stays when the pipeline changes"
         )
 
 

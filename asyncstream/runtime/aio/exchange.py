@@ -305,5 +305,5 @@ def _the_one(endpoints: dict[str, E], name: str | None, what: str, argument: str
     if isinstance(name, str) and name in endpoints:
         return endpoints[name]
     if not endpoints:
-        raise PipelineError(f"the pipeline has no {what}")
+        raise PipelineError(f"there is no {what} in the pipeline")
     raise refuse(argument, f"the name of a {what}: " + ", ".join(map(repr, endpoints)), name)

@@ -96,7 +96,7 @@ class Head(NamedTuple):
         missing = [name for name in {**self.operators, **self.abouts, **self.steps} if name not in steps]
         if missing:
             raise CheckpointError(
-                "this stream's checkpoint holds what steps remember that this pipeline does not have, or has "
+                "this stream's checkpoint holds the state of steps that this pipeline does not have, or has "
                 f"elsewhere: {', '.join(map(repr, missing))}; {WAY_OUT}"
             )
         for name, was in self.steps.items():
