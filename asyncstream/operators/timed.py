@@ -4,6 +4,7 @@ The part of an operator's contract that its timers keep.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from typing import Any
 
@@ -11,7 +12,21 @@ from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.state import Cell
 from asyncstream.timers import TimerService
 
-__all__ = ("EventTimeOperator", "TimedOperator")
+__all__ = ("EventTimeOperator", "TimedOperator", "warn_of_late")
+
+log = logging.getLogger("asyncstream.elements")
+
+
+def warn_of_late(step: str, tag: str, timestamp: int | None) -> None:
+    """Say of the first late element that a step drops what will only be counted of the others."""
+    log.warning(
+        "step %r dropped an element with timestamp %s: it came too late. Further ones are only counted, as "
+        "late_dropped; read .%s to have them, or let event time wait longer for what is out of order",
+        step,
+        timestamp,
+        tag,
+        extra={"step": step},
+    )
 
 
 class TimedOperator(Operator):
@@ -57,8 +72,10 @@ class EventTimeOperator(TimedOperator):
         """An element came too late: it goes to this side output, or is counted if nothing reads that."""
         if tag in self.side:
             self.side[tag].process(value, timestamp)
-        else:
-            self._late_dropped += 1
+            return
+        if not self._late_dropped:
+            warn_of_late(self.context.name, tag, timestamp)
+        self._late_dropped += 1
 
     @abstractmethod
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:

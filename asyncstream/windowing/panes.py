@@ -44,7 +44,7 @@ from asyncstream.windowing.partials import Partials
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.schedule import CleanUp, Schedule
 from asyncstream.windowing.slices import SliceRows, Span, max_timestamp, slicing_of
-from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
+from asyncstream.windowing.step import LATE, PlainWindowOperator, check_timestamp
 from asyncstream.windowing.upgrade import Contents, as_panes
 from asyncstream.windowing.windows import new_result
 
@@ -253,7 +253,7 @@ class PaneWindowOperator(PlainWindowOperator):
         for start, some in groupby(partials, itemgetter(0)):
             place, windows = known.get(start) or known.setdefault(start, self._opened_at(start))
             if not windows:
-                self._late_dropped += sum(count for _, _, count, _ in some)
+                self._drop_late(LATE, start, sum(count for _, _, count, _ in some))
                 continue
             parts = [(key, accumulator) for _, key, _, accumulator in some]
             if self._in_order:

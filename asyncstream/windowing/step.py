@@ -17,6 +17,7 @@ from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.process import BURST, Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
+from asyncstream.operators.timed import warn_of_late
 from asyncstream.state import Cell
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import reached
@@ -108,7 +109,13 @@ class WindowStep(Operator):
         if tag in self.side:
             self._emitter.aside(tag, told, timestamp)
         else:
-            self._late_dropped += 1
+            self._drop_late(tag, timestamp, 1)
+
+    def _drop_late(self, tag: str, timestamp: int | None, count: int) -> None:
+        """So many elements that came too late, of which this is the timestamp, go nowhere."""
+        if not self._late_dropped:
+            warn_of_late(self.context.name, tag, timestamp)
+        self._late_dropped += count
 
     def _late_output(self, value: Any) -> tuple[str, Any]:
         """Which side output a late element goes to if that is read, and as what."""

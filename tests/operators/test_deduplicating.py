@@ -123,7 +123,7 @@ def test_snapshot_divides_by_key_and_unites(ttl: float | None) -> None:
 async def test_without_a_name_it_is_refused_where_there_are_checkpoints() -> None:
     made = Pipeline("firsts")
     deduplicated(made.submissions(name="in"), own, name=None).to([], name="out")
-    with pytest.raises(PipelineError, match="have none of their own: 'deduplicate'"):
+    with pytest.raises(PipelineError, match="these steps have no name of their own: 'deduplicate'"):
         async with made.start(checkpoints=Checkpoints(store=MemoryStore())):
             pass
 
