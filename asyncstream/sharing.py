@@ -56,9 +56,10 @@ async def hold(function: Shared) -> None:
         PipelineError: if a job in another event loop holds it.
     """
     loop = asyncio.get_running_loop()
-    held = _held.get(id(function))
-    if held is None or held.loop.is_closed():  # of a loop that ended with the job in it
-        held = _held[id(function)] = _Hold(function, loop)
+    mine = _Hold(function, loop)
+    held = _held.setdefault(id(function), mine)  # in one step: a job in another thread may begin
+    if held.loop.is_closed():  # of a loop that ended with the job in it
+        held = _held[id(function)] = mine
     elif held.loop is not loop:
         raise PipelineError(
             f"one {type(function).__name__} is in use in two event loops at once; make one for each"

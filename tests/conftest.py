@@ -36,7 +36,9 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("runtime", "crash/test_inbox_kill.py"), ("slow",)),
     **dict.fromkeys(("servers", "simulation", "telemetry"), ("once",)),
     **dict.fromkeys(("simulation/test_journal.py", "simulation/test_leases.py"), ("slow", "once")),
-    **dict.fromkeys(("test_cli.py", "test_package.py", "test_readme.py"), ("slow", "once")),
+    **dict.fromkeys(
+        ("test_cli.py", "test_package.py", "test_pythons.py", "test_readme.py"), ("slow", "once")
+    ),
     **dict.fromkeys(("test_architecture.py", "test_docstrings.py"), ("once",)),
 }
 """

@@ -23,13 +23,15 @@ def take(operator: Operator, function: object) -> None:
     Have `function` serve `operator` alone, until that gives it back; raises `PipelineError` if it serves
     another one.
     """
-    user = _users.get(id(function))
-    if user is not None and user() not in (operator, None):
+    mine = ref(operator)
+    user = _users.setdefault(id(function), mine)()  # in one step: a job in another thread may begin
+    if user is None:
+        _users[id(function)] = mine
+    elif user is not operator:
         raise PipelineError(
             f"step {operator.context.name!r}: its {type(function).__name__} serves another job that runs, "
             "and would work on the state of both; make one for each"
         )
-    _users[id(function)] = ref(operator)
 
 
 def give_back(operator: Operator, function: object) -> bool:

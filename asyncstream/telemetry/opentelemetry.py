@@ -199,9 +199,9 @@ _observed: WeakKeyDictionary[Any, _Observed] = WeakKeyDictionary()
 
 
 def _observe(job: Job, provider: MeterProvider) -> None:
-    observed = _observed.get(provider)
-    if observed is None:
-        observed = _observed[provider] = _Observed()
+    made = _Observed()
+    observed = _observed.setdefault(provider, made)  # in one step: jobs may begin in several threads
+    if observed is made:
         _create(provider.get_meter(SCOPE), observed)
     observed.jobs.add(job)
 

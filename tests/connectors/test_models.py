@@ -196,7 +196,7 @@ class Wide:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"many": [[1]], "much": 1.0}, "field many: no set: unhashable type: 'list'"),
+        ({"many": [[1]], "much": 1.0}, "field many: no set: "),
         ({"many": [1], "much": 10**400}, "field much: expected float, got 1000"),
     ],
 )

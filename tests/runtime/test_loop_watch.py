@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -178,6 +180,39 @@ def test_loop_that_only_looks_in_the_midst_of_its_work_is_asked(monkeypatch: pyt
     found = asyncio.run(main())
     assert found
     assert not any(found)
+
+
+def test_frames_of_another_thread_are_not_read_without_a_global_lock(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)  # as of a free-threaded build
+    monkeypatch.setattr(sys, "_current_frames", lambda: pytest.fail("another thread runs on meanwhile"))
+    knocks: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    knock = LoopWatch.knock
+
+    def noted(watch: LoopWatch) -> None:
+        knock(watch)
+        knocks.put(True)
+
+    monkeypatch.setattr(LoopWatch, "knock", noted)
+
+    def hold(value: int) -> int:
+        for _ in range(4):  # one is under way, one asks, and two look
+            knocks.get(timeout=60)
+        time.sleep(BLOCKED)
+        return value
+
+    async def main() -> Distribution:
+        pipeline = Pipeline()
+        pipeline.source([1]).map(hold).async_map(asyncio.sleep).discard()
+        async with pipeline.start() as job:
+            await job.wait()
+            (metric,) = [one for one in job.measure() if one.name == "asyncstream.loop.pause"]
+            assert isinstance(metric.points[0].value, Distribution)
+            return metric.points[0].value
+
+    assert asyncio.run(main()).count >= 1
+    assert caplog.records == []
 
 
 def test_thread_ends_with_the_last_job() -> None:

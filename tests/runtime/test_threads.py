@@ -10,11 +10,26 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
 
-from asyncstream import Checkpoints, JobStopped, MemoryStore, Pipeline, PipelineError, UserFunctionError
+from asyncstream import (
+    AsyncFunction,
+    Checkpoints,
+    JobStopped,
+    KeyedContext,
+    KeyedProcessFunction,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Stream,
+    UserFunctionError,
+    sharing,
+)
+from asyncstream.operators import exclusive
+from asyncstream.operators.process import Emitter
 from asyncstream.runtime.aio import from_thread
 from asyncstream.runtime.aio.from_thread import FromThread
 from tests.runtime.parts import boom, sleeping
@@ -372,3 +387,63 @@ def test_what_the_loop_did_not_come_to_before_its_end_is_told_so(monkeypatch: py
     with pytest.raises(JobStopped, match="the job has ended"):
         FromThread(job, lambda: loop).wait()
     gc.collect()  # a coroutine that was not awaited would be told of
+
+
+class Session(AsyncFunction[int, int]):
+    async def invoke(self, value: int) -> int:
+        return value
+
+
+class Passing(KeyedProcessFunction[int, int]):
+    def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+        out(value)
+
+
+def called(numbers: Stream[int], function: Any) -> Stream[Any]:
+    return numbers.async_map(function)
+
+
+def processed(numbers: Stream[int], function: Any) -> Stream[Any]:
+    return numbers.key_by(lambda number: number).process(function)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "module", "made"),
+    [(called, Session, sharing, "_Hold"), (processed, Passing, exclusive, "ref")],
+)
+def test_of_two_jobs_that_begin_at_once_in_two_threads_one_has_the_function(
+    use: Callable[..., Stream[Any]],
+    kind: type,
+    module: ModuleType,
+    made: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    function, make, looks = kind(), getattr(module, made), [1, 2]
+    looked, done = threading.Barrier(2), threading.Barrier(2)
+
+    def make_it(*given: Any) -> Any:
+        """What is to be noted of who uses it: both have looked then, and neither has noted it."""
+        if looks:
+            looks.pop()
+            looked.wait(60)
+        return make(*given)
+
+    async def run() -> None:
+        pipeline = Pipeline()
+        use(pipeline.submissions(), function).discard()
+        async with pipeline.start():
+            await asyncio.to_thread(done.wait, 60)
+
+    def begin(_: int) -> str:
+        try:
+            asyncio.run(run())
+        except PipelineError as error:
+            done.wait(60)
+            return str(error)
+        return "ran"
+
+    monkeypatch.setattr(module, made, make_it)
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = sorted(pool.map(begin, range(2)))
+    assert outcomes.count("ran") == 1
+    assert any("make one for each" in outcome for outcome in outcomes)

@@ -150,4 +150,5 @@ def test_an_object_that_holds_itself_is_described_to_a_depth() -> None:
 
 
 def test_quantiles_are_told_apart() -> None:
+    pytest.importorskip("datasketches")
     assert described(Quantile(0.5)) != described(Quantile(0.5, k=100))

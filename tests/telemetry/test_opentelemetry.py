@@ -23,7 +23,7 @@ from asyncstream import Checkpoints, Count, DirectoryStore, Job, Pipeline
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.operators.journey import Journey
-from asyncstream.telemetry import instrument
+from asyncstream.telemetry import instrument, opentelemetry
 from tests.runtime.parts import Boom, boom, run
 
 request: ContextVar[str] = ContextVar("request", default="none")
@@ -350,6 +350,33 @@ def test_metrics_are_read_by_a_meter_provider() -> None:
     assert values("asyncstream.call.duration.bucket", pipeline="one", outcome="success", le="+Inf") == [10]
     assert values("asyncstream.call.duration.bucket", pipeline="one", outcome="success", le="0.005") == [0]
     assert ("asyncstream.call.duration.sum", "s") in {(name, unit) for name, unit, _, _ in points}
+
+
+def test_job_of_another_thread_that_begins_meanwhile_is_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Job] = []
+
+    def instrumented(name: str) -> None:
+        pipeline = Pipeline(name)
+        pipeline.source(range(10), name="orders").discard()
+        jobs.append(instrument(pipeline.start(), meter_provider=reading.provider))
+
+    class Slow(opentelemetry._Observed):
+        def __init__(self) -> None:
+            super().__init__()
+            monkeypatch.undo()
+            instrumented("two")
+
+    async def main() -> None:
+        for job in jobs:
+            async with job:
+                await job.wait()
+
+    reading = Reading()
+    monkeypatch.setattr(opentelemetry, "_Observed", Slow)
+    instrumented("one")
+    run(main())
+    shown = [labels for metric, _, labels, _ in reading.points() if metric == "asyncstream.elements.read"]
+    assert {labels["asyncstream.pipeline"] for labels in shown} == {"one", "two"}
 
 
 def test_metrics_of_a_job_that_is_gone_are_not_shown() -> None:

@@ -12,7 +12,8 @@ place in it.
 
 Nothing is measured in the loop itself, so elements pay nothing. Loops on virtual time are not watched: their
 clock stands still meanwhile. What keeps Python's own lock all the time keeps this thread waiting, too; that
-is counted, but no step is named.
+is counted, but no step is named. Nor is one where there is no such lock, in a free-threaded Python: reading
+variables of a frame that another thread runs may crash it. There every loop is asked, also one that waits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import sysconfig
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -111,7 +112,7 @@ class LoopWatch:
         """Ask for an answer, or look at what keeps the loop from giving one."""
         knocked, now = self._knocked, monotonic()
         if knocked is None:
-            frame = sys._current_frames().get(self._thread)
+            frame = self._innermost()
             if frame is not None and self._waits(frame):
                 self._rests += 1
                 return
@@ -121,9 +122,13 @@ class LoopWatch:
             except RuntimeError:  # it is closed
                 self.end()
         elif now - knocked >= TICK / 2:
-            frame = sys._current_frames().get(self._thread)
+            frame = self._innermost()
             if frame is not None:
                 self._seen[_Place(self._step_in(frame), _where(frame))] += 1
+
+    def _innermost(self) -> FrameType | None:
+        """The frame in which the loop's thread is; None if it has ended, or may run on while that is read."""
+        return sys._current_frames().get(self._thread) if _has_lock() else None
 
     def _waits(self, innermost: FrameType) -> bool:
         """Whether the loop has nothing to do; only asyncio's own shows it."""
@@ -169,6 +174,12 @@ class LoopWatch:
             where,
             extra={"pipeline": self._pipeline, "step": step, "seconds": seconds, "where": where},
         )
+
+
+def _has_lock() -> bool:
+    """Whether one thread at a time runs Python code; in a free-threaded build an import can change it."""
+    asks: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)  # from 3.13 on
+    return asks is None or asks()
 
 
 def _where(innermost: FrameType) -> str:
