@@ -12,14 +12,8 @@ Report a sensor that has said nothing for a minute: each reading sets an alarm, 
 # asyncstream = { path = "..", editable = true }
 # ///
 
-from asyncstream import (
-    AscendingTimestamps,
-    Emitter,
-    KeyedContext,
-    KeyedProcessFunction,
-    Pipeline,
-    ValueDescriptor,
-)
+from asyncstream import AscendingTimestamps, Emitter, KeyedContext, KeyedProcessFunction, Pipeline
+from asyncstream.state import ValueDescriptor
 
 READINGS = [(0, "door"), (20, "roof"), (50, "door"), (90, "door"), (130, "roof"), (140, "door")]
 PATIENCE_S = 60

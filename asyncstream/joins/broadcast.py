@@ -9,18 +9,24 @@ needs the rules before the first element keeps elements in keyed state until the
 Broadcast state is a cell, not a table: it is kept whole with every checkpoint, and all parts of an operator
 that is divided by key have all of it. So it stays in memory, and should stay small: it grows until
 `process_broadcast` removes what is done.
+
+Where keys are divided among operators, each of them processes every broadcast element, so that all have the
+same broadcast state. One of them speaks: what is emitted for the element, and that it has failed, comes from
+that one. The others overhear it, and emit what `apply_to_keyed_state` makes of their own keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from asyncstream.errors import PipelineError
+from asyncstream.elements import Timestamps
+from asyncstream.errors import PipelineError, UserFunctionError, safe_repr
 from asyncstream.joins.co_process import FunctionInput
+from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import OnError
-from asyncstream.operators.ports import MultiInput
+from asyncstream.operators.ports import MultiInput, Receive
 from asyncstream.operators.process import Emitter, KeyedContext, KeyedFunction, KeyedFunctionOperator
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
@@ -148,9 +154,12 @@ class BroadcastContext(KeyedContext):
     While a broadcast element is processed there is no key, and keyed state and timers are refused.
     """
 
-    __slots__ = ("_maps",)
+    __slots__ = ("_maps", "_step", "_unsaid")
 
     _maps: _Maps
+    _step: str
+    _unsaid: tuple[int, int] | None
+    """What has been emitted since is for another operator to say; None: for this one."""
 
     def broadcast_state(self, descriptor: MapDescriptor[K, V]) -> BroadcastState[K, V]:
         """The handle for a map of the broadcast state. Fetch it once, in `open`."""
@@ -165,19 +174,30 @@ class BroadcastContext(KeyedContext):
         Call `fn(key, state)` for each key that has something in the state of this descriptor, in no order.
 
         Args:
-            fn: may read, change and clear the state, which is that of `key` during the call.
+            fn: may read, change and clear the state, which is that of `key` during the call. An error that it
+                raises always fails the job, as one of `on_timer` does: other keys have been visited.
 
         Raises:
             PipelineError: if no broadcast element is being processed.
+            UserFunctionError: if `fn` raised.
         """
         self._maps.check_writable()
         state = self._state.state(descriptor)
+        unsaid, self._unsaid = self._unsaid, None
+        if unsaid is not None:
+            self._out.take_back(unsaid)
+        key = None
         try:
             for key in self._state.keys_of(descriptor):
                 self._state.key = key
                 fn(key, state)
+        except Exception as error:
+            when = f"in apply_to_keyed_state on key {safe_repr(key)}"
+            raise UserFunctionError(self._step, None, error, when=when) from error
         finally:
             self._state.key = self.key
+            if unsaid is not None:
+                self._unsaid = self._out.mark()
 
 
 class KeyedBroadcastProcessFunction(KeyedFunction, Generic[T, Rule, Out]):
@@ -196,11 +216,25 @@ class KeyedBroadcastProcessFunction(KeyedFunction, Generic[T, Rule, Out]):
         raise TypeError(f"{type(self).__name__} does not override process_element")
 
     def process_broadcast(self, value: Rule, ctx: BroadcastContext, out: Emitter[Out], /) -> None:
-        """Handle an element for all keys, and write the broadcast state."""
+        """
+        Handle an element for all keys, and write the broadcast state.
+
+        On Spark every key group does so for itself, so it must do the same in each: broadcast state, and what
+        is emitted but for the calls of `apply_to_keyed_state`, must hang neither on what those have found nor
+        on chance or a clock.
+        """
         raise TypeError(f"{type(self).__name__} does not override process_broadcast")
 
     def on_timer(self, timestamp: int, ctx: BroadcastContext, out: Emitter[Out], /) -> None:
         """Handle a timer of `ctx.key`; see `KeyedFunction`."""
+
+
+class _Overhearing(Operator):
+    """Takes elements by the side of an input, which has all else."""
+
+    def __init__(self, receive: Receive) -> None:
+        super().__init__()
+        self.process_batch = receive  # type: ignore[method-assign]
 
 
 class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
@@ -220,21 +254,43 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
         KeyedFunctionOperator.__init__(self, function, on_error)
         self._maps = _Maps()
         self.tables.declare_cell(BROADCAST, Cell(self._maps.take, self._maps.give))
+        self._process_broadcast = function.process_broadcast
         elements = FunctionInput(self, key_by, function.process_element)
-        broadcast = FunctionInput(self, _no_key, function.process_broadcast)
+        self.have_ports(elements, self._for_all_keys(self._process_broadcast), holds_back=True)
 
-        def process_broadcast(values: Any, timestamps: Any) -> None:
+    def _for_all_keys(self, process: Callable[..., object]) -> Receive:
+        """What has broadcast elements processed by this function, which may write broadcast state."""
+        broadcast = FunctionInput(self, _no_key, process)
+
+        def receive(values: Sequence[Any], timestamps: Timestamps) -> None:
             self._maps.writable = True
             try:
                 broadcast(values, timestamps)
             finally:
                 self._maps.writable = False
 
-        self.have_ports(elements, process_broadcast, holds_back=True)
+        return receive
+
+    def overhearing(self, number: int) -> Operator:
+        self._emitter.whole = True  # what is not for this one to say is taken back
+        return _Overhearing(self._for_all_keys(self._overhear))
+
+    def _overhear(self, value: Any, ctx: BroadcastContext, out: Emitter[Any]) -> object:
+        """Process a broadcast element for which another operator speaks."""
+        ctx._unsaid = before = out.mark()
+        try:
+            result = self._process_broadcast(value, ctx, out)
+        except Exception as error:
+            if not self._failures.bears(error):
+                raise
+            result, ctx._unsaid = None, before
+        out.take_back(ctx._unsaid)
+        ctx._unsaid = None
+        return result
 
     def _new_context(self) -> BroadcastContext:
         ctx = BroadcastContext(self._emitter, self._state, self._timers, self.context.clock)
-        ctx._maps = self._maps
+        ctx._maps, ctx._step, ctx._unsaid = self._maps, self.context.name, None
         return ctx
 
 
@@ -253,6 +309,8 @@ class BroadcastSpec(KeyedFunctionSpec):
     key_by: KeyBy
 
     operator = KeyedBroadcastOperator
+    overhears = True
+    table_port = 1
 
     def build(self) -> KeyedBroadcastOperator:
         return KeyedBroadcastOperator(self.key_by, self.function, self.on_error)

@@ -137,6 +137,15 @@ class Operator:
         """What takes the elements of input `number`, counted from 0; of a single one, the operator itself."""
         return self
 
+    def overhearing(self, number: int) -> Operator:
+        """
+        What takes the elements of input `number` for which another operator speaks that the step has.
+
+        They change what this one knows as they would by the input itself. Of what comes of them only that
+        leaves it which belongs to a key. Control elements come by the input.
+        """
+        return self.port(number)
+
     def process(self, value: Any, timestamp: int | None) -> None:
         """Accept one element; `timestamp` in milliseconds since the epoch, or None."""
         self.process_batch([value], None if timestamp is None else [timestamp])

@@ -81,12 +81,12 @@ class Emitter(Generic[Out]):
         timestamp: what the next results carry, milliseconds since the epoch, or None.
     """
 
-    __slots__ = ("_aside", "_operator", "_timestamps", "_values", "_whole", "timestamp")
+    __slots__ = ("_aside", "_operator", "_timestamps", "_values", "timestamp", "whole")
 
     def __init__(self, operator: Operator, *, whole: bool = False) -> None:
         self.timestamp: int | None = None
         self._operator = operator
-        self._whole = whole
+        self.whole = whole
         self._values: list[Out] = []
         self._timestamps: list[int | None] = []
         self._aside: list[tuple[int, str, Any, int | None]] = []
@@ -100,7 +100,7 @@ class Emitter(Generic[Out]):
         """Emit several results that carry the same timestamp."""
         self._values += values
         self._timestamps += [timestamp] * len(values)
-        if not self._whole:
+        if not self.whole:
             self.relieve()
 
     def aside(self, tag: str, value: Any, timestamp: int | None) -> None:

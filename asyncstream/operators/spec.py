@@ -129,6 +129,14 @@ class Spec:
         return None
 
     @property
+    def overhears(self) -> bool:
+        """
+        Operators that divide the keys among them may each have all that comes by an input without a key: one
+        speaks for it, the others overhear it (`Operator.overhearing`).
+        """
+        return False
+
+    @property
     def required(self) -> tuple[str, ...]:
         """Tags of outputs that must be read, for elements would vanish otherwise."""
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from asyncstream import BroadcastContext, KeyedBroadcastProcessFunction, Pipeline, PipelineError
 from asyncstream.errors import UserFunctionError
 from asyncstream.joins.broadcast import KeyedBroadcastOperator
+from asyncstream.operators.failures import OnError
 from asyncstream.operators.process import Emitter
 from asyncstream.state import MapDescriptor, ValueDescriptor
 from tests.operators.recorder import Recorder, record
@@ -120,6 +122,57 @@ def test_broadcast_element_has_no_key(value: str) -> None:
     operator.port(0).process(("a", 3), None)
     with pytest.raises(UserFunctionError, match="a broadcast element has no key"):
         operator.port(1).process(value, None)
+
+
+class Loud(Above):
+    """Emits for a broadcast element before, for and behind the keys that it visits; may fail then."""
+
+    def process_broadcast(self, value: Any, ctx: BroadcastContext, out: Emitter[str]) -> None:
+        def fail(key: str, total: object) -> None:
+            out(f"{key} at first")
+            raise ValueError
+
+        out("before")
+        if value[0] == "caught":
+            with suppress(UserFunctionError):
+                ctx.apply_to_keyed_state(TOTAL, fail)
+        out("between")
+        ctx.apply_to_keyed_state(TOTAL, lambda key, total: out(f"{key} {total.get()}"))
+        out.extend(["after"] * 300, 5)
+        ctx.side("all", value)
+        self.rules.put(*value)
+        if value[0] == "fails":
+            raise ValueError
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_operator_that_overhears_leaves_to_another_what_is_of_no_key(on_error: OnError) -> None:
+    operator = KeyedBroadcastOperator(key_of, Loud(), on_error)
+    overheard, operator.side["all"] = operator.overhearing(1), Recorder()
+    recorder = record(operator)
+    operator.port(0).process_batch([("a", 2), ("b", 3)], None)
+    overheard.process(("low", 1), None)
+    assert recorder.values() == ["a 2", "b 3"]
+    overheard.process(("caught", 0), None)
+    assert recorder.values()[2:] == ["a at first", "a 2", "b 3"]
+    operator.port(1).process(("limit", 9), None)
+    assert len(recorder.values()[5:]) == 2 + 2 + 300
+    operator.port(0).process(("a", 2), None)
+    assert recorder.values()[309:] == ["a low", "a caught"]
+
+
+def test_failure_is_counted_by_the_operator_that_speaks() -> None:
+    operator = KeyedBroadcastOperator(key_of, Loud(), "skip")
+    overheard, operator.side["all"] = operator.overhearing(1), Recorder()
+    recorder = record(operator)
+    operator.port(0).process(("a", 2), None)
+    overheard.process(("fails", 1), None)
+    assert operator.metrics()["failed"] == 0
+    operator.port(1).process(("fails", 1), None)
+    assert operator.metrics()["failed"] == 1
+    assert recorder.values() == [], "of an element that fails nothing is emitted, by neither"
+    operator.port(0).process(("a", 2), None)
+    assert recorder.values() == ["a fails"], "what it had written stays, in both"
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -190,7 +190,7 @@ async def test_one_of_several_submissions_is_named() -> None:
         for wrong in (None, "middle"):
             with pytest.raises(PipelineError, match=r"to: expected the name of a .*: 'left', 'right', got"):
                 await job.submit(3, to=wrong)
-        with pytest.raises(PipelineError, match=r"the pipeline has no stream\.results\(\)"):
+        with pytest.raises(PipelineError, match=r"there is no stream\.results\(\) in the pipeline"):
             job.results()
     assert (left, right) == ([1], [2])
 

@@ -72,6 +72,14 @@ def write_batches(folder: Path, batches: Sequence[Sequence[Mapping[str, Any]]]) 
         os.utime(path, (1_000_000 + number, 1_000_000 + number))
 
 
+def write_more(folder: Path, batches: list[Any], first: int) -> None:
+    """Further files in the folder of a stream, behind the first ones."""
+    write_batches(folder.parent / f"from {first}", batches)
+    for number, path in enumerate(sorted((folder.parent / f"from {first}").iterdir()), start=first):
+        moved = path.rename(folder / f"{number:05}.json")
+        os.utime(moved, (1_000_000 + number, 1_000_000 + number))
+
+
 def run_stream(plan: SparkPlan, checkpoint: Path) -> dict[str, list[str]]:
     """Run a stream over all there is; its outputs have a single column."""
     found: dict[str, list[str]] = {name: [] for name in plan}

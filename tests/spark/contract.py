@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from asyncstream import (
     PunctuatedWatermarks,
     Stream,
 )
+from asyncstream.checkpoint import Checkpoints
 from asyncstream.state import ListDescriptor, ListState
 from asyncstream.testing.loop import run_virtual
 from asyncstream.windowing import (
@@ -230,3 +231,35 @@ def on_stand_in(batches: list[list[dict[str, Any]]], define: Definition, **optio
     """What comes out, in its order."""
     source: Any = StandIn(1, **options).stream([[rows] for rows in batches], event_columns())
     return run_stream(on_spark(source.sparkSession, source, define, key_groups=3), Path())["lines"]
+
+
+def run_embedded(elements: Sequence[Any], define: Definition, settings: Checkpoints, name: str) -> list[str]:
+    """Run over elements some of which carry watermarks, and stop where the pipeline stands then."""
+
+    async def source() -> AsyncIterator[Any]:
+        for element in elements:
+            yield element
+        await asyncio.Event().wait()
+
+    pipeline = Pipeline("spark")
+    strategy = PunctuatedWatermarks(lambda row, ts: row.get("watermark"))
+    marked = pipeline.source(source(), name="rows").event_time(
+        lambda row: row.get("ts", 0), strategy, name=name
+    )
+    found: list[str] = []
+    told(define(marked.filter(lambda row: "watermark" not in row))).to(found, name="lines")
+
+    async def main() -> None:
+        async with pipeline.start(checkpoints=settings) as job:
+            await asyncio.sleep(3600)
+            await job.stop()
+
+    run_virtual(main())
+    return found
+
+
+def halves(batches: list[list[dict[str, Any]]], at: int) -> tuple[list[Any], list[Any]]:
+    """The elements before the rows of micro-batch `at`, and from the watermark before them on."""
+    elements = list(with_watermarks(batches))
+    marks = [place for place, element in enumerate(elements) if "watermark" in element]
+    return elements[: marks[at - 1] + 1], elements[marks[at - 1] :]

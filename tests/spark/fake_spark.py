@@ -9,6 +9,7 @@ Arrow batches, which tasks and micro-batches are run again. Otherwise it keeps S
 * a micro-batch sees the largest event time of the micro-batches before it as its watermark, 0 at first, that
   of the slowest input with a watermark; and a stream ends with a micro-batch without data if the watermark
   would still move;
+* a shuffle brings a row to the partition that Spark's hash of its group says;
 * state belongs to a partition and a group; a task that is given up leaves it as it was;
 * a group's rows come before timers; a timer fires when its time <= the watermark, and is gone after it.
 
@@ -32,6 +33,7 @@ from unittest.mock import patch
 from asyncstream.runtime.spark.plan import ROCKSDB
 from asyncstream.runtime.spark.wire import envelope
 from asyncstream.runtime.spark.wire.columns import FEW
+from asyncstream.runtime.spark.wire.keys import group_of
 from asyncstream.runtime.spark.worker import loop, outputs, tasks
 from asyncstream.testing.loop import VirtualTimeLoop
 
@@ -435,7 +437,7 @@ class MicroBatch:
             return [[] for _ in range(count)]
         places: list[list[int]] = [[] for _ in range(count)]
         for row, value in enumerate(rows[column].to_pylist()):
-            places[value * 2_654_435_761 % 2**32 * count >> 32].append(row)
+            places[group_of(value) % count].append(row)
         for place in places:
             self._spark.random.shuffle(place)
         return [rows.take(pa.array(place, pa.int64())).to_batches() for place in places]

@@ -1,4 +1,4 @@
-"""Joins on Spark and its stand-in: those by key run as they are; what every task would need is refused."""
+"""Joins on Spark and its stand-in: those by key run as they are."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import pytest
 
 from asyncstream import (
     BoundedOutOfOrderness,
-    BroadcastContext,
-    KeyedBroadcastProcessFunction,
     KeyedStream,
     Pipeline,
-    PipelineError,
     Stream,
     TumblingWindows,
 )
@@ -127,25 +124,6 @@ def test_sources_with_delays_of_their_own_are_joined_on_spark(spark: SparkSessio
     )
     found = run_stream(plan, tmp_path / "checkpoint")["paid"]
     assert sorted(found) == sorted(map(repr, expected)) != []
-
-
-class Ruled(KeyedBroadcastProcessFunction[Any, Any, Any]):
-    def process_element(self, value: Any, ctx: BroadcastContext, out: Any) -> None:
-        out(value)
-
-    def process_broadcast(self, value: Any, ctx: BroadcastContext, out: Any) -> None:
-        pass
-
-
-def test_broadcast_is_refused_in_words() -> None:
-    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
-        rules = timed.filter(lambda row: row["v"] == 0, name="rules")
-        ruled = timed.key_by(key_of).connect(rules.broadcast()).process(Ruled(), name="ruled")
-        return {"found": ruled, "rules": rules}
-
-    source: Any = StandIn(1).bounded(BATCHES, event_columns())
-    with pytest.raises(PipelineError, match="step 'ruled' brings keys together and reads 'rules' without"):
-        on_spark(source.sparkSession, source, define)
 
 
 def test_function_of_two_inputs_finds_in_a_later_micro_batch_what_came_by_the_other() -> None:

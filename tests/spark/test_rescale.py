@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from asyncstream.runtime.spark import SparkPlan
 from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.windowing import Count, Max, TumblingWindows
 from tests.spark import contract
-from tests.spark.cluster import columns, event_columns, frame, run_stream, stream, write_batches
+from tests.spark.cluster import columns, event_columns, frame, run_stream, stream, write_batches, write_more
 from tests.spark.contract import Definition, batches_of, embedded, on_spark
 
 if TYPE_CHECKING:
@@ -83,14 +82,6 @@ def test_what_cannot_be_divided_is_refused(spark: SparkSession, tmp_path: Path) 
         windows(spark, frame(spark, micro_batch(0))).rescale(str(tmp_path), 2)
 
 
-def more(folder: Path, batches: list[Any], first: int) -> None:
-    """Further files in the folder of a stream, behind the first ones."""
-    write_batches(folder.parent / f"from {first}", batches)
-    for number, path in enumerate(sorted((folder.parent / f"from {first}").iterdir()), start=first):
-        moved = path.rename(folder / f"{number:05}.json")
-        os.utime(moved, (1_000_000 + number, 1_000_000 + number))
-
-
 def test_another_plan_is_refused_whatever_keys_come(spark: SparkSession, tmp_path: Path) -> None:
     """Also if these are in groups that the checkpoint has nothing of yet, at the second keyed step, too."""
 
@@ -107,12 +98,12 @@ def test_another_plan_is_refused_whatever_keys_come(spark: SparkSession, tmp_pat
 
     rows = stream(spark, tmp_path / "in", [[{"key": "a", "ts": 0, "v": 0}]])
     assert run(Count()) == ["0 1"]
-    more(tmp_path / "in", [[{"key": "a", "ts": 0, "v": 1}]], first=1)
+    write_more(tmp_path / "in", [[{"key": "a", "ts": 0, "v": 1}]], first=1)
     assert KeyGroups(64).of("a") >= 4
     with pytest.raises(StreamingQueryException, match=r"has 4 key groups, and the plan 64: .*key_groups=4"):
         run(Count(), key_groups=64)
     assert run(Count()) == [], "it is there already"
-    more(tmp_path / "in", [[{"key": "b", "ts": 0, "v": 2}]], first=2)
+    write_more(tmp_path / "in", [[{"key": "b", "ts": 0, "v": 2}]], first=2)
     assert KeyGroups(4).of(2) != KeyGroups(4).of(0)
     with pytest.raises(StreamingQueryException, match="step 'second' has changed"):
         run(Max("v"))
@@ -130,7 +121,7 @@ def test_stream_goes_on_with_other_key_groups(
     wider = on_spark(spark, rows, define, key_groups=8)
     with another_number(spark, "spark.sql.shuffle.partitions", "4"):
         wider.regroup(str(tmp_path / "first"), str(tmp_path / "second"))
-    more(folder, batches[2:4], first=2)
+    write_more(folder, batches[2:4], first=2)
     # a micro-batch without rows, in which timers would fire, is left to the next query
     with another_number(spark, "spark.sql.streaming.noDataMicroBatches.enabled", "false"):
         found += run_stream(wider, tmp_path / "second")["lines"]
@@ -138,7 +129,7 @@ def test_stream_goes_on_with_other_key_groups(
 
     narrower = on_spark(spark, rows, define, key_groups=2)
     narrower.regroup(str(tmp_path / "second"), str(tmp_path / "third"))
-    more(folder, batches[4:], first=4)
+    write_more(folder, batches[4:], first=4)
     found += run_stream(narrower, tmp_path / "third")["lines"]
     assert sorted(found) == embedded(batches, define)
 
@@ -187,7 +178,7 @@ def test_timers_that_are_due_wait_for_the_new_query(spark: SparkSession, tmp_pat
     rows = stream(spark, tmp_path / "in", [micro_batch(0)])
     assert one_micro_batch(later(3), "first") == []
     later(5).regroup(str(tmp_path / "first"), str(tmp_path / "second"))
-    more(
+    write_more(
         tmp_path / "in", [[{"key": "one more", "ts": 0, "v": 0}]], first=1
     )  # else Spark makes no micro-batch
     assert sorted(one_micro_batch(later(5), "second")) == sorted(KEYS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from asyncstream import (
     NoWatermarks,
     Pipeline,
     PipelineError,
-    PunctuatedWatermarks,
     Stream,
 )
 from asyncstream.checkpoint import Checkpoints, DirectoryStore, MemoryStore
@@ -36,11 +35,12 @@ from tests.spark.contract import (
     batches_of,
     embedded,
     functions,
+    halves,
     key_of,
     on_spark,
+    run_embedded,
     told,
     windows,
-    with_watermarks,
 )
 
 if TYPE_CHECKING:
@@ -79,38 +79,6 @@ def calls(timed: Stream[Any], held: Callable[[Any], bool] = never) -> dict[str, 
         "by_key": by_key,
         "counted": by_key.key_by(key_of).count_window(4).collect(name="fours"),
     }
-
-
-def run_embedded(elements: Sequence[Any], define: Definition, settings: Checkpoints, name: str) -> list[str]:
-    """Run over elements some of which carry watermarks, and stop where the pipeline stands then."""
-
-    async def source() -> AsyncIterator[Any]:
-        for element in elements:
-            yield element
-        await asyncio.Event().wait()
-
-    pipeline = Pipeline("spark")
-    strategy = PunctuatedWatermarks(lambda row, ts: row.get("watermark"))
-    marked = pipeline.source(source(), name="rows").event_time(
-        lambda row: row.get("ts", 0), strategy, name=name
-    )
-    found: list[str] = []
-    told(define(marked.filter(lambda row: "watermark" not in row))).to(found, name="lines")
-
-    async def main() -> None:
-        async with pipeline.start(checkpoints=settings) as job:
-            await asyncio.sleep(3600)
-            await job.stop()
-
-    run_virtual(main())
-    return found
-
-
-def halves(batches: list[list[dict[str, Any]]], at: int) -> tuple[list[Any], list[Any]]:
-    """The elements before the rows of micro-batch `at`, and from the watermark before them on."""
-    elements = list(with_watermarks(batches))
-    marks = [place for place, element in enumerate(elements) if "watermark" in element]
-    return elements[: marks[at - 1] + 1], elements[marks[at - 1] :]
 
 
 @pytest.mark.parametrize("define", [windows, functions])

@@ -302,7 +302,7 @@ def test_worker_finds_the_group_of_a_key_once_for_all_its_tasks(monkeypatch: pyt
 
 
 def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark() -> None:
-    exit_ = Exit(Route(0, Output("ask"), "out"), KeyGroups(4), True, 3, NOW)
+    exit_ = Exit(Route(0, Output("ask"), "out"), KeyGroups(4), True, (3,), NOW)
     given = [1, 2]
     exit_.process_batch(["a", "b"], given)
     exit_.process_batch(["c"], None)

@@ -103,7 +103,7 @@ def test_readme_says_how_many_cases_there_are_and_how_many_are_ours() -> None:
     by_model = len(scripted(lambda case: not holds_for_us(case)))
     flink = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FOLDER.glob("flink_*.jsonl"))
     assert f"has {flink:,} cases recorded from Flink" in readme
-    assert f"{all_of_storm} from Storm, {as_recorded} of them held as recorded, {by_model}" in readme
+    assert f"{all_of_storm} from Storm: {as_recorded} are held as recorded, {by_model} by a model" in readme
 
 
 def persisted(kind: str) -> list[Any]:

@@ -122,7 +122,7 @@ def not_asked_to(step: str) -> PipelineError:
 
 def _check_keys(step: OperatorStep) -> None:
     for one in step.inputs:
-        if one.key_by is None:
+        if one.key_by is None and not step.spec.overhears:
             raise PipelineError(
                 f"step {step.name!r} brings keys together and reads {str(one.output)!r} without a key, so "
                 "every task needs all of that; on Spark an element reaches one task: run this embedded, or "
@@ -220,6 +220,12 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
         yield f"{name}: a task that fails is run again by Spark, with all its calls"
         if spec.calls.is_opened:
             yield f"{name}: close() is not called when Spark ends a worker"
+    elif spec.overhears:
+        yield (
+            f"{name}: process_broadcast runs in every key group, where apply_to_keyed_state visits the keys "
+            "of that group; what else it emits is taken from one group, and must be the same in all, as what "
+            "it writes; of what comes together, what is for all keys comes first"
+        )
     elif streaming and spec.has_own_watermark:
         yield f"{name}: each key group follows a watermark of its own, from its own elements"
     elif spec.prolongs_event_time:

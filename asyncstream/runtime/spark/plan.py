@@ -91,7 +91,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if self._has_state:
             _check_session(spark, graph)
         key_groups, partitions = settings.resolved(shuffle_partitions(spark))
-        self._terms = self._common_terms(key_groups)
+        self._terms = self._common_terms(key_groups, partitions)
         start = settings.start_from
         self._frames = StageFrames(
             spark=spark,
@@ -111,7 +111,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             self._last = self._last.observe(settings.observe, *observed(self._terms.counts, routes))
         self._is_kept = False
 
-    def _common_terms(self, key_groups: int) -> Terms:
+    def _common_terms(self, key_groups: int, partitions: int) -> Terms:
         wanted = {output.route for output in self._outputs.values()}
         wanted |= {route.number for stage in self._stages for route in stage.entries}
         steps = [step for stage in self._stages for step in stage.steps]
@@ -128,6 +128,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             classes=classes_in(self._stages) if self._has_state else {},
             replays=replays(steps, streaming=self._streaming),
             held_bytes=self._settings.held_bytes,
+            copies=key_groups if self._streaming else min(key_groups, partitions),
         )
 
     def _direct_output(self) -> OutputTask | None:

@@ -14,14 +14,13 @@ In a bounded job state is in memory, and a keyed step takes the plain ones behin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep
+from asyncstream.operators.spec import KeyBy
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Step
 
-__all__ = ("Route", "Stage", "StageKind", "stages_of")
+__all__ = ("Reach", "Route", "Stage", "StageKind", "stages_of")
 
 
 class StageKind(Enum):
@@ -37,6 +36,19 @@ class StageKind(Enum):
     """After all elements of a key have been brought together."""
 
 
+class Reach(Enum):
+    """Which key groups an element gets to."""
+
+    ONE = 0
+    """That of its key, or any if it has none."""
+
+    FIRST = 1
+    """The first, which speaks for all keys."""
+
+    OTHERS = 2
+    """All but the first, which overhear it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Route:
     """
@@ -48,14 +60,16 @@ class Route:
         port: which of its inputs this is, counted from 0.
         key_by: what the reader needs to have brought together, or None.
         is_table: the reader looks things up in what comes by it: that comes first of what comes together.
+        reach: which key groups it leads to. What is for all keys has two routes.
     """
 
     number: int
     output: Output
     reader: str
     port: int = 0
-    key_by: Callable[[Any], Any] | None = None
+    key_by: KeyBy | None = None
     is_table: bool = False
+    reach: Reach = Reach.ONE
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +121,14 @@ def _routes(graph: Graph, level: dict[str, int]) -> list[Route]:
             from_source = isinstance(graph[source.step], SourceStep)
             if isinstance(step, SinkStep) or level[source.step] != level[step.name] or from_source:
                 is_table = isinstance(step, OperatorStep) and step.spec.table_port == port
-                routes.append(Route(len(routes), source, step.name, port, key_by, is_table))
+                for reach in _reaches(step, key_by):
+                    routes.append(Route(len(routes), source, step.name, port, key_by, is_table, reach))
     return routes
+
+
+def _reaches(step: Step, key_by: KeyBy | None) -> tuple[Reach, ...]:
+    is_for_all = isinstance(step, OperatorStep) and step.spec.overhears and key_by is None
+    return (Reach.FIRST, Reach.OTHERS) if is_for_all else (Reach.ONE,)
 
 
 def _begins_in(route: Route, inside: set[str], graph: Graph) -> bool:

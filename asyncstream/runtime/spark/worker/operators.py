@@ -23,7 +23,7 @@ from asyncstream.operators.spec import Lend, Spec
 from asyncstream.plan import Graph, Input, OperatorStep, Wiring
 from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.observe import ObservedCount
-from asyncstream.runtime.spark.stages import Route, Stage
+from asyncstream.runtime.spark.stages import Reach, Route, Stage
 from asyncstream.runtime.spark.wire.batches import Leaving
 from asyncstream.runtime.spark.wire.keys import KeyGroups, key_groups
 from asyncstream.runtime.spark.wire.values import Classes
@@ -60,6 +60,8 @@ class Terms:
         replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
         stands_still: no time goes by in this micro-batch, which only takes up what another query remembered.
         held_bytes: what a worker holds of state, decoded, if the user says.
+        copies: of an element for all keys, one for each of the first key groups: a task of a bounded job has
+            several groups, and one copy.
     """
 
     key_groups: int
@@ -74,6 +76,7 @@ class Terms:
     replays: bool = False
     stands_still: bool = False
     held_bytes: int | None = None
+    copies: int = 1
 
 
 class Exit(Operator):
@@ -83,9 +86,14 @@ class Exit(Operator):
     Attributes:
         watermark: the one that holds for what arrives now; `NOW`: this micro-batch's own.
         count: how many elements have been collected since the last time.
+
+    Args:
+        places: the groups that each element without a key goes to.
     """
 
-    def __init__(self, route: Route, groups: KeyGroups, wanted: bool, spread: int, watermark: int) -> None:
+    def __init__(
+        self, route: Route, groups: KeyGroups, wanted: bool, places: Sequence[int], watermark: int
+    ) -> None:
         super().__init__()
         self.route = route
         self.watermark = watermark
@@ -94,8 +102,8 @@ class Exit(Operator):
         self.on_end: Callable[[], None] = _nothing
         self._groups = groups
         self._wanted = wanted
-        self._spread = spread
-        self._held: dict[tuple[int, int], tuple[list[Any], list[int | None]]] = {}
+        self._places = places
+        self._held: dict[tuple[int, int | None], tuple[list[Any], list[int | None]]] = {}
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if not self._wanted:
@@ -103,7 +111,7 @@ class Exit(Operator):
         self.count += len(values)
         key_by, group_of, watermark = self.route.key_by, self._groups.of, self.watermark
         if key_by is None:
-            all_values, all_timestamps = self._held.setdefault((watermark, self._spread), ([], []))
+            all_values, all_timestamps = self._held.setdefault((watermark, None), ([], []))
             all_values.extend(values)
             all_timestamps.extend(repeat(None, len(values)) if timestamps is None else timestamps)
             return
@@ -135,7 +143,14 @@ class Exit(Operator):
     def take(self) -> list[Leaving]:
         """What has been collected since the last time."""
         held, self._held, self.count = self._held, {}, 0
-        return [Leaving(self.route, *place, *lists) for place, lists in held.items()]
+        return [
+            Leaving(self.route, watermark, place, *lists)
+            for (watermark, group), lists in held.items()
+            for place in self._places_of(group)
+        ]
+
+    def _places_of(self, group: int | None) -> Sequence[int]:
+        return self._places if group is None else (group,)
 
 
 class MarkingExit(Exit):
@@ -150,17 +165,19 @@ class MarkingExit(Exit):
         advancing_to: where event time is being advanced to, while it is; at its end, where it came before.
     """
 
-    def __init__(self, route: Route, groups: KeyGroups, wanted: bool, spread: int, watermark: int) -> None:
-        super().__init__(route, groups, wanted, spread, MIN_TIMESTAMP)
+    def __init__(
+        self, route: Route, groups: KeyGroups, wanted: bool, places: Sequence[int], watermark: int
+    ) -> None:
+        super().__init__(route, groups, wanted, places, MIN_TIMESTAMP)
         self.advancing_to: int | None = None
-        self._marked: dict[int, tuple[list[Any], list[int | None], list[int]]] = {}
+        self._marked: dict[int | None, tuple[list[Any], list[int | None], list[int]]] = {}
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if not self._wanted:
             return
         self.count += len(values)
-        key_by, group_of, group, until = self.route.key_by, self._groups.of, self._spread, self.advancing_to
-        value = None
+        key_by, group_of, until = self.route.key_by, self._groups.of, self.advancing_to
+        value, group = None, None
         try:
             for value, timestamp in pairs(values, timestamps):
                 if key_by is not None:
@@ -188,13 +205,21 @@ class MarkingExit(Exit):
 
     def take(self) -> list[Leaving]:
         marked, self._marked, self.count = self._marked, {}, 0
-        return [Leaving(self.route, lists[2][0], group, *lists) for group, lists in marked.items()]
+        return [
+            Leaving(self.route, lists[2][0], place, *lists)
+            for group, lists in marked.items()
+            for place in self._places_of(group)
+        ]
 
     def last(self, key_groups: int) -> Iterator[Leaving]:
         """Tells those who read this how far event time has come, also where there are no more elements."""
-        if self._wanted and self.route.key_by is not None and self.watermark > MIN_TIMESTAMP:
-            for group in range(key_groups):
-                yield Leaving(self.route, self.watermark, group, [], [], [])
+        if self.route.key_by is not None:
+            places: Sequence[int] = range(key_groups)
+        else:
+            places = () if self.route.reach is Reach.ONE else self._places
+        if self._wanted and self.watermark > MIN_TIMESTAMP:
+            for place in places:
+                yield Leaving(self.route, self.watermark, place, [], [], [])
 
 
 class _Follower(WatermarkStrategy, WatermarkGenerator):
@@ -238,7 +263,8 @@ class StageOperators:
         groups = key_groups(terms.key_groups)
         make_exit = MarkingExit if terms.replays else Exit
         self.exits = [
-            make_exit(route, groups, route.number in terms.wanted, spread, watermark) for route in stage.exits
+            make_exit(route, groups, route.number in terms.wanted, self._places(route, spread), watermark)
+            for route in stage.exits
         ]
         graph = Graph()
         for step in stage.steps:
@@ -250,9 +276,7 @@ class StageOperators:
                 graph.add(OperatorStep(name, "exit", (Input(exit_.route.output),), Spec()))
                 connected[name] = exit_
         self.graph, self.wiring = graph, Wiring(graph, connected)
-        self.heads: dict[int, Operator] = {
-            route.number: self.wiring.port_of(route.reader, route.port) for route in stage.entries
-        }
+        self.heads: dict[int, Operator] = {route.number: self._head(route) for route in stage.entries}
         # what a source gives to a later stage at once
         self.heads |= {e.route.number: e for e in self.exits if e.route.output.step not in self.operators}
         self._followed = {
@@ -260,6 +284,15 @@ class StageOperators:
             for number, head in self.heads.items()
             if not terms.replays or self._is_followed(stage, number)
         }
+
+    def _places(self, route: Route, spread: int) -> Sequence[int]:
+        by_reach = {Reach.ONE: (spread,), Reach.FIRST: (0,), Reach.OTHERS: range(1, self._terms.copies)}
+        return by_reach[route.reach]
+
+    def _head(self, route: Route) -> Operator:
+        if route.reach is Reach.OTHERS:
+            return self.operators[route.reader].overhearing(route.port)
+        return self.wiring.port_of(route.reader, route.port)
 
     def _made(self, step: OperatorStep, lend: Lend | None) -> Operator:
         spec = step.spec
