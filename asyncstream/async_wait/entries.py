@@ -3,7 +3,7 @@ The elements of a snapshot: a kind, then what belongs to it, as plain lists.
 
     ["call", value, timestamp]                  running or waiting: its call is to be made
     ["finished", value, timestamp, results]     its call has ended; it waits for its turn
-    ["emitted", result, timestamp]              a result on its way out
+    ["emitted", result, timestamp]              a result on its way out; read of earlier versions, and kept on
     [..., origin]                               each, where the step keeps track of where elements come from
     ["watermark", timestamp]  ["idle", bool]  ["end"]
     ["reached", timestamp]                      the last watermark that was emitted

@@ -31,8 +31,8 @@ class Journaled:
     Attributes:
         waits: results wait for the disk.
         known: the calls of an earlier life that have not been asked for.
-        ended: promises that have an outcome which is not written down; always the same list.
-        calls: those of elements of blocks that have ended and are not written down; likewise.
+        ended: promises that have an outcome which is not written down.
+        calls: those of elements of blocks that have ended and are not written down; always the same list.
         outcomes: of the promises that have one and may not be let go yet; none unless results wait.
         spared: how many calls were not made because they had been.
     """

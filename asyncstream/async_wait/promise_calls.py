@@ -104,7 +104,7 @@ class PromiseCalls:
                 unstamped.append(worker)
             pool.schedule_turn()
             try:
-                if is_plain and promise.timestamp.__class__ is not Known:
+                if is_plain and promise.timestamp.__class__ is not Known:  # a coroutine less for each element
                     outcome = await pool.function(promise.value)
                     if flat:
                         outcome = pool.outcomes.several(outcome)
