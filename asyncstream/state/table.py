@@ -16,9 +16,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
+from asyncstream.errors import InternalError
 from asyncstream.state.capture import IMMUTABLE, detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.generations import Delta, Generations
+from asyncstream.state.generations import Delta, Generations, OldRows
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
     AWAY,
@@ -27,7 +28,6 @@ from asyncstream.state.rows import (
     SLICE,
     Entry,
     MemoryRows,
-    OldRows,
     Rows,
     plain_namespace,
     same,
@@ -208,7 +208,7 @@ class Table(Generations):
 
     def _each_away(self, remote: DiskRows, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
         above = dict(self._above(NO_ROWS, namespace))
-        for key, value in remote.each(namespace):
+        for _, key, value in remote.entries(namespace):
             yield key, above.pop(key, value)
         yield from above.items()
 
@@ -219,7 +219,7 @@ class Table(Generations):
         if self._remote is None or not self.has_older:
             yield from self.items()
             return
-        above = set(self._fresh())
+        above = {(namespace, key) for namespace, keys in self._fresh() for key in keys}
         for namespace, key in above:
             yield namespace, key, self.peek(namespace, key)
         for entry in self._remote.unordered():
@@ -317,7 +317,7 @@ class Table(Generations):
 
     def apply(self, delta: Delta) -> None:
         """
-        Have what a delta says has changed, which has keys and values as they are saved; as `load_rows`, so
+        Have what a delta says has changed, which has keys and values as they are saved; as `put_old`, so
         nothing is young yet.
         """
         load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
@@ -326,19 +326,21 @@ class Table(Generations):
         for namespace, keys in delta.gone.items():
             for key in keys:
                 self._old.remove(namespace_of(namespace), load_key(key))
-        for namespace, rows in delta.rows.items():
-            self.load_rows(
-                namespace_of(namespace), ((load_key(key), load(value)) for key, value in rows.items())
-            )
+        self.put_old(
+            (namespace_of(namespace), [(load_key(key), load(value)) for key, value in rows.items()])
+            for namespace, rows in delta.rows.items()
+        )
 
     def go_on(self, table: Table) -> None:
-        """Have what a table that is made alike has, which has nothing then; and what was derived from it."""
+        """
+        Have what a table has that is made alike and has been merged, and has nothing then; and what was
+        derived from it.
+        """
+        if table.weight():
+            raise InternalError(f"what table {table.name!r} has was not merged")
         self.keep_old_in(table._old)
-        self.derived = table.derived
-        self.young, self._frozen = table.young, table._frozen
-        self._gone, self._dropped, self.has_older = table._gone, table._dropped, table.has_older
-        table.keep_old_in(MemoryRows())
-        table.clear()
+        self.derived, self.has_older = table.derived, table.has_older
+        table.give_away()
 
     def take_over(self, kept: Table) -> Iterator[None]:
         """
@@ -347,38 +349,37 @@ class Table(Generations):
 
         What is old there is old here, and what is young is young.
         """
-        if kept._frozen is not None:  # and perhaps read by a thread
-            for namespace, key, value in kept.items():
-                place = self.namespace_of(namespace)
-                self.load_rows(place, [(self.load_key(key), self.load(detached(value)))])
-            return
         load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
+        if kept._frozen is not None:  # and perhaps read by a thread
+            self.put_old(
+                (namespace_of(namespace), [(load_key(key), load(detached(value)))])
+                for namespace, key, value in kept.items()
+            )
+            return
+        young, self.has_older = kept.young, kept.has_older
         if load is load_key is namespace_of is same and kept.is_remote == self.is_remote:
             self.keep_old_in(kept._old)
-            self.young, self.has_older = kept.young, kept.has_older
-            self._gone, self._dropped = kept._gone, kept._dropped
+            self.young, self._gone, self._dropped = young, kept._gone, kept._dropped
         else:
             if self._remote is not None and kept._remote is not None:
                 yield from self._remote.moving(
                     kept._remote, lambda entry: (namespace_of(entry[0]), load_key(entry[1]), load(entry[2]))
                 )
-                self.has_older = kept.has_older
             else:
                 for namespace in list(kept._old.namespaces()):
                     rows = kept._old.of(namespace)
                     kept._old.drop(namespace)
                     yield from self._loading(namespace_of(namespace), rows)
-            for namespace, young in kept.young.items():
+            for namespace, rows in young.items():
                 self.rows(namespace_of(namespace)).update(
-                    (load_key(key), load(value)) for key, value in young.items()
+                    (load_key(key), load(value)) for key, value in rows.items()
                 )
-        kept.keep_old_in(MemoryRows())
-        kept.young = {}
+        kept.give_away()
 
     def _loading(self, namespace: Hashable, saved: Rows) -> Iterator[None]:
         """Have rows of a namespace that has none, as they are saved, in slices; they are given away."""
         load, load_key = self.load, self.load_key
-        if load_key is same and self._remote is None:
+        if load_key is same and isinstance(self._old, MemoryRows):
             # in place: to let another dict grow to a million holds the event loop
             keys = iter(saved)
             while some := list(islice(keys, SLICE)):
@@ -391,7 +392,7 @@ class Table(Generations):
             keys = iter(list(saved))
             # what was taken goes at once: to free all of it together takes long
             while rows := [(load_key(key), load(saved.pop(key))) for key in islice(keys, SLICE)]:
-                self.load_rows(namespace, rows)
+                self.put_old([(namespace, rows)])
                 yield
 
     def clear(self) -> None:

@@ -25,8 +25,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.capture import detached
-from asyncstream.state.generations import Delta
-from asyncstream.state.rows import OldRows, plain_namespace
+from asyncstream.state.generations import Delta, OldRows
+from asyncstream.state.rows import plain_namespace
 from asyncstream.state.table import Table
 from asyncstream.state.weights import Scale
 
@@ -173,7 +173,8 @@ class Tables:
 
     def go_on(self, tables: Tables, cells: Mapping[str, Any]) -> None:
         """
-        Remember what the tables of a step that is made alike hold, which hold nothing then, and these cells.
+        Remember what the tables of a step hold that is made alike, which were merged and hold nothing then,
+        and these cells.
         """
         for table in tables.every():
             mine = self._tables.get(table.name)

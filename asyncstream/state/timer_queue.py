@@ -253,7 +253,7 @@ class TimerQueue:
 
     def fill(self, timers: Sequence[tuple[int, Any]]) -> None:
         """Have these timers, given by timestamp and key, in no order; `rebuilding` is to follow."""
-        self._table.load_entries([(timestamp, (key, None), None) for timestamp, key in timers])
+        self._table.put_old((timestamp, [((key, None), None)]) for timestamp, key in timers)
 
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""

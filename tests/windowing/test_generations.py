@@ -126,7 +126,7 @@ class Durable:
         for name, table in self.tables.items():
             tables[name] = copied = Table(name, compound=table.compound)
             for namespace in table.namespaces():
-                copied.load_rows(namespace, detached(table.whole(namespace)).items())
+                copied.put_old([(namespace, detached(table.whole(namespace)).items())])
         return Kept(tables, detached(self.about))
 
 
