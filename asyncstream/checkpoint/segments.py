@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
+from asyncstream.checkpoint.parts import CannotKeep, Encoded, decode_state, encode_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
@@ -52,11 +52,11 @@ SHELVES: Final = 16
 
 
 def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
-    """The chunks of a delta; raises `CheckpointError` if the codec refuses a value, naming the step."""
+    """The chunks of a delta; raises `CannotKeep` if the codec refuses a value, naming the step."""
     try:
         return [codec.encode(chunk) for chunk in _chunks(*table.saved(delta))]
     except CodecError as error:
-        raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+        raise CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
 
 
 def _chunks(
@@ -98,7 +98,7 @@ def _hashable(key: Any) -> Any:
 
 def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
     """
-    A step's snapshot as bytes, of tables or of anything else; raises `CheckpointError` if the codec refuses a
+    A step's snapshot as bytes, of tables or of anything else; raises `CannotKeep` if the codec refuses a
     value, naming the step.
     """
     if not is_snapshot(state):
@@ -178,7 +178,7 @@ def _apply(table: Table, data: bytes, codec: Codec, known: Sequence[dict[str, st
     """
     kind, entries = codec.decode(data)
     if kind == "dropped":
-        table.apply(Delta({}, {}, map(_hashable, entries)))
+        table.apply(Delta({}, {}, set(map(_hashable, entries))))
     elif kind == "gone":
         table.apply(Delta({}, {_hashable(space): set(map(_hashable, keys)) for space, keys in entries}))
     else:

@@ -13,7 +13,7 @@ In reading order:
 | `disk`, `disk_entries` | old rows on disk; their names, and what stands under them |
 | `stored`, `database`, `stored_file` | bytes under names: what a place for them promises; RocksDB; one file |
 | `capture`, `keys`, `weights` | values as they are now; keys that would not be found again; bytes of memory |
-| `schema`, `upgrade`, `lookup` | code that changes between two runs; earlier versions; a look at one key |
+| `schema`, `upgrade` | code that changes between two runs; earlier versions |
 """
 
 from asyncstream.state.capture import IMMUTABLE, Frozen, detached, freeze

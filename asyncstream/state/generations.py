@@ -26,6 +26,7 @@ those of a log-structured merge tree that is held in memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -41,27 +42,20 @@ OldRows: TypeAlias = MemoryRows | DiskRows
 """The oldest generation of a table."""
 
 
+@dataclass(frozen=True, slots=True)
 class Delta:
     """
     What has changed in a table between two cuts; nothing in it changes any more.
 
     Attributes:
-        dropped: namespaces of which nothing is left but what is in `rows`.
-        gone: keys by namespace that were removed.
         rows: what was put, values by key, by namespace; a row that is gone too was put again after that.
+        gone: keys by namespace that were removed.
+        dropped: namespaces of which nothing is left but what is in `rows`.
     """
 
-    __slots__ = ("dropped", "gone", "rows")
-
-    def __init__(
-        self,
-        rows: Mapping[Any, Rows],
-        gone: Mapping[Any, set[Any]] | None = None,
-        dropped: Iterable[Any] = (),
-    ) -> None:
-        self.rows = rows
-        self.gone = {} if gone is None else gone
-        self.dropped = dropped if isinstance(dropped, set) else set(dropped)
+    rows: Mapping[Any, Rows]
+    gone: Mapping[Any, set[Any]] = field(default_factory=dict)
+    dropped: set[Any] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.dropped or self.gone or self.rows)

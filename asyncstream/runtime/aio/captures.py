@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.format import Draft, Role, pack
-from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
+from asyncstream.checkpoint.parts import CannotKeep, Encoded, Part, encode_state, parts_of
 from asyncstream.checkpoint.segments import ABOUT
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator
-from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
+from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Frozen, freeze
 
@@ -73,12 +73,7 @@ class Captures:
         return Frozen(lambda: encoded, sum(len(data) for _, data in encoded or ()), is_live=True)
 
     def _encoded(self, step: str, state: Any) -> Encoded | None:
-        if state is None:
-            return None
-        try:
-            return encode_state(step, state, self._codec)
-        except CheckpointError as error:
-            raise CannotKeep(str(error)) from error
+        return None if state is None else encode_state(step, state, self._codec)
 
     def encode(self, captured: Captured, about: CheckpointInfo) -> Draft:
         """
