@@ -43,6 +43,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, compress, repeat
 from struct import Struct
@@ -344,6 +345,7 @@ class Journal:
         self._files.close()
 
 
+@dataclass(eq=False)
 class StepJournal:
     """
     The calls of one step; a `CallLog`.
@@ -355,22 +357,19 @@ class StepJournal:
         by_default: the step has not asked for it: what cannot be kept is not.
     """
 
-    def __init__(
-        self, journal: Journal, name: str, fingerprint: str, waits: bool, by_default: bool = False
-    ) -> None:
-        self.name = name
-        self.fingerprint = fingerprint
-        self.waits = waits
-        self.by_default = by_default
-        self._journal = journal
-        self._has_ended = False  # by default, and something could not be kept
-        self._has_warned = False  # of elements that are not those of an earlier life
-        self._known: dict[Origin, Kept] = {}
-        self._taken: set[Origin] = set()  # what is written already, in a file of an earlier life
-        self._failures: dict[Origin, Failures] = {}  # of an earlier life, not asked for yet
-        self._retried: dict[Origin, Failures] = {}  # of calls that have not ended
-        self._noted: set[Origin] = set()  # of these, what is not written down yet
-        self._idle = 0  # checkpoints since something was taken
+    _journal: Journal
+    name: str
+    fingerprint: str
+    waits: bool
+    by_default: bool = False
+    _has_ended: bool = False  # by default, and something could not be kept
+    _has_warned: bool = False  # of elements that are not those of an earlier life
+    _known: dict[Origin, Kept] = field(default_factory=dict)
+    _taken: set[Origin] = field(default_factory=set)  # what is written already, in a file of an earlier life
+    _failures: dict[Origin, Failures] = field(default_factory=dict)  # of an earlier life, not asked for yet
+    _retried: dict[Origin, Failures] = field(default_factory=dict)  # of calls that have not ended
+    _noted: set[Origin] = field(default_factory=set)  # of these, what is not written down yet
+    _idle: int = 0  # checkpoints since something was taken
 
     @property
     def known(self) -> Mapping[Origin, object]:

@@ -281,13 +281,14 @@ class Generations:
     # ------------------------------------------------------------------ looking into what is older
 
     def has_older_rows(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows that are not young."""
-        return self.has_older and self._has_older_rows(namespace)
-
-    def _has_older_rows(self, namespace: Hashable) -> bool:
-        if namespace in self._old:
-            return True
-        return self._frozen is not None and namespace in self._frozen and namespace not in self._dropped
+        """Whether the namespace has rows that are not young."""
+        if not self.has_older:
+            return False
+        if self._frozen is not None and namespace in self._frozen and namespace not in self._dropped:
+            gone = self._gone.get(namespace, ())
+            if any(key not in gone for key in self._frozen[namespace]):
+                return True
+        return namespace in self._old
 
     def _older(self, namespace: Hashable, key: Hashable) -> Any:
         """A value that may be changed, of a row that is not young."""

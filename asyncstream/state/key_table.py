@@ -117,9 +117,6 @@ class KeyTable(Table):
     def __contains__(self, namespace: Hashable) -> bool:
         return namespace in self.lone or super().__contains__(namespace)
 
-    def has_rows(self, namespace: Hashable = None) -> bool:
-        return namespace in self.lone or super().has_rows(namespace)
-
     def namespaces(self) -> Iterator[Any]:
         yield from dict.fromkeys([*super().namespaces(), *self.lone])
 

@@ -13,6 +13,7 @@ What is put into a table belongs to it: to change it later, take it first.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -42,6 +43,7 @@ made one by one, for there may be more than should be in memory twice.
 """
 
 
+@dataclass(eq=False)
 class Table(Generations):
     """
     One table; see the module.
@@ -52,51 +54,30 @@ class Table(Generations):
             change nothing.
         save_key, load_key: the same for keys of the table.
         compound: keys of the table are tuples that begin with the key of the stream.
-        is_bound: its values refer to the operator that holds them, so no other can go on with them as they
-            are.
         may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
             nothing in memory grows with the table.
+        is_bound: its values refer to the operator that holds them, so no other can go on with them as they
+            are.
         namespace_of: makes a namespace of what the codec gives back.
         derived: what its owner has made of all of its rows, for one that goes on with them: see `go_on`.
         old: its oldest generation; None: in memory.
     """
 
-    __slots__ = (
-        "compound",
-        "derived",
-        "is_bound",
-        "load",
-        "load_key",
-        "may_be_away",
-        "namespace_of",
-        "save",
-        "save_key",
-    )
+    name: str
+    _: KW_ONLY
+    save: Callable[[Any], Any] = same
+    load: Callable[[Any], Any] = same
+    save_key: Callable[[Any], Any] = same
+    load_key: Callable[[Any], Any] = same
+    compound: bool = False
+    may_be_away: bool = False
+    is_bound: bool = False
+    namespace_of: Callable[[Any], Any] = same
+    derived: Any = field(default=None, init=False)
+    old: InitVar[OldRows | None] = None
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        save: Callable[[Any], Any] = same,
-        load: Callable[[Any], Any] = same,
-        save_key: Callable[[Any], Any] = same,
-        load_key: Callable[[Any], Any] = same,
-        compound: bool = False,
-        may_be_away: bool = False,
-        is_bound: bool = False,
-        namespace_of: Callable[[Any], Any] = same,
-        old: OldRows | None = None,
-    ) -> None:
-        super().__init__(name, old)
-        self.save = save
-        self.load = load
-        self.save_key = save_key
-        self.load_key = load_key
-        self.compound = compound
-        self.may_be_away = may_be_away
-        self.is_bound = is_bound
-        self.namespace_of = namespace_of
-        self.derived: Any = None
+    def __post_init__(self, old: OldRows | None) -> None:
+        Generations.__init__(self, self.name, old)
 
     # ------------------------------------------------------------------ rows
 
@@ -228,7 +209,7 @@ class Table(Generations):
 
     def adopt(self, namespace: Hashable) -> Rows:
         """All rows of a namespace, young from now on: they may be changed and removed without more ado."""
-        if self.has_older and self._has_older_rows(namespace):
+        if self.has_older_rows(namespace):
             whole = self._adopted(self._old.of(namespace), namespace)
             self._old.drop(namespace)
             return whole
@@ -258,25 +239,13 @@ class Table(Generations):
     def drop(self, namespace: Hashable) -> None:
         """Have no rows in this namespace."""
         self.young.pop(namespace, None)
-        if self.has_older and self._has_older_rows(namespace):
+        if self.has_older_rows(namespace):
             self._old.drop(namespace)
             self._note_dropped(namespace)
 
     def __contains__(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows; `has_rows` is sure of it."""
-        return namespace in self.young or (self.has_older and self._has_older_rows(namespace))
-
-    def has_rows(self, namespace: Hashable = None) -> bool:
         """Whether there are rows in this namespace."""
-        if self.young.get(namespace):
-            return True
-        if not self.has_older:
-            return False
-        if self._frozen is not None and namespace in self._frozen and namespace not in self._dropped:
-            gone = self._gone.get(namespace, ())
-            if any(key not in gone for key in self._frozen[namespace]):
-                return True
-        return namespace in self._old
+        return bool(self.young.get(namespace)) or self.has_older_rows(namespace)
 
     def namespaces(self) -> Iterator[Any]:
         """Those that have rows: the oldest generation's first."""
@@ -288,7 +257,7 @@ class Table(Generations):
             yield from list(self._old.namespaces())
             return
         for namespace in list(dict.fromkeys([*self._old.namespaces(), *frozen, *self.young])):
-            if self.has_rows(namespace):
+            if namespace in self:
                 yield namespace
 
     def items(self) -> Iterator[tuple[Any, Any, Any]]:

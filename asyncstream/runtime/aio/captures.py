@@ -5,7 +5,7 @@ afterwards, while the job runs on.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, StepInfo
@@ -26,17 +26,17 @@ Captured: TypeAlias = dict[str, tuple[Role, Frozen[Any]]]
 """By step: its role, and what it remembers."""
 
 
+@dataclass(frozen=True)
 class Captures:
     """
     Takes and encodes what the steps of one run remember; what is smaller than `inline_bytes` is in the
     manifest, not in a part of its own.
     """
 
-    def __init__(self, graph: Graph, codec: Codec, tables: TableLog, inline_bytes: int) -> None:
-        self._graph = graph
-        self._codec = codec
-        self._tables = tables
-        self._inline_bytes = inline_bytes
+    _graph: Graph
+    _codec: Codec
+    _tables: TableLog
+    _inline_bytes: int
 
     def take(self, wiring: RunWiring) -> Captured:
         """What every step remembers at this instant."""
