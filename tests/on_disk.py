@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from asyncstream.operators.base import Operator
-from asyncstream.state import Database, DiskState, RestingRows, Tables
+from asyncstream.state import Database, DiskRows, DiskState, Tables
 
 __all__ = ("IN_MEMORY_AND_ON_DISK", "bring_away", "database", "keep_on_disk")
 
@@ -31,7 +31,7 @@ def database() -> Database:
 
 def keep_on_disk(operator: Operator) -> None:
     """Have the oldest generation of all that an operator, which is not open yet, remembers there."""
-    operator.tables.keep_old_in(lambda: RestingRows(database()), notes=True)
+    operator.tables.keep_old_in(lambda: DiskRows(database()), notes=True)
 
 
 def bring_away(tables: Tables) -> None:

@@ -17,6 +17,7 @@ parts under a lock, in an instant: a part is made, which takes long, outside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
@@ -38,43 +39,38 @@ PART_BYTES: Final = 4 << 20
 """About how large parts of a base are, of which there may be several: one is held in memory at a time."""
 
 
+@dataclass(eq=False)
 class Chain:
     """
     The parts of one table.
 
-    Args:
+    Attributes:
+        table: its name.
         name_of: the name under which the part with this digest is kept, or is to be.
         inline_bytes: larger parts are for the store.
         parts: those that a checkpoint names.
     """
 
-    def __init__(
-        self,
-        table: str,
-        name_of: Callable[[str], str],
-        inline_bytes: int = INLINE_BYTES,
-        parts: Iterable[Part] = (),
-    ) -> None:
-        self._table = table
-        self._name_of = name_of
-        self._inline_bytes = inline_bytes
-        self.parts: list[Part] = list(parts)
-        self._fixed = 0  # so many parts are being compacted
-        self._lock = Lock()
+    table: str
+    name_of: Callable[[str], str]
+    inline_bytes: int = INLINE_BYTES
+    parts: list[Part] = field(default_factory=list)
+    _fixed: int = 0  # so many parts are being compacted
+    _lock: Lock = field(default_factory=Lock)
 
     def append(self, chunks: list[bytes]) -> None:
         """Have these applied after all that is there; one thread at a time may."""
         if not chunks:
             return
         with self._lock:
-            path = (self._table, CHANGES if self.parts else BASE)
+            path = (self.table, CHANGES if self.parts else BASE)
             last = self.parts[-1] if len(self.parts) > self._fixed else None
             grows = last is not None and last.stored is None and last.path == path
             if grows:
                 self.parts.pop()
         if last is not None and grows:
             chunks = [*last.chunks_in(), *chunks]
-        part = Part.of(path, chunks, self._name_of, self._inline_bytes)
+        part = Part.of(path, chunks, self.name_of, self.inline_bytes)
         with self._lock:
             self.parts.append(part)
 
@@ -83,7 +79,7 @@ class Chain:
         """Whether it should be compacted."""
         sizes = [part.size for part in self.parts if part.path[-1] != BASE]
         base = sum(part.size for part in self.parts) - sum(sizes)
-        return sum(sizes) > max(base, self._inline_bytes) or len(sizes) >= max(MANY, base // WORTH_A_PART)
+        return sum(sizes) > max(base, self.inline_bytes) or len(sizes) >= max(MANY, base // WORTH_A_PART)
 
     def fix(self) -> list[Part]:
         """The parts there are now, which stay as they are until `replace` or `release`."""
@@ -97,7 +93,7 @@ class Chain:
 
     def base_of(self, chunks: list[bytes]) -> Part:
         """A part of a base."""
-        return Part.of((self._table, BASE), chunks, self._name_of, self._inline_bytes)
+        return Part.of((self.table, BASE), chunks, self.name_of, self.inline_bytes)
 
     def replace(self, base: Iterable[Part]) -> None:
         """Have these parts instead of those that were fixed."""

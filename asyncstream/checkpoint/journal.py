@@ -43,6 +43,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, compress, repeat
 from struct import Struct
@@ -69,8 +70,7 @@ LARGE: Final = 64 * 1024
 PATIENCE: Final = 10
 """Checkpoints for which results of an earlier life are kept while none of them is asked for."""
 
-_DIGESTED_HEAD: Final = Struct("<4sI16s")
-_SUMMED_HEAD: Final = Struct("<4sII")
+_HEAD: Final = Struct("<4sI")
 
 Ended = tuple[Origin, Sequence[Any]]
 """A call that has ended: the origin of its element, and the results."""
@@ -79,16 +79,16 @@ Kept = tuple[int | None, Sequence[Any]]
 """What is kept of a call of an earlier life: the check of its element, and the results."""
 
 
-def _digest(payload: bytes, key: bytes) -> bytes:
+def _sum(payload: bytes, key: bytes | None) -> bytes:
+    if key is None:
+        return crc32(payload).to_bytes(4, "little")
     secret = blake2b(key).digest()
     return blake2b(payload, digest_size=16, key=secret, person=b"call journal").digest()
 
 
 def frame(payload: bytes, key: bytes | None = None) -> bytes:
     """The bytes of one frame."""
-    if key is None:
-        return _SUMMED_HEAD.pack(_SUMMED, len(payload), crc32(payload)) + payload
-    return _DIGESTED_HEAD.pack(_DIGESTED, len(payload), _digest(payload, key)) + payload
+    return _HEAD.pack(_SUMMED if key is None else _DIGESTED, len(payload)) + _sum(payload, key) + payload
 
 
 def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
@@ -117,15 +117,14 @@ def frames(data: bytes, what: str, key: bytes | None = None) -> Iterator[bytes]:
 
 def _payload(data: bytes, at: int, key: bytes | None) -> tuple[bytes | None, int]:
     """What the frame at a byte holds, None if there is no whole one; and the byte behind it."""
-    head, kind = (_SUMMED_HEAD, _SUMMED) if key is None else (_DIGESTED_HEAD, _DIGESTED)
-    if len(data) - at < head.size:
+    kind, size = (_SUMMED, 4) if key is None else (_DIGESTED, 16)
+    start = at + _HEAD.size + size
+    if len(data) < start:
         return None, at
-    magic, length, written = head.unpack_from(data, at)
-    start = at + head.size
+    magic, length = _HEAD.unpack_from(data, at)
     payload = data[start : start + length]
-    is_whole = magic == kind and len(payload) == length
-    found = crc32(payload) if key is None else _digest(payload, key)
-    return (payload if is_whole and found == written else None), start + length
+    is_whole = magic == kind and len(payload) == length and _sum(payload, key) == data[start - size : start]
+    return payload if is_whole else None, start + length
 
 
 def grouped(
@@ -346,6 +345,7 @@ class Journal:
         self._files.close()
 
 
+@dataclass(eq=False)
 class StepJournal:
     """
     The calls of one step; a `CallLog`.
@@ -357,22 +357,19 @@ class StepJournal:
         by_default: the step has not asked for it: what cannot be kept is not.
     """
 
-    def __init__(
-        self, journal: Journal, name: str, fingerprint: str, waits: bool, by_default: bool = False
-    ) -> None:
-        self.name = name
-        self.fingerprint = fingerprint
-        self.waits = waits
-        self.by_default = by_default
-        self._journal = journal
-        self._has_ended = False  # by default, and something could not be kept
-        self._has_warned = False  # of elements that are not those of an earlier life
-        self._known: dict[Origin, Kept] = {}
-        self._taken: set[Origin] = set()  # what is written already, in a file of an earlier life
-        self._failures: dict[Origin, Failures] = {}  # of an earlier life, not asked for yet
-        self._retried: dict[Origin, Failures] = {}  # of calls that have not ended
-        self._noted: set[Origin] = set()  # of these, what is not written down yet
-        self._idle = 0  # checkpoints since something was taken
+    _journal: Journal
+    name: str
+    fingerprint: str
+    waits: bool
+    by_default: bool = False
+    _has_ended: bool = False  # by default, and something could not be kept
+    _has_warned: bool = False  # of elements that are not those of an earlier life
+    _known: dict[Origin, Kept] = field(default_factory=dict)
+    _taken: set[Origin] = field(default_factory=set)  # what is written already, in a file of an earlier life
+    _failures: dict[Origin, Failures] = field(default_factory=dict)  # of an earlier life, not asked for yet
+    _retried: dict[Origin, Failures] = field(default_factory=dict)  # of calls that have not ended
+    _noted: set[Origin] = field(default_factory=set)  # of these, what is not written down yet
+    _idle: int = 0  # checkpoints since something was taken
 
     @property
     def known(self) -> Mapping[Origin, object]:

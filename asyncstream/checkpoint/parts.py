@@ -26,6 +26,7 @@ from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
 
 __all__ = (
     "INLINE_BYTES",
+    "CannotKeep",
     "Encoded",
     "Part",
     "check_part",
@@ -50,14 +51,18 @@ Encoded: TypeAlias = list[tuple[_Path, bytes]]
 # ------------------------------------------------------------------ states and chunks
 
 
+class CannotKeep(CheckpointError):
+    """Something that will not change by trying again."""
+
+
 def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
-    """A step's state as bytes; raises `CheckpointError` if the codec refuses a value, naming the step."""
+    """A step's state as bytes; raises `CannotKeep` if the codec refuses a value, naming the step."""
     encoded: Encoded = []
     try:
         for path, value in _chunks(state):
             encoded.append((path, codec.encode(value)))
     except CodecError as error:
-        raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+        raise CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
     return encoded
 
 

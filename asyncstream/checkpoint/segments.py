@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from asyncstream.checkpoint.parts import Encoded, decode_state, encode_state
+from asyncstream.checkpoint.parts import CannotKeep, Encoded, decode_state, encode_state
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
@@ -52,11 +52,11 @@ SHELVES: Final = 16
 
 
 def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
-    """The chunks of a delta; raises `CheckpointError` if the codec refuses a value, naming the step."""
+    """The chunks of a delta; raises `CannotKeep` if the codec refuses a value, naming the step."""
     try:
         return [codec.encode(chunk) for chunk in _chunks(*table.saved(delta))]
     except CodecError as error:
-        raise CheckpointError(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+        raise CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
 
 
 def _chunks(
@@ -98,7 +98,7 @@ def _hashable(key: Any) -> Any:
 
 def encode_snapshot(step: str, state: Any, codec: Codec) -> Encoded:
     """
-    A step's snapshot as bytes, of tables or of anything else; raises `CheckpointError` if the codec refuses a
+    A step's snapshot as bytes, of tables or of anything else; raises `CannotKeep` if the codec refuses a
     value, naming the step.
     """
     if not is_snapshot(state):
@@ -123,8 +123,8 @@ class Decoder:
         self._plain: Encoded = []  # all but the rows of tables
         self._about: Any = None
         self._tables: dict[str, Table] = {}
-        # the tables of a step have the same keys, each of which is to stand in memory once
-        self._known: list[dict[str, str]] = [{} for _ in range(SHELVES)]
+        # the tables of a step have the same keys, each of which is to stand in memory once, if it does at all
+        self._known: list[dict[str, str]] = [{} for _ in range(SHELVES if new_old is None else 0)]
 
     def feed(self, path: tuple[str, ...], chunk: bytes) -> None:
         """
@@ -174,30 +174,28 @@ def plain_state(step: str, encoded: Encoded, codec: Codec) -> Any:
 def _apply(table: Table, data: bytes, codec: Codec, known: Sequence[dict[str, str]]) -> None:
     """
     Have in a table, which keeps keys and values as they are saved, what a chunk says; nothing is young. Text
-    that may be part of keys is `known` by itself, in the dict of its hash, which grows.
+    that may be part of keys is `known` by itself, in the dict of its hash, which grows, if there are any.
     """
     kind, entries = codec.decode(data)
     if kind == "dropped":
-        table.apply(Delta({}, {}, map(_hashable, entries)))
+        table.apply(Delta({}, {}, set(map(_hashable, entries))))
     elif kind == "gone":
         table.apply(Delta({}, {_hashable(space): set(map(_hashable, keys)) for space, keys in entries}))
-    elif table.is_remote:
-        table.load_entries(
-            [(_hashable(space), _hashable(key), value) for space, rows in entries for key, value in rows]
-        )
     else:
         count = len(known)
-        for namespace, rows in entries:
+        for _, rows in entries:
             for row in rows:
                 key = row[0]
-                if type(key) is str:
-                    row[0] = known[hash(key) % count].setdefault(key, key)
-                elif type(key) is list:
+                if type(key) is list:
                     row[0] = tuple(
-                        known[hash(part) % count].setdefault(part, part) if type(part) is str else part
+                        known[hash(part) % count].setdefault(part, part)
+                        if count and type(part) is str
+                        else part
                         for part in key
                     )
-            table.load_rows(_hashable(namespace), rows)
+                elif count and type(key) is str:
+                    row[0] = known[hash(key) % count].setdefault(key, key)
+        table.put_old((_hashable(space), rows) for space, rows in entries)
 
 
 class Compaction:
@@ -212,7 +210,7 @@ class Compaction:
         Take the chunks of the next part, in slices; raises `CodecError` if a value cannot be read any more.
         """
         for chunk in chunks:
-            _apply(self._table, chunk, self._codec, ({},))
+            _apply(self._table, chunk, self._codec, ())
             yield
 
     def chunks(self) -> Iterator[bytes]:

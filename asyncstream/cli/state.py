@@ -20,8 +20,8 @@ from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError
 from asyncstream.state import MISSING, Kept, Table
-from asyncstream.state.lookup import of_key
 from asyncstream.state.schema import Schema, compare
+from asyncstream.state.tables import of_key
 
 __all__ = ("add_import", "add_state_command", "diff", "query")
 

@@ -38,10 +38,6 @@ class KeyedStep(Operator):
         super().open(context)
         self._state = KeyedState(context.clock, self.tables)
 
-    def snapshot(self) -> Any:
-        self._state.purge()
-        return super().snapshot()
-
     def metrics(self) -> dict[str, int]:
         return {"state_entries": len(self._state)}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from itertools import islice
-from operator import itemgetter
+from operator import ge, itemgetter, lt
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.elements import Timestamps
@@ -187,7 +187,7 @@ class Replaced(KeyedStep):
         self._log = log
         self._wins: Callable[[Any, Any], bool] | None = None
         if by == "event_time":
-            self._wins = _is_earlier if keep == "first" else _is_not_earlier
+            self._wins = lt if keep == "first" else ge
         self._remembers = log is None or log.insert or log.update_before or self._wins is not None
         self._repeats = log is not None and within is not None
 
@@ -224,14 +224,6 @@ class Replaced(KeyedStep):
             if old is not None and log.update_before:
                 out(Change(UPDATE_BEFORE, old[1]))
             out(Change(UPDATE_AFTER, value))
-
-
-def _is_earlier(new_at: int, kept_at: int) -> bool:
-    return new_at < kept_at
-
-
-def _is_not_earlier(new_at: int, kept_at: int) -> bool:
-    return new_at >= kept_at
 
 
 @dataclass(frozen=True)

@@ -43,22 +43,6 @@ __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs
 _RAISED_IN: Final = "raised in step"
 
 
-def _never_wake(now_ms: int) -> None:
-    """For drivers that move the clock by hand."""
-
-
-def _never_held() -> bool:
-    return False
-
-
-def _always_room() -> bool:
-    return True
-
-
-def _never_full() -> None:
-    """For drivers that always have room."""
-
-
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -92,11 +76,11 @@ class OperatorContext:
     name: str = "operator"
     _: KW_ONLY
     clock: Clock = field(default_factory=SystemClock)
-    wake_at: Callable[[int], None] = _never_wake
+    wake_at: Callable[[int], None] = lambda now_ms: None
     fail: Callable[[BaseException], None] = _raise
-    is_held: Callable[[], bool] = _never_held
-    has_room: Callable[[], bool] = _always_room
-    wake_with_room: Callable[[], None] = _never_full
+    is_held: Callable[[], bool] = lambda: False
+    has_room: Callable[[], bool] = lambda: True
+    wake_with_room: Callable[[], None] = lambda: None
     patience: float = 10.0
     keeps_checkpoints: bool = False
     journeys: Journeys = field(default_factory=Journeys)
@@ -321,26 +305,17 @@ class Discard(Operator):
         self.context = OperatorContext()
         self.tables = Tables()
 
+    def outputs(self) -> tuple[Operator, ...]:
+        return ()
+
     def process(self, value: Any, timestamp: int | None) -> None:
         pass
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         pass
 
-    def advance_watermark(self, timestamp: int) -> None:
-        pass
-
-    def restore_watermark(self, timestamp: int) -> None:
-        pass
-
     def pass_mark(self, mark: Mark) -> None:
         mark.arrive()
-
-    def set_idle(self, idle: bool) -> None:
-        pass
-
-    def end_input(self) -> None:
-        pass
 
 
 DISCARD = Discard()
@@ -356,6 +331,9 @@ class Fanout(Operator):
     def at_once(self) -> Sequence[Operator]:
         return self.readers
 
+    def outputs(self) -> tuple[Operator, ...]:
+        return self.readers
+
     def process(self, value: Any, timestamp: int | None) -> None:
         for reader in self.readers:
             reader.process(value, timestamp)
@@ -363,27 +341,6 @@ class Fanout(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         for reader in self.readers:
             reader.process_batch(values, timestamps)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        for reader in self.readers:
-            reader.advance_watermark(timestamp)
-
-    def restore_watermark(self, timestamp: int) -> None:
-        for reader in self.readers:
-            reader.restore_watermark(timestamp)
-
-    def pass_mark(self, mark: Mark) -> None:
-        mark.divide(len(self.readers))
-        for reader in self.readers:
-            reader.pass_mark(mark)
-
-    def set_idle(self, idle: bool) -> None:
-        for reader in self.readers:
-            reader.set_idle(idle)
-
-    def end_input(self) -> None:
-        for reader in self.readers:
-            reader.end_input()
 
 
 def pairs(values: Sequence[Any], timestamps: Timestamps) -> Iterator[tuple[Any, int | None]]:

@@ -384,10 +384,6 @@ class KeyedFunctionOperator(TimedOperator):
         self._ctx.domain = TimeDomain.PROCESSING
         self._timers.catch_up(self.context.clock.now_ms() - 1)
 
-    def snapshot(self) -> Any:
-        self._state.purge()
-        return super().snapshot()
-
     def upgraded(self, state: Any) -> Any:
         return state if is_snapshot(state) else upgraded_process(state)
 

@@ -10,11 +10,10 @@ In reading order:
 | `tables` | all that a step remembers; as a snapshot, and divided by key |
 | `timer_queue` | timers, over a table |
 | `descriptors`, `handles`, `ttl`, `keyed` | what user code names, reads and writes; how it expires; all |
-| `disk`, `disk_entries`, `row_names` | old rows on disk; what stands under a name; the names |
-| `resting`, `recent` | rows on disk that are touched, or read, again and again |
+| `disk`, `disk_entries` | old rows on disk; their names, and what stands under them |
 | `stored`, `database`, `stored_file` | bytes under names: what a place for them promises; RocksDB; one file |
 | `capture`, `keys`, `weights` | values as they are now; keys that would not be found again; bytes of memory |
-| `schema`, `upgrade`, `lookup` | code that changes between two runs; earlier versions; a look at one key |
+| `schema`, `upgrade` | code that changes between two runs; earlier versions |
 """
 
 from asyncstream.state.capture import IMMUTABLE, Frozen, detached, freeze
@@ -29,7 +28,7 @@ from asyncstream.state.descriptors import (
     ValueDescriptor,
 )
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.generations import Delta
+from asyncstream.state.generations import Delta, OldRows
 from asyncstream.state.handles import (
     AggregatingState,
     ListState,
@@ -39,8 +38,7 @@ from asyncstream.state.handles import (
     ValueState,
 )
 from asyncstream.state.keyed import KeyedState
-from asyncstream.state.resting import RestingRows
-from asyncstream.state.rows import MISSING, SLICE, OldRows, plain_namespace
+from asyncstream.state.rows import MISSING, SLICE, plain_namespace
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.state.stored_file import StoredFile
@@ -81,7 +79,6 @@ __all__ = (
     "OldRows",
     "ReducingDescriptor",
     "ReducingState",
-    "RestingRows",
     "Scale",
     "Schema",
     "State",

@@ -23,6 +23,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from asyncstream.codec.arrays import reduced
@@ -70,6 +71,7 @@ def detached(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
+@dataclass(frozen=True, slots=True)
 class Frozen(Generic[T]):
     """
     A value as it was.
@@ -80,12 +82,9 @@ class Frozen(Generic[T]):
         is_live: it could not be copied: `thaw` gives the thing itself, to be used before anything else runs.
     """
 
-    __slots__ = ("is_live", "size", "thaw")
-
-    def __init__(self, thaw: Callable[[], T], size: int = 0, *, is_live: bool = False) -> None:
-        self.thaw = thaw
-        self.size = size
-        self.is_live = is_live
+    thaw: Callable[[], T]
+    size: int = 0
+    is_live: bool = field(default=False, kw_only=True)
 
 
 def freeze(value: Any) -> Frozen[Any]:

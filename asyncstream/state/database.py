@@ -119,9 +119,6 @@ class Database(Stored):
             batch.delete(name)
         self._database.write(batch, self._write_options)
 
-    def delete(self, name: bytes) -> None:
-        self._database.delete(name, self._write_options)
-
     def delete_range(self, begin: bytes, end: bytes) -> None:
         batch = self._batch(raw_mode=True)
         batch.delete_range(begin, end)

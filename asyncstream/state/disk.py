@@ -3,44 +3,35 @@ The oldest generation of tables on disk: state that is larger than memory.
 
 Theory
 ------
-One database holds the old rows of all tables of a job. The name of an entry is made of the table, the
-namespace and the hash of the key (`row_names`), so the rows of a namespace lie together, and the earliest
-timer is found by one seek. Keys that are equal have the same hash, as in a dict, be they 1, 1.0 or True;
-those that only share it share an entry (`disk_entries`).
+One database holds the old rows of all tables of a job, those of a namespace together, under the hashes of
+their keys (`disk_entries`). So the earliest timer is found by one seek; and keys that are equal have the same
+hash, as in a dict, be they 1, 1.0 or True.
 
 Hashes of texts differ from process to process, and pickles may name classes as they are now. Neither does
 harm, since what is stored is a cache: of the process that has made it, or of others that hash alike and know
 the same classes (`kept`, `reopened`). What is to last goes into checkpoints.
 
-Entries that were read lately stay in memory as they are there (`recent`). As of rows in memory, what is taken
+Entries that were read lately stay in memory as they are there (`stored`). As of rows in memory, what is taken
 from there to be changed is the very object that stands there: it is asked for no more before it is put again.
+
+Were all that was young at a cut brought to disk, hot keys would be written, and read again at once. So a row
+of which an older version is known to be on disk is not written when it is put: it *rests* until the next
+merge, and *leaves* then, which writes it. If it is touched before that, it is taken away, and is young again
+as it is; read by itself, it stays until it is put. So what is touched at least once between two cuts is never
+written. What rests only has another value than on disk: which rows there are, and in which order, the disk
+tells alone. Rows that share their name with those of other keys never rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from asyncstream.state.disk_entries import pickled, row_of, with_row
-from asyncstream.state.recent import NOTHING
-from asyncstream.state.row_names import (
-    HASH,
-    INT,
-    INTS,
-    NONE,
-    NUMBERED,
-    PAIR,
-    PAIRS,
-    TABLE,
-    ZERO,
-    as_int,
-    behind,
-    int_in,
-)
+from asyncstream.state.disk_entries import HASH, Names, as_int, behind, int_in, pickled, row_of, with_row
 from asyncstream.state.rows import AWAY, MISSING, SLICE, Entry, Rows
-from asyncstream.state.stored import Stored
+from asyncstream.state.stored import NOTHING, Stored
 
 __all__ = ("DiskRows",)
 
@@ -61,40 +52,39 @@ class DiskRows:
 
     __slots__ = (
         "_count",
-        "_dumps",
         "_high",
-        "_loads",
+        "_leaving",
         "_low",
         "_low_is_exact",
         "_names",
         "_next",
-        "_number",
-        "_numbers",
-        "_own",
-        "_prefix",
+        "_resting",
         "_stored",
     )
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        self._dumps, self._loads = stored.dumps, stored.loads
-        self._take_number(stored.next_number())
+        self._names = Names(stored.next_number())
         self._count = 0
         self._next = 0  # place of the next row that is new
         self._low = _AFTER_ALL  # no namespace that is an int lies below
         self._low_is_exact = True  # and this one has rows
         self._high = _BEFORE_ALL  # nor above
-        self._names: list[Any] = []  # namespaces that are numbered
-        self._numbers: dict[Any, int] = {}
+        self._resting: dict[bytes, Any] = {}  # rows by name, of which none is in `recent` as well
+        self._leaving: dict[bytes, Any] = {}  # of other names
 
     def __len__(self) -> int:
         """How many rows there are."""
         return self._count
 
     def kept(self) -> tuple[Any, ...]:
-        """What `reopened` needs besides the entries."""
+        """What `reopened` needs besides the entries, of which all are written with this."""
+        self._leaving.update(self._resting)
+        self._resting.clear()
+        for _ in self._writing():
+            pass
         bounds = self._low, self._low_is_exact, self._high
-        return self._number, self._count, self._next, bounds, self._names
+        return self._names.number, self._count, self._next, bounds, self._names.numbered
 
     @classmethod
     def reopened(cls, stored: Stored, kept: tuple[Any, ...]) -> DiskRows:
@@ -105,17 +95,10 @@ class DiskRows:
             kept: what its `kept` gave when it was.
         """
         rows = cls(stored)
-        number, rows._count, rows._next, bounds, rows._names = kept
+        number, rows._count, rows._next, bounds, numbered = kept
         rows._low, rows._low_is_exact, rows._high = bounds
-        rows._numbers = {namespace: number for number, namespace in enumerate(rows._names)}
-        rows._take_number(number)
+        rows._names = Names(number, numbered)
         return rows
-
-    def _take_number(self, number: int) -> None:
-        """Have this one's names."""
-        self._number = number
-        self._prefix = TABLE.pack(number)
-        self._own = self._prefix + NONE
 
     # ------------------------------------------------------------------ rows
 
@@ -124,22 +107,29 @@ class DiskRows:
             self._stored.check()
             return MISSING
         try:
-            row = row_of(self._read(self._prefix_of(namespace) + HASH.pack(hash(key))), key)
+            row = row_of(self._read(self._names.of(namespace) + HASH.pack(hash(key))), key)
         except Exception as error:
             self._stored.fail(error)
         return MISSING if row is None else row[2]
 
     def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
         """For each of these keys the value, to be changed and put again, or `MISSING`."""
-        prefix, pack = self._prefix_of(namespace), HASH.pack
+        prefix, pack, note = self._names.of(namespace), HASH.pack, self._stored.recent.note
+        resting, leaving = self._resting, self._leaving
+        values: list[Any] = []
         try:
-            rows = map(row_of, self._read_all([prefix + pack(hash(key)) for key in keys]), keys)
-            return [MISSING if row is None else row[2] for row in rows]
+            names = [prefix + pack(hash(key)) for key in keys]
+            for key, name, held in zip(keys, names, self._read_all(names), strict=True):
+                row = row_of(held, key)
+                values.append(MISSING if row is None else row[2])
+                if row is held and (resting.pop(name, None) or leaving.pop(name, None)):
+                    note(name, row)  # so that nothing is looked up when it is put again
         except Exception as error:
             self._stored.fail(error)
+        return values
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
-        name = self._prefix_of(namespace) + HASH.pack(hash(key))
+        name = self._names.of(namespace) + HASH.pack(hash(key))
         stored = self._stored
         try:
             held = self._read(name)
@@ -147,38 +137,57 @@ class DiskRows:
             if row is None:
                 return False
             rest = [other for other in held if other is not row] if type(held) is list else NOTHING
-            if rest:
-                stored.write([(name, self._dumps(rest))])
-            else:
-                stored.delete(name)
+            stored.write([(name, stored.dumps(rest))] if rest else (), () if rest else (name,))
             stored.recent.note(name, rest)
         except Exception as error:
             stored.fail(error)
+        self._rest_no_more((name,))
         self._count -= 1
         if namespace == self._low:
             self._low_is_exact = False
         return True
 
-    def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> Collection[bytes]:
+    def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> None:
         """
-        Put rows of any namespaces. What is there already is read, all of it together, and keeps its place.
+        Put rows of any namespaces.
 
         Args:
-            places: of those that are new; None: they come last.
-
-        Returns:
-            The names that were written.
+            places: of all of them, of which none is there yet; None: those that are new come last.
         """
+        recent, prefix_of, pack = self._stored.recent, self._names.of, HASH.pack
+        resting, leaving = self._resting, self._leaving
+        others: list[Entry] = []
+        names: list[bytes] = []
+        before: Any = MISSING
+        prefix = b""
+        for entry in entries:
+            namespace, key, value = entry
+            if namespace is not before:
+                before, prefix = namespace, prefix_of(namespace)
+            name = prefix + pack(hash(key))
+            held = recent.get(name) or leaving.get(name) or resting.get(name)
+            if not held or row_of(held, key) is not held:
+                others.append(entry)
+                names.append(name)
+                continue
+            if leaving.pop(name, None) is None:
+                recent.forget((name,))
+            resting[name] = held if held[2] is value else (*held[:2], value, *held[3:])
+        if others:
+            self._put_down(names, others, places)
+
+    def _put_down(
+        self, names: Sequence[bytes], entries: Sequence[Entry], places: Sequence[int] | None
+    ) -> None:
+        """Write rows; what is there already is read, all of it together, and keeps its place."""
         stored = self._stored
-        prefix_of, pack = self._prefix_of, HASH.pack
         try:
             stored.check()
-            names = [prefix_of(namespace) + pack(hash(key)) for namespace, key, _ in entries]
             found = [NOTHING] * len(names) if self._are_new(entries) else self._read_all(names, notes=False)
             changed: dict[bytes, Any] = {}
             if places is None:
                 places = range(self._next, self._next + len(entries))
-            self._next = max(self._next, max(places, default=0) + 1)
+            self._next = max(self._next, max(places) + 1)
             for name, held, entry, place in zip(names, found, entries, places, strict=True):
                 changed[name], is_new = with_row(stored, changed.get(name, held), entry, place)
                 self._count += is_new
@@ -186,23 +195,13 @@ class DiskRows:
             stored.recent.renew(changed)
         except Exception as error:
             stored.fail(error)
+        self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
             number = None if namespace is None else as_int(namespace)
             if number is not None:
                 self._high = max(self._high, number)
                 if number <= self._low:
                     self._low, self._low_is_exact = number, True
-        return changed.keys()
-
-    def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
-        """Put rows that were cut, in slices; what was put before may be let go."""
-        while some := list(islice(entries, AWAY)):
-            self.put(some)
-            yield
-
-    def waiting(self) -> int:
-        """About how many of the rows are still in memory, to be brought away when others are merged."""
-        return 0
 
     def _are_new(self, entries: Sequence[Entry]) -> bool:
         """Whether it can be told without looking that there is none of these rows."""
@@ -211,22 +210,49 @@ class DiskRows:
         low, high = self._low, self._high
         return all(type(namespace) is int and not low <= namespace <= high for namespace, _, _ in entries)
 
-    def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        rest = iter(rows)
-        while some := [(namespace, key, value) for key, value in islice(rest, SLICE)]:
+    def load(self, groups: Iterable[tuple[Hashable, Iterable[tuple[Any, Any]]]]) -> None:
+        """Put rows, given by namespace."""
+        rest = ((namespace, key, value) for namespace, rows in groups for key, value in rows)
+        while some := list(islice(rest, SLICE)):
             self.put(some)
 
-    def adopt(self, namespace: Hashable, rows: Rows) -> None:
-        self.update(namespace, rows.items())
+    def merging(self, entries: Iterator[Entry]) -> Iterator[None]:
+        """Put rows that were cut, in slices; what was put before may be let go."""
+        yield from self._writing()  # what one that was given up has left
+        self._leaving, self._resting = self._resting, {}
+        while some := list(islice(entries, AWAY)):
+            self.put(some)
+            yield
+        yield from self._writing()
 
-    def count_new(self, entries: Iterable[tuple[Any, Any]]) -> int:
-        """Of these namespaces with keys, all different, how many have no row."""
-        prefix_of, pack = self._prefix_of, HASH.pack
-        rest = iter(entries)
+    def waiting(self) -> int:
+        """How many of the rows are still in memory, to be brought away when others are merged."""
+        return len(self._resting) + len(self._leaving)
+
+    def _writing(self) -> Iterator[None]:
+        """Writes what leaves, in slices."""
+        stored, leaving = self._stored, self._leaving
+        while leaving:
+            some = [leaving.popitem() for _ in range(min(len(leaving), AWAY))]
+            try:
+                stored.write([(name, pickled(stored, row)) for name, row in some])
+            except Exception as error:
+                stored.fail(error)
+            yield
+
+    def _rest_no_more(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            self._resting.pop(name, None)
+            self._leaving.pop(name, None)
+
+    def count_new(self, groups: Iterable[tuple[Hashable, Iterable[Any]]]) -> int:
+        """Of these keys, given by namespace and all different, how many have no row."""
+        prefix_of, pack = self._names.of, HASH.pack
+        rest = ((prefix_of(namespace) + pack(hash(key)), key) for namespace, keys in groups for key in keys)
         count = 0
         try:
             while some := list(islice(rest, SLICE)):
-                held = self._read_all([prefix_of(namespace) + pack(hash(key)) for namespace, key in some])
+                held = self._read_all([name for name, _ in some])
                 count += sum(row_of(one, key) is None for one, (_, key) in zip(held, some, strict=True))
         except Exception as error:
             self._stored.fail(error)
@@ -243,7 +269,7 @@ class DiskRows:
                 return False
             if number == self._low and self._low_is_exact:
                 return True
-        prefix = self._prefix_of(namespace)
+        prefix = self._names.of(namespace)
         return next(self._rows(prefix, behind(prefix)), None) is not None
 
     def of(self, namespace: Hashable) -> Rows:
@@ -252,15 +278,13 @@ class DiskRows:
         number = as_int(namespace)
         if number is not None and number < self._low:
             return {}
-        prefix = self._prefix_of(namespace)
-        rows = [row for _, row in self._rows(prefix, behind(prefix))]
-        rows.sort(key=itemgetter(1))
-        return {row[0]: row[2] for row in rows}
+        prefix = self._names.of(namespace)
+        return _ordered([row for _, row in self._rows(prefix, behind(prefix))])
 
     def drop(self, namespace: Hashable) -> bool:
         if not self._count:
             return False
-        prefix = self._prefix_of(namespace)
+        prefix = self._names.of(namespace)
         names: list[bytes] = []
         count = 0
         for name, _ in self._rows(prefix, behind(prefix)):
@@ -273,23 +297,17 @@ class DiskRows:
         return bool(names)
 
     def namespaces(self) -> Iterable[Any]:
-        begin, end = self._prefix, behind(self._prefix)
-        while begin is not None:
-            found = next(self._rows(begin, end), None)
-            if found is None:
-                return
-            name, row = found
-            prefix = name[: -HASH.size]
-            yield self._namespace_of(prefix, row)
-            begin = behind(prefix)
+        begin, end = self._names.all, behind(self._names.all)
+        while (found := next(self._rows(begin, end), None)) is not None:
+            yield self._names.namespace(*found)
+            begin = behind(found[0][: -HASH.size])
 
     def first(self) -> int | None:
         """The earliest namespace that is an int and has rows, or None."""
         if not self._low_is_exact and self._low < _AFTER_ALL:
-            begin = self._prefix + INTS + INT.pack(self._low + ZERO)
-            found = next(self._rows(begin, self._prefix + PAIRS), None)
+            found = next(self._rows(self._names.of(self._low), self._names.behind_ints), None)
             self._low, self._low_is_exact = _AFTER_ALL if found is None else int_in(found[0]), True
-        numbered = [number for number in self._names if type(number) is int and number in self]
+        numbered = [number for number in self._names.numbered if type(number) is int and number in self]
         return min(numbered if self._low == _AFTER_ALL else [self._low, *numbered], default=None)
 
     def take_first(self, until: float, limit: int) -> dict[int, Rows]:
@@ -306,81 +324,72 @@ class DiskRows:
             alone = self.of(first)
             self.drop(first)
             return {first: alone}
-        begin, end = self._prefix + INTS + INT.pack(first + ZERO), self._prefix + PAIRS
+        begin = self._names.of(first)
         names: list[bytes] = []
         found: dict[int, list[Any]] = {}
         following = _AFTER_ALL
-        for name, row in self._rows(begin, end):
+        for name, row in self._rows(begin, self._names.behind_ints):
             namespace = int_in(name)
             if namespace not in found and (namespace > until or len(names) >= limit):
                 following = namespace
                 break
             found.setdefault(namespace, []).append(row)
             names.append(name)
-        last = self._prefix + INTS + INT.pack(max(found) + ZERO)
-        self._delete(names, begin, behind(last), len(names))
+        self._delete(names, begin, behind(self._names.of(max(found))), len(names))
         self._low, self._low_is_exact = following, True
-        for rows in found.values():
-            rows.sort(key=itemgetter(1))
-        return {namespace: {row[0]: row[2] for row in rows} for namespace, rows in found.items()}
+        return {namespace: _ordered(rows) for namespace, rows in found.items()}
 
-    def each(self, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
-        """Keys and values of a namespace, in order; they need not be in memory all at once."""
-        prefix = self._prefix_of(namespace)
-        gathered = _Gathered(self._stored)
-        for _, row in self._rows(prefix, behind(prefix)):
-            gathered.add((namespace, row[0], row[2]), row[1])
-        for _, key, value in gathered.in_order():
-            yield key, value
-
-    def unordered(self) -> Iterator[Entry]:
-        """All rows, in no order; they need not be in memory all at once."""
-        for name, row in self._rows(self._prefix, behind(self._prefix)):
-            yield self._namespace_of(name[: -HASH.size], row), row[0], row[2]
-
-    def entries(self) -> Iterator[Entry]:
-        begin, end = self._prefix, behind(self._prefix)
-        gathered = _Gathered(self._stored)
-        current = None
-        for name, row in self._rows(begin, end):
+    def entries(self, namespace: Any = MISSING) -> Iterator[Entry]:
+        """
+        The rows of a namespace, or all, those of one namespace together and in order; they need not be in
+        memory all at once. Nothing may change meanwhile.
+        """
+        begin = self._names.all if namespace is MISSING else self._names.of(namespace)
+        gathered, current = _Gathered(self._stored), b""
+        for name, row in self._rows(begin, behind(begin)):
             prefix = name[: -HASH.size]
             if prefix != current:
                 yield from gathered.in_order()
-                current, gathered = prefix, _Gathered(self._stored)
-            gathered.add((self._namespace_of(prefix, row), row[0], row[2]), row[1])
+                gathered, current = _Gathered(self._stored), prefix
+            gathered.add((self._names.namespace(name, row), row[0], row[2]), row[1])
         yield from gathered.in_order()
+
+    def unordered(self) -> Iterator[Entry]:
+        """All rows, in no order; they need not be in memory all at once."""
+        for name, row in self._rows(self._names.all, behind(self._names.all)):
+            yield self._names.namespace(name, row), row[0], row[2]
 
     def check(self) -> None:
         """Raise if what was put may be gone."""
         self._stored.check()
 
     def clear(self) -> None:
+        self._resting.clear()
+        self._leaving.clear()
         if self._count:
             try:
-                self._stored.delete_range(self._prefix, behind(self._prefix))
+                self._stored.delete_range(self._names.all, behind(self._names.all))
             except Exception as error:
                 self._stored.fail(error)
-            self._take_number(self._stored.next_number())  # for what is known of names of the old one
+            self._names = Names(self._stored.next_number())  # for what is known of names of the old one
         self._count = 0
         self._low, self._low_is_exact, self._high = _AFTER_ALL, True, _BEFORE_ALL
 
     def moving(self, other: DiskRows, altered: Callable[[Entry], Entry]) -> Iterator[None]:
         """Take all rows of another table, altered, in slices; they keep their places."""
-        begin, end = other._prefix, behind(other._prefix)
-        rest = other._rows(begin, end)
+        names = other._names
+        rest = other._rows(names.all, behind(names.all))
         while some := list(islice(rest, SLICE)):
-            moved = [
-                altered((other._namespace_of(name[: -HASH.size], row), row[0], row[2])) for name, row in some
-            ]
+            moved = [altered((names.namespace(name, row), row[0], row[2])) for name, row in some]
             self.put(moved, [row[1] for _, row in some])
             yield
         other.clear()
 
-    # ------------------------------------------------------------------ names and entries
+    # ------------------------------------------------------------------ what stands under names
 
     def _known(self, name: bytes) -> Any:
         """What stands under a name, if that is known without a look; `NOTHING`; or None."""
-        return self._stored.recent.get(name)
+        return self._resting.get(name) or self._leaving.get(name) or self._stored.recent.get(name)
 
     def _read(self, name: bytes) -> Any:
         """A row that stands under a name, or a list of them."""
@@ -389,7 +398,7 @@ class DiskRows:
         held = self._known(name)
         if held is None:
             data = stored.get(name)
-            held = NOTHING if data is None else self._loads(data)
+            held = NOTHING if data is None else stored.loads(data)
             stored.recent.note(name, held)
         return held
 
@@ -398,26 +407,25 @@ class DiskRows:
         The same of many names; of those that are not known, all together. With `notes`, they will be asked
         for again.
         """
-        stored, recent = self._stored, self._stored.recent
+        stored, loads, note = self._stored, self._stored.loads, self._stored.recent.note
         stored.check()
         found = list(map(self._known, names))
         unknown = [number for number, held in enumerate(found) if held is None]
         if unknown:
-            for number, data in zip(
-                unknown, stored.get_many([names[number] for number in unknown]), strict=True
-            ):
-                held = found[number] = NOTHING if data is None else self._loads(data)
+            read = stored.get_many([names[number] for number in unknown])
+            for number, data in zip(unknown, read, strict=True):
+                held = found[number] = NOTHING if data is None else loads(data)
                 if notes:
-                    recent.note(names[number], held)
+                    note(names[number], held)
         return found
 
     def _rows(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Names and rows from `begin` up to, and without, `end`, as they are now."""
+        resting, leaving, loads = self._resting, self._leaving, self._stored.loads
         try:
             self._stored.check()
-            loads = self._loads
             for name, data in self._stored.scan(begin, end):
-                held = loads(data)
+                held = resting.get(name) or leaving.get(name) or loads(data)
                 if type(held) is tuple:
                     yield name, held
                 else:
@@ -437,32 +445,20 @@ class DiskRows:
             if len(names) > _FEW:
                 self._stored.delete_range(begin, end)
                 self._stored.recent.clear()
+                names = [name for name in (*self._resting, *self._leaving) if begin <= name < end]
             elif names:
                 self._stored.write((), names)
                 self._stored.recent.forget(names)
         except Exception as error:
             self._stored.fail(error)
+        self._rest_no_more(names)
         self._count -= count
 
-    def _prefix_of(self, namespace: Any) -> bytes:
-        if namespace is None:
-            return self._own
-        number = as_int(namespace)
-        if number is not None:
-            return self._prefix + INTS + INT.pack(number + ZERO)
-        if isinstance(namespace, tuple) and len(namespace) == 2:
-            start, end = map(as_int, namespace)
-            if start is not None and end is not None:
-                return self._prefix + PAIRS + PAIR.pack(start + ZERO, end + ZERO)
-        number = self._numbers.setdefault(namespace, len(self._names))
-        if number == len(self._names):
-            self._names.append(namespace)
-        return self._prefix + NUMBERED + INT.pack(number)
 
-    def _namespace_of(self, prefix: bytes, row: Any) -> Any:
-        if len(row) > 3:
-            return row[3]
-        return None if prefix == self._own else int_in(prefix)
+def _ordered(rows: list[Any]) -> Rows:
+    """Stored rows of one namespace, by key, in the order of their places."""
+    rows.sort(key=itemgetter(1))
+    return {row[0]: row[2] for row in rows}
 
 
 class _Gathered:
@@ -490,6 +486,6 @@ class _Gathered:
             yield from (entry for _, entry in self._some)
             return
         self._put_away()
-        for _, row in self._many._rows(self._many._own, behind(self._many._own)):
-            yield row[2]
+        for _, _, entry in self._many.unordered():  # by their names, which have the places in their order
+            yield entry
         self._many.clear()

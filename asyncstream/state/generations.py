@@ -25,49 +25,37 @@ those of a log-structured merge tree that is held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.rows import (
-    MISSING,
-    NO_ROWS,
-    SLICE,
-    Entry,
-    MemoryRows,
-    OldRows,
-    Rows,
-    about,
-)
+from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, Rows, about
 from asyncstream.state.weights import Scale
 
-__all__ = ("Delta", "Generations")
+__all__ = ("Delta", "Generations", "OldRows")
+
+OldRows: TypeAlias = MemoryRows | DiskRows
+"""The oldest generation of a table."""
 
 
+@dataclass(frozen=True, slots=True)
 class Delta:
     """
     What has changed in a table between two cuts; nothing in it changes any more.
 
     Attributes:
-        dropped: namespaces of which nothing is left but what is in `rows`.
-        gone: keys by namespace that were removed.
         rows: what was put, values by key, by namespace; a row that is gone too was put again after that.
+        gone: keys by namespace that were removed.
+        dropped: namespaces of which nothing is left but what is in `rows`.
     """
 
-    __slots__ = ("dropped", "gone", "rows")
-
-    def __init__(
-        self,
-        rows: Mapping[Any, Rows],
-        gone: Mapping[Any, set[Any]] | None = None,
-        dropped: Iterable[Any] = (),
-    ) -> None:
-        self.rows = rows
-        self.gone = {} if gone is None else gone
-        self.dropped = dropped if isinstance(dropped, set) else set(dropped)
+    rows: Mapping[Any, Rows]
+    gone: Mapping[Any, set[Any]] = field(default_factory=dict)
+    dropped: set[Any] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.dropped or self.gone or self.rows)
@@ -110,16 +98,17 @@ class Generations:
         "young",
     )
 
+    young: dict[Any, Rows]
+    _gone: dict[Any, set[Any]]
+    _dropped: set[Any]
+    _frozen: Mapping[Any, Rows] | None
+
     def __init__(self, name: str, old: OldRows | None = None) -> None:
         self.name = name
-        self.young: dict[Any, Rows] = {}
-        self.has_older = False
         self.merges = 0
-        self._gone: dict[Any, set[Any]] = {}
-        self._dropped: set[Any] = set()
-        self._frozen: Mapping[Any, Rows] | None = None
         self._notes = True
         self._left: int | None = None
+        self.clear_young()
         self.keep_old_in(MemoryRows() if old is None else old)
 
     def keep_old_in(self, old: OldRows) -> None:
@@ -130,9 +119,7 @@ class Generations:
 
     def bring_old_to(self, old: DiskRows) -> None:
         """Have the oldest generation, which is all that there is, there and no longer in memory."""
-        rest = self._old.entries()
-        while some := list(islice(rest, SLICE)):
-            old.put(some)
+        old.load((namespace, self._old.of(namespace).items()) for namespace in self._old.namespaces())
         self.keep_old_in(old)
 
     def forget_removals(self) -> None:
@@ -169,25 +156,25 @@ class Generations:
         frozen = self._frozen
         if frozen is None:
             return
-        if self._remote is None:
-            yield from self._merging_here(frozen)
+        if isinstance(self._old, DiskRows):
+            yield from self._old.merging(self._handed_over(frozen))
         else:
-            yield from self._remote.merging(self._handed_over(frozen))
+            yield from self._merging_here(self._old, frozen)
         self._frozen = None
         self.merges += 1
 
-    def _merging_here(self, frozen: Mapping[Any, Rows]) -> Iterator[None]:
+    def _merging_here(self, old: MemoryRows, frozen: Mapping[Any, Rows]) -> Iterator[None]:
         done = 0
         for namespace in list(frozen):
             rows = frozen[namespace]
             if namespace in self._dropped or not rows:
                 continue
-            if namespace not in self._old:
+            if namespace not in old:
                 gone = self._gone.get(namespace)
                 if gone:
                     rows = {key: value for key, value in rows.items() if key not in gone}
                 if rows:
-                    self._old.adopt(namespace, rows)
+                    old.adopt(namespace, rows)
                 done += 1
             else:
                 rest = iter(list(rows.items()))
@@ -195,7 +182,7 @@ class Generations:
                     gone = self._gone.get(namespace, set())
                     left = [row for row in some if row[0] not in gone]
                     if left and namespace not in self._dropped:
-                        self._old.update(namespace, left)
+                        old.update(namespace, left)
                     if len(some) == SLICE:
                         yield
                     done += len(some)
@@ -218,16 +205,18 @@ class Generations:
 
     # ------------------------------------------------------------------ what is not young at first
 
-    def load_rows(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Have rows that were kept elsewhere and are there still: they are no part of the next delta."""
-        self._old.update(namespace, rows)
+    def put_old(self, groups: Iterable[tuple[Hashable, Iterable[tuple[Any, Any]]]]) -> None:
+        """
+        Have rows, given by namespace, that were kept elsewhere and are there still: they are no part of the
+        next delta.
+        """
+        self._old.load(groups)
         self.has_older = True
 
-    def load_entries(self, entries: Sequence[Entry]) -> None:
-        """As `load_rows`, of any namespaces, all together, where the oldest generation is elsewhere."""
-        assert self._remote is not None
-        self._remote.put(entries)
-        self.has_older = True
+    def give_away(self) -> None:
+        """Have nothing: others have it."""
+        self.keep_old_in(MemoryRows())
+        self.clear_young()
 
     def clear_young(self) -> None:
         """Have nothing that is not old, and look for no more."""
@@ -242,37 +231,24 @@ class Generations:
         """How many rows there are."""
         if self._left is not None:
             return self._left
-        count = self._count_young()
         if not self.has_older:
-            return count
-        if self._remote is not None:
-            return len(self._remote) + self._remote.count_new(self._fresh())
-        frozen = {} if self._frozen is None else self._frozen
-        for namespace in dict.fromkeys([*self._old.namespaces(), *frozen]):
-            old = self._old.of(namespace)
-            above = self.young.get(namespace, NO_ROWS)
-            count += len(old) - _in_both(above, old)
-            if namespace in frozen and namespace not in self._dropped:
-                gone = self._gone.get(namespace, ())
-                count += sum(
-                    1 for key in frozen[namespace] if key not in old and key not in above and key not in gone
-                )
-        return count
+            return self._count_young()
+        return len(self._old) + self._old.count_new(self._fresh())
 
     def _count_young(self) -> int:
         return sum(map(len, self.young.values()))
 
-    def _fresh(self) -> Iterator[tuple[Any, Any]]:
-        """(namespace, key) of every row that is in a younger generation than the oldest."""
-        for namespace, rows in self.young.items():
-            for key in rows:
-                yield namespace, key
+    def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
+        """By namespace, the keys of all rows that are in a younger generation than the oldest, each once."""
+        yield from self.young.items()
         for namespace, rows in ({} if self._frozen is None else self._frozen).items():
             if namespace not in self._dropped:
-                young, gone = self.young.get(namespace, NO_ROWS), self._gone.get(namespace, ())
-                for key in rows:
-                    if key not in young and key not in gone:
-                        yield namespace, key
+                yield (
+                    namespace,
+                    rows.keys()
+                    - self.young.get(namespace, NO_ROWS).keys()
+                    - self._gone.get(namespace, set()),
+                )
 
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
@@ -300,19 +276,19 @@ class Generations:
                 self._left = len(self)
             except StateError:
                 self._left = 0
-            self.clear_young()
-            self.keep_old_in(MemoryRows())
+            self.give_away()
 
     # ------------------------------------------------------------------ looking into what is older
 
     def has_older_rows(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows that are not young."""
-        return self.has_older and self._has_older_rows(namespace)
-
-    def _has_older_rows(self, namespace: Hashable) -> bool:
-        if namespace in self._old:
-            return True
-        return self._frozen is not None and namespace in self._frozen and namespace not in self._dropped
+        """Whether the namespace has rows that are not young."""
+        if not self.has_older:
+            return False
+        if self._frozen is not None and namespace in self._frozen and namespace not in self._dropped:
+            gone = self._gone.get(namespace, ())
+            if any(key not in gone for key in self._frozen[namespace]):
+                return True
+        return namespace in self._old
 
     def _older(self, namespace: Hashable, key: Hashable) -> Any:
         """A value that may be changed, of a row that is not young."""
@@ -348,10 +324,3 @@ class Generations:
         self._gone.pop(namespace, None)
         if self._notes or self._frozen is not None:
             self._dropped.add(namespace)
-
-
-def _in_both(some: Rows, others: Rows) -> int:
-    """How many keys are in both."""
-    if len(others) < len(some):
-        some, others = others, some
-    return sum(1 for key in some if key in others)

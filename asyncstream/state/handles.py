@@ -1,8 +1,8 @@
 """
 What user code reads and writes state through: a handle for each piece of state of an operator.
 
-The operator moves a cursor; every handle works on the entry of the key and namespace under it. What is empty
-leaves no entry behind, so a key that is done costs nothing.
+The operator moves a cursor, its `KeyedState`; every handle works on the entry of the key and namespace under
+it. What is empty leaves no entry behind, so a key that is done costs nothing.
 """
 
 from __future__ import annotations
@@ -22,26 +22,15 @@ if TYPE_CHECKING:
         StateDescriptor,
         ValueDescriptor,
     )
+    from asyncstream.state.keyed import KeyedState
 
-__all__ = ("AggregatingState", "Cursor", "ListState", "MapState", "ReducingState", "State", "ValueState")
+__all__ = ("AggregatingState", "ListState", "MapState", "ReducingState", "State", "ValueState")
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-
-class Cursor:
-    """
-    Which key's entries the handles of an operator work on, and in which namespace; None for the key's own.
-    """
-
-    __slots__ = ("key", "namespace")
-
-    def __init__(self) -> None:
-        self.key: Any = None
-        self.namespace: Any = None
 
 
 class State:
@@ -58,7 +47,7 @@ class State:
     ages_of: ClassVar[Callable[..., Ages[Any]]] = ValueAges
 
     def __init__(
-        self, cursor: Cursor, rows: Table, ages: Ages[Any] | None, descriptor: StateDescriptor[Any]
+        self, cursor: KeyedState, rows: Table, ages: Ages[Any] | None, descriptor: StateDescriptor[Any]
     ) -> None:
         self.name = descriptor.name
         self._descriptor = descriptor
@@ -104,11 +93,6 @@ class State:
         cursor = self._cursor
         return self._rows.get(cursor.namespace, cursor.key)
 
-    def _hold(self, value: Any) -> None:
-        """Have the current entry hold this."""
-        cursor = self._cursor
-        self._rows.put(cursor.namespace, cursor.key, value)
-
     def _live(self, row: Row) -> Any:
         found = self._rows.get(*row)
         if self._ages is None or found is MISSING or self._ages.is_live(row):
@@ -123,12 +107,16 @@ class State:
             return found
         return MISSING
 
-    def _write(self, value: Any) -> None:
-        """Have the current entry hold this; it counts as written."""
+    def _write(self, value: Any, entry: Any = None) -> None:
+        """Have the current entry hold this; it counts as written, or that entry of a map."""
         cursor = self._cursor
         self._rows.put(cursor.namespace, cursor.key, value)
+        self._grown(entry)
+
+    def _grown(self, entry: Any = None) -> None:
+        """What the current entry holds has grown, or has this entry of a map."""
         if self._ages is not None:
-            self._ages.write(self._row())
+            self._ages.write(self._row(), entry)
 
     def _remove(self, row: Row) -> None:
         self._rows.remove(*row)
@@ -170,11 +158,10 @@ class ListState(State, Generic[T]):
         """Append one value."""
         found = self._held()
         if found is MISSING:
-            self._hold([value])
+            self._write([value])
         else:
             found.append(value)
-        if self._ages is not None:
-            self._ages.write(self._row())
+            self._grown()
 
     def extend(self, values: Iterable[T]) -> None:
         """Append several values."""
@@ -221,11 +208,10 @@ class MapState(State, Generic[K, V]):
         """Set the value under `key`."""
         found = self._held()
         if found is MISSING:
-            self._hold({key: value})
+            self._write({key: value}, key)
         else:
             found[key] = value
-        if self._ages is not None:
-            self._ages.write(self._row(), key)
+            self._grown(key)
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""

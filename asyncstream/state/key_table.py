@@ -15,11 +15,10 @@ A cut freezes lone rows as they are; the oldest generation in memory keeps its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Any
 
-from asyncstream.state.rows import MISSING, SLICE, OldRows, Rows, same
+from asyncstream.state.rows import MISSING, Rows
 from asyncstream.state.table import Table
 
 __all__ = ("KeyTable", "whole_key")
@@ -66,20 +65,7 @@ class KeyTable(Table):
 
     __slots__ = ("lone",)
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        save_key: Callable[[Any], Any] = same,
-        load_key: Callable[[Any], Any] = same,
-        compound: bool = False,
-        may_be_away: bool = False,
-        old: OldRows | None = None,
-    ) -> None:
-        self.lone: dict[Any, Any] = {}
-        super().__init__(
-            name, save_key=save_key, load_key=load_key, compound=compound, may_be_away=may_be_away, old=old
-        )
+    lone: dict[Any, Any]
 
     def _unfold(self, namespace: Hashable) -> None:
         """Have the lone row of a namespace among the others, if there is one."""
@@ -131,9 +117,6 @@ class KeyTable(Table):
     def __contains__(self, namespace: Hashable) -> bool:
         return namespace in self.lone or super().__contains__(namespace)
 
-    def has_rows(self, namespace: Hashable = None) -> bool:
-        return namespace in self.lone or super().has_rows(namespace)
-
     def namespaces(self) -> Iterator[Any]:
         yield from dict.fromkeys([*super().namespaces(), *self.lone])
 
@@ -152,19 +135,6 @@ class KeyTable(Table):
         self.lone = {}
         super().clear_young()
 
-    def go_on(self, table: Table) -> None:
-        lone = table.lone if isinstance(table, KeyTable) else {}
-        super().go_on(table)
-        self.lone = lone
-
-    def take_over(self, kept: Table) -> Iterator[None]:
-        if isinstance(kept, KeyTable):
-            while some := list(islice(kept.lone, SLICE)):
-                for namespace in some:
-                    kept._unfold(namespace)
-                yield
-        yield from super().take_over(kept)
-
     def weight(self) -> int:
         return super().weight() + len(self.lone)
 
@@ -174,7 +144,7 @@ class KeyTable(Table):
     def _count_young(self) -> int:
         return super()._count_young() + len(self.lone)
 
-    def _fresh(self) -> Iterator[tuple[Any, Any]]:
+    def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
         for namespace, key in self.lone.items():
-            yield namespace, whole_key(key)
+            yield namespace, (whole_key(key),)
         yield from super()._fresh()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.errors import CheckpointError
 from asyncstream.state.descriptors import StateDescriptor
-from asyncstream.state.handles import Cursor, State
+from asyncstream.state.handles import State
 from asyncstream.state.rows import same
 from asyncstream.state.table import Table
 from asyncstream.state.tables import Cell, Tables
@@ -25,9 +25,12 @@ __all__ = ("KeyedState",)
 S = TypeVar("S", bound=State)
 
 
-class KeyedState(Cursor):
+class KeyedState:
     """
-    All keyed state of one operator, and the cursor of its handles.
+    All keyed state of one operator.
+
+    Attributes:
+        key, namespace: the handles work on the entries of this key, and in this namespace.
 
     The state `name` is the table `prefix/name`, and its kind is kept in the cell `prefix`, so that state of
     one kind is never read as another; when entries with a time to live were written is in the table
@@ -40,7 +43,18 @@ class KeyedState(Cursor):
         namespace_of: makes a namespace of what the codec gives back.
     """
 
-    __slots__ = ("_ages", "_clock", "_handles", "_kinds", "_lives", "_namespace_of", "_prefix", "_tables")
+    __slots__ = (
+        "_ages",
+        "_clock",
+        "_handles",
+        "_kinds",
+        "_lives",
+        "_namespace_of",
+        "_prefix",
+        "_tables",
+        "key",
+        "namespace",
+    )
 
     def __init__(
         self,
@@ -49,7 +63,8 @@ class KeyedState(Cursor):
         prefix: str = "state",
         namespace_of: Callable[[Any], Any] = same,
     ) -> None:
-        super().__init__()
+        self.key: Any = None
+        self.namespace: Any = None
         self._clock: Clock = SystemClock() if clock is None else clock
         self._tables = Tables() if tables is None else tables
         self._prefix = prefix
@@ -60,6 +75,7 @@ class KeyedState(Cursor):
         self._kinds: dict[str, str] = {}
         self._tables.declare_cell(prefix, Cell(self._kinds.copy, self._restore_kinds, rule="merge"))
         self._tables.on_restored(self._rebuilding)
+        self._tables.before_snapshot(self.purge)
 
     def state(self, descriptor: StateDescriptor[S]) -> S:
         """

@@ -1,13 +1,13 @@
 """
-The oldest generation of a table: what any keeper of it does, and the one in memory.
+The oldest generation of a table in memory, and what tables are made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sized
 from itertools import chain, islice
 from sys import getsizeof
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from asyncstream.state.weights import LEAST, ROWS, SPACES, Scale, ends
 
@@ -18,7 +18,6 @@ __all__ = (
     "SLICE",
     "Entry",
     "MemoryRows",
-    "OldRows",
     "Rows",
     "about",
     "plain_namespace",
@@ -70,46 +69,10 @@ def plain_namespace(namespace: Any) -> Any:
     return tuple(namespace) if isinstance(namespace, tuple | list) else namespace
 
 
-class OldRows(Protocol):
-    """
-    The oldest generation of a table, in memory, or elsewhere: there may be more rows than memory then, and a
-    lookup takes far longer than one in a dict, so it is a `DiskRows`, which can be asked for many together.
-    """
-
-    def get(self, namespace: Hashable, key: Hashable) -> Any:
-        """The value, or `MISSING`."""
-
-    def remove(self, namespace: Hashable, key: Hashable) -> bool:
-        """Have no such row; whether there was one."""
-
-    def drop(self, namespace: Hashable) -> bool:
-        """Have no such namespace; whether there was one."""
-
-    def __contains__(self, namespace: Hashable) -> bool:
-        """Whether the namespace has rows."""
-
-    def of(self, namespace: Hashable) -> Rows:
-        """The rows of a namespace, in order; to be read only."""
-
-    def namespaces(self) -> Iterable[Any]:
-        """Those that have rows, in no order."""
-
-    def adopt(self, namespace: Hashable, rows: Rows) -> None:
-        """Have rows of a namespace that has none here; they are given away with this."""
-
-    def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Put rows."""
-
-    def entries(self) -> Iterator[Entry]:
-        """All rows, those of one namespace together and in order; nothing may change meanwhile."""
-
-    def clear(self) -> None:
-        """Have nothing."""
-
-
 class MemoryRows:
     """
-    The oldest generation, in memory.
+    The oldest generation of a table, in memory. Elsewhere there may be more rows than memory, and a lookup
+    takes far longer than one in a dict: so a `DiskRows` can also be asked for many together.
 
     A row that is alone in its namespace and has no value (it is None), as that of a timer which shares its
     time with no other, is kept as its key: a dict for each would take four times the room.
@@ -121,13 +84,19 @@ class MemoryRows:
         self._rows: dict[Any, Rows] = {}
         self._lone: dict[Any, Any] = {}
 
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return sum(map(len, self._rows.values())) + len(self._lone)
+
     def get(self, namespace: Hashable, key: Hashable) -> Any:
+        """The value, or `MISSING`."""
         rows = self._rows.get(namespace)
         if rows is None:
             rows = self.of(namespace)
         return rows.get(key, MISSING)
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
+        """Have no such row; whether there was one."""
         rows = self.of(namespace)
         if rows.pop(key, MISSING) is MISSING:
             return False
@@ -136,14 +105,17 @@ class MemoryRows:
         return True
 
     def drop(self, namespace: Hashable) -> bool:
+        """Have no such namespace; whether there was one."""
         if self._rows.pop(namespace, None) is not None:
             return True
         return self._lone.pop(namespace, MISSING) is not MISSING
 
     def __contains__(self, namespace: Hashable) -> bool:
+        """Whether the namespace has rows."""
         return namespace in self._rows or namespace in self._lone
 
     def of(self, namespace: Hashable) -> Rows:
+        """The rows of a namespace, in order; to be read only."""
         rows = self._rows.get(namespace)
         if rows is not None:
             return rows
@@ -151,15 +123,18 @@ class MemoryRows:
         return NO_ROWS if key is MISSING else {key: None}
 
     def namespaces(self) -> Iterable[Any]:
+        """Those that have rows, in no order."""
         return chain(self._rows, self._lone) if self._lone else self._rows
 
     def adopt(self, namespace: Hashable, rows: Rows) -> None:
+        """Have rows of a namespace that has none here; they are given away with this."""
         if len(rows) == 1 and next(iter(rows.values())) is None:
             (self._lone[namespace],) = rows
         else:
             self._rows[namespace] = rows
 
     def update(self, namespace: Hashable, rows: Iterable[tuple[Any, Any]]) -> None:
+        """Put rows of a namespace."""
         present = self._rows.get(namespace)
         if present is not None:
             present.update(rows)
@@ -169,7 +144,22 @@ class MemoryRows:
             self._lone.pop(namespace, None)
             self.adopt(namespace, made)
 
+    def load(self, groups: Iterable[tuple[Hashable, Iterable[tuple[Any, Any]]]]) -> None:
+        """Put rows, given by namespace."""
+        for namespace, rows in groups:
+            self.update(namespace, rows)
+
+    def count_new(self, groups: Iterable[tuple[Hashable, Collection[Any]]]) -> int:
+        """Of these keys, given by namespace and all different, how many have no row."""
+        count = 0
+        for namespace, keys in groups:
+            rows = self.of(namespace)
+            some, others = (keys, rows) if len(keys) < len(rows) else (rows, keys)
+            count += len(keys) - sum(1 for key in some if key in others)
+        return count
+
     def entries(self) -> Iterator[Entry]:
+        """All rows, those of one namespace together and in order; nothing may change meanwhile."""
         for namespace, rows in self._rows.items():
             for key, value in rows.items():
                 yield namespace, key, value
@@ -177,6 +167,7 @@ class MemoryRows:
             yield namespace, key, None
 
     def clear(self) -> None:
+        """Have nothing."""
         self._rows.clear()
         self._lone.clear()
 

@@ -88,9 +88,6 @@ class StoredFile(Stored):
         )
         self._connection.executemany("delete from entries where name = ?", ((name,) for name in deletes))
 
-    def delete(self, name: bytes) -> None:
-        self._run("delete from entries where name = ?", (name,))
-
     def delete_range(self, begin: bytes, end: bytes) -> None:
         self._run("delete from entries where name >= ? and name < ?", (begin, end))
 

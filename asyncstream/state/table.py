@@ -13,12 +13,14 @@ What is put into a table belongs to it: to change it later, take it first.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
+from asyncstream.errors import InternalError
 from asyncstream.state.capture import IMMUTABLE, detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.generations import Delta, Generations
+from asyncstream.state.generations import Delta, Generations, OldRows
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
     AWAY,
@@ -27,7 +29,6 @@ from asyncstream.state.rows import (
     SLICE,
     Entry,
     MemoryRows,
-    OldRows,
     Rows,
     plain_namespace,
     same,
@@ -42,6 +43,7 @@ made one by one, for there may be more than should be in memory twice.
 """
 
 
+@dataclass(eq=False)
 class Table(Generations):
     """
     One table; see the module.
@@ -52,51 +54,30 @@ class Table(Generations):
             change nothing.
         save_key, load_key: the same for keys of the table.
         compound: keys of the table are tuples that begin with the key of the stream.
-        is_bound: its values refer to the operator that holds them, so no other can go on with them as they
-            are.
         may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
             nothing in memory grows with the table.
+        is_bound: its values refer to the operator that holds them, so no other can go on with them as they
+            are.
         namespace_of: makes a namespace of what the codec gives back.
         derived: what its owner has made of all of its rows, for one that goes on with them: see `go_on`.
         old: its oldest generation; None: in memory.
     """
 
-    __slots__ = (
-        "compound",
-        "derived",
-        "is_bound",
-        "load",
-        "load_key",
-        "may_be_away",
-        "namespace_of",
-        "save",
-        "save_key",
-    )
+    name: str
+    _: KW_ONLY
+    save: Callable[[Any], Any] = same
+    load: Callable[[Any], Any] = same
+    save_key: Callable[[Any], Any] = same
+    load_key: Callable[[Any], Any] = same
+    compound: bool = False
+    may_be_away: bool = False
+    is_bound: bool = False
+    namespace_of: Callable[[Any], Any] = same
+    derived: Any = field(default=None, init=False)
+    old: InitVar[OldRows | None] = None
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        save: Callable[[Any], Any] = same,
-        load: Callable[[Any], Any] = same,
-        save_key: Callable[[Any], Any] = same,
-        load_key: Callable[[Any], Any] = same,
-        compound: bool = False,
-        may_be_away: bool = False,
-        is_bound: bool = False,
-        namespace_of: Callable[[Any], Any] = same,
-        old: OldRows | None = None,
-    ) -> None:
-        super().__init__(name, old)
-        self.save = save
-        self.load = load
-        self.save_key = save_key
-        self.load_key = load_key
-        self.compound = compound
-        self.may_be_away = may_be_away
-        self.is_bound = is_bound
-        self.namespace_of = namespace_of
-        self.derived: Any = None
+    def __post_init__(self, old: OldRows | None) -> None:
+        Generations.__init__(self, self.name, old)
 
     # ------------------------------------------------------------------ rows
 
@@ -208,7 +189,7 @@ class Table(Generations):
 
     def _each_away(self, remote: DiskRows, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
         above = dict(self._above(NO_ROWS, namespace))
-        for key, value in remote.each(namespace):
+        for _, key, value in remote.entries(namespace):
             yield key, above.pop(key, value)
         yield from above.items()
 
@@ -219,7 +200,7 @@ class Table(Generations):
         if self._remote is None or not self.has_older:
             yield from self.items()
             return
-        above = set(self._fresh())
+        above = {(namespace, key) for namespace, keys in self._fresh() for key in keys}
         for namespace, key in above:
             yield namespace, key, self.peek(namespace, key)
         for entry in self._remote.unordered():
@@ -228,7 +209,7 @@ class Table(Generations):
 
     def adopt(self, namespace: Hashable) -> Rows:
         """All rows of a namespace, young from now on: they may be changed and removed without more ado."""
-        if self.has_older and self._has_older_rows(namespace):
+        if self.has_older_rows(namespace):
             whole = self._adopted(self._old.of(namespace), namespace)
             self._old.drop(namespace)
             return whole
@@ -258,25 +239,13 @@ class Table(Generations):
     def drop(self, namespace: Hashable) -> None:
         """Have no rows in this namespace."""
         self.young.pop(namespace, None)
-        if self.has_older and self._has_older_rows(namespace):
+        if self.has_older_rows(namespace):
             self._old.drop(namespace)
             self._note_dropped(namespace)
 
     def __contains__(self, namespace: Hashable) -> bool:
-        """Whether the namespace may have rows; `has_rows` is sure of it."""
-        return namespace in self.young or (self.has_older and self._has_older_rows(namespace))
-
-    def has_rows(self, namespace: Hashable = None) -> bool:
         """Whether there are rows in this namespace."""
-        if self.young.get(namespace):
-            return True
-        if not self.has_older:
-            return False
-        if self._frozen is not None and namespace in self._frozen and namespace not in self._dropped:
-            gone = self._gone.get(namespace, ())
-            if any(key not in gone for key in self._frozen[namespace]):
-                return True
-        return namespace in self._old
+        return bool(self.young.get(namespace)) or self.has_older_rows(namespace)
 
     def namespaces(self) -> Iterator[Any]:
         """Those that have rows: the oldest generation's first."""
@@ -288,7 +257,7 @@ class Table(Generations):
             yield from list(self._old.namespaces())
             return
         for namespace in list(dict.fromkeys([*self._old.namespaces(), *frozen, *self.young])):
-            if self.has_rows(namespace):
+            if namespace in self:
                 yield namespace
 
     def items(self) -> Iterator[tuple[Any, Any, Any]]:
@@ -317,7 +286,7 @@ class Table(Generations):
 
     def apply(self, delta: Delta) -> None:
         """
-        Have what a delta says has changed, which has keys and values as they are saved; as `load_rows`, so
+        Have what a delta says has changed, which has keys and values as they are saved; as `put_old`, so
         nothing is young yet.
         """
         load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
@@ -326,19 +295,21 @@ class Table(Generations):
         for namespace, keys in delta.gone.items():
             for key in keys:
                 self._old.remove(namespace_of(namespace), load_key(key))
-        for namespace, rows in delta.rows.items():
-            self.load_rows(
-                namespace_of(namespace), ((load_key(key), load(value)) for key, value in rows.items())
-            )
+        self.put_old(
+            (namespace_of(namespace), [(load_key(key), load(value)) for key, value in rows.items()])
+            for namespace, rows in delta.rows.items()
+        )
 
     def go_on(self, table: Table) -> None:
-        """Have what a table that is made alike has, which has nothing then; and what was derived from it."""
+        """
+        Have what a table has that is made alike and has been merged, and has nothing then; and what was
+        derived from it.
+        """
+        if table.weight():
+            raise InternalError(f"what table {table.name!r} has was not merged")
         self.keep_old_in(table._old)
-        self.derived = table.derived
-        self.young, self._frozen = table.young, table._frozen
-        self._gone, self._dropped, self.has_older = table._gone, table._dropped, table.has_older
-        table.keep_old_in(MemoryRows())
-        table.clear()
+        self.derived, self.has_older = table.derived, table.has_older
+        table.give_away()
 
     def take_over(self, kept: Table) -> Iterator[None]:
         """
@@ -347,38 +318,37 @@ class Table(Generations):
 
         What is old there is old here, and what is young is young.
         """
-        if kept._frozen is not None:  # and perhaps read by a thread
-            for namespace, key, value in kept.items():
-                place = self.namespace_of(namespace)
-                self.load_rows(place, [(self.load_key(key), self.load(detached(value)))])
-            return
         load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
+        if kept._frozen is not None:  # and perhaps read by a thread
+            self.put_old(
+                (namespace_of(namespace), [(load_key(key), load(detached(value)))])
+                for namespace, key, value in kept.items()
+            )
+            return
+        young, self.has_older = kept.young, kept.has_older
         if load is load_key is namespace_of is same and kept.is_remote == self.is_remote:
             self.keep_old_in(kept._old)
-            self.young, self.has_older = kept.young, kept.has_older
-            self._gone, self._dropped = kept._gone, kept._dropped
+            self.young, self._gone, self._dropped = young, kept._gone, kept._dropped
         else:
             if self._remote is not None and kept._remote is not None:
                 yield from self._remote.moving(
                     kept._remote, lambda entry: (namespace_of(entry[0]), load_key(entry[1]), load(entry[2]))
                 )
-                self.has_older = kept.has_older
             else:
                 for namespace in list(kept._old.namespaces()):
                     rows = kept._old.of(namespace)
                     kept._old.drop(namespace)
                     yield from self._loading(namespace_of(namespace), rows)
-            for namespace, young in kept.young.items():
+            for namespace, rows in young.items():
                 self.rows(namespace_of(namespace)).update(
-                    (load_key(key), load(value)) for key, value in young.items()
+                    (load_key(key), load(value)) for key, value in rows.items()
                 )
-        kept.keep_old_in(MemoryRows())
-        kept.young = {}
+        kept.give_away()
 
     def _loading(self, namespace: Hashable, saved: Rows) -> Iterator[None]:
         """Have rows of a namespace that has none, as they are saved, in slices; they are given away."""
         load, load_key = self.load, self.load_key
-        if load_key is same and self._remote is None:
+        if load_key is same and isinstance(self._old, MemoryRows):
             # in place: to let another dict grow to a million holds the event loop
             keys = iter(saved)
             while some := list(islice(keys, SLICE)):
@@ -391,7 +361,7 @@ class Table(Generations):
             keys = iter(list(saved))
             # what was taken goes at once: to free all of it together takes long
             while rows := [(load_key(key), load(saved.pop(key))) for key in islice(keys, SLICE)]:
-                self.load_rows(namespace, rows)
+                self.put_old([(namespace, rows)])
                 yield
 
     def clear(self) -> None:

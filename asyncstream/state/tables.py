@@ -18,15 +18,15 @@ with namespaces and rows in their order, keys and values as the table's `save_ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.capture import detached
-from asyncstream.state.generations import Delta
-from asyncstream.state.rows import OldRows, plain_namespace
+from asyncstream.state.generations import Delta, OldRows
+from asyncstream.state.rows import MISSING, plain_namespace, same
 from asyncstream.state.table import Table
 from asyncstream.state.weights import Scale
 
@@ -39,6 +39,7 @@ __all__ = (
     "Tables",
     "divide_snapshot",
     "is_snapshot",
+    "of_key",
     "unite_snapshots",
 )
 
@@ -90,13 +91,7 @@ class Kept:
 
     def snapshot(self) -> Snapshot:
         """The same as plain data; shares it."""
-        tables = {
-            name: [
-                [namespace, [[key, value] for key, value in table.whole(namespace).items()]]
-                for namespace in table.namespaces()
-            ]
-            for name, table in self.tables.items()
-        }
+        tables = {name: _saved_rows(table, same) for name, table in self.tables.items()}
         return {"tables": tables, **self.about}
 
 
@@ -125,6 +120,7 @@ class Tables:
 
     __slots__ = (
         "_cells",
+        "_cleaning",
         "_derived",
         "_listeners",
         "_new_old",
@@ -140,6 +136,7 @@ class Tables:
         self._cells: dict[str, Cell] = {}
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._cleaning: list[Callable[[], None]] = []
         self._restored: list[Callable[[], Iterator[None] | None]] = []
         self._new_old: Callable[[], OldRows] | None = None
         self._notes = True
@@ -173,7 +170,8 @@ class Tables:
 
     def go_on(self, tables: Tables, cells: Mapping[str, Any]) -> None:
         """
-        Remember what the tables of a step that is made alike hold, which hold nothing then, and these cells.
+        Remember what the tables of a step hold that is made alike, which were merged and hold nothing then,
+        and these cells.
         """
         for table in tables.every():
             mine = self._tables.get(table.name)
@@ -232,6 +230,10 @@ class Tables:
     def on_cut(self, listener: Callable[[], None]) -> None:
         """Have this called after each cut: references to young rows are of no use any more."""
         self._listeners.append(listener)
+
+    def before_snapshot(self, listener: Callable[[], None]) -> None:
+        """Have this called before each snapshot: it lets go of what is of no use any more."""
+        self._cleaning.append(listener)
 
     def on_restored(self, listener: Callable[[], Iterator[None] | None]) -> None:
         """
@@ -311,7 +313,9 @@ class Tables:
 
     def snapshot(self) -> Snapshot:
         """All that is remembered, as plain data that shares nothing mutable with it."""
-        tables = {table.name: _saved_rows(table) for table in self.every()}
+        for listener in self._cleaning:
+            listener()
+        tables = {table.name: _saved_rows(table, detached) for table in self.every()}
         return {"tables": tables, **detached(self._about())}
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -356,13 +360,13 @@ def _young_table(name: str, rows: Any, *, compound: bool) -> Table:
     return table
 
 
-def _saved_rows(table: Table) -> list[Any]:
+def _saved_rows(table: Table, copied: Callable[[Any], Any]) -> list[Any]:
     """The rows of a table as a snapshot holds them."""
     save, save_key = table.save, table.save_key
     return [
         [
             plain_namespace(namespace),
-            [[save_key(key), detached(save(value))] for key, value in table.whole(namespace).items()],
+            [[save_key(key), copied(save(value))] for key, value in table.whole(namespace).items()],
         ]
         for namespace in table.namespaces()
     ]
@@ -445,3 +449,36 @@ def _united(values: Sequence[Any], rule: Rule) -> Any:
         return {name: value for part in values for name, value in part.items()}
     known = [value for value in values if value is not None]
     return (min if rule == "min" else max)(known) if known else None
+
+
+# ------------------------------------------------------------------ to be looked at
+
+
+def of_key(tables: Iterable[Table], key: Hashable) -> dict[str, Any]:
+    """
+    By table, what it holds of one key of the stream; without tables that hold nothing of it.
+
+    That is the value of a row that has no namespace; else a list of (namespace, value); and for a table with
+    compound keys, such as one of timers, a list of (namespace, rest of the key), for which all its rows are
+    looked at. Values are copies, as they are saved. Entries that have outlived their time to live are shown
+    until they are cleaned up.
+    """
+    found: dict[str, Any] = {}
+    for table in tables:
+        if table.compound:
+            rows = [
+                (namespace, saved[1] if len(saved) == 2 else saved[1:])
+                for namespace, place, _ in table.items()
+                if (saved := table.save_key(place))[0] == key
+            ]
+            if rows:
+                found[table.name] = rows
+            continue
+        values = [
+            (namespace, detached(table.save(value)))
+            for namespace in table.namespaces()
+            if (value := table.peek(namespace, key)) is not MISSING
+        ]
+        if values:
+            found[table.name] = values[0][1] if values[0][0] is None else values
+    return found

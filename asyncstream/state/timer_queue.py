@@ -122,7 +122,7 @@ class TimerQueue:
                 return
             run = self._run
             is_latest = not run or timestamp > run[-1]
-            if is_latest or not table.has_older or not table.has_rows(timestamp):
+            if is_latest or not table.has_older or timestamp not in table:
                 if type(key) in SOUND:
                     timer = key if namespace is None else (key, namespace)
                 else:
@@ -161,7 +161,7 @@ class TimerQueue:
         if type(timestamp) is not int:
             raise _no_time(timestamp)
         table = self._table
-        if table.remove(timestamp, (key, namespace)) and not table.has_rows(timestamp):
+        if table.remove(timestamp, (key, namespace)) and timestamp not in table:
             self._stale += 1
             if self._stale > _SWEEP and not self._advancing:
                 self._sweep()
@@ -253,13 +253,13 @@ class TimerQueue:
 
     def fill(self, timers: Sequence[tuple[int, Any]]) -> None:
         """Have these timers, given by timestamp and key, in no order; `rebuilding` is to follow."""
-        self._table.load_entries([(timestamp, (key, None), None) for timestamp, key in timers])
+        self._table.put_old((timestamp, [((key, None), None)]) for timestamp, key in timers)
 
     def earliest(self) -> int | None:
         """The earliest timestamp with a timer, or None."""
         if self._table.is_remote:
             self._look_away()
-        while (first := self._first()) < math.inf and not self._advancing and not self._table.has_rows(first):
+        while (first := self._first()) < math.inf and not self._advancing and first not in self._table:
             self._pop_first()
             self._stale -= self._stale > 0
         earliest = min(first, self._away)

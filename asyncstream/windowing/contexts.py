@@ -116,11 +116,6 @@ class FunctionContext:
         self._states.key = self._window_states.key = key
         self._window_states.namespace = window
 
-    def purge(self) -> None:
-        """Remove all that has expired of the function's state."""
-        self._states.purge()
-        self._window_states.purge()
-
     @property
     def watermark(self) -> int:
         return self._reached()

@@ -143,10 +143,6 @@ class WindowOperator(TimedOperator, WindowStep):
             self._emitter.flush()
         super().end_input()
 
-    def snapshot(self) -> Any:
-        self._states.purge()
-        return super().snapshot()
-
     def _restored(self) -> None:
         self._rows.clear()
         if self._anchor_ms is not None:

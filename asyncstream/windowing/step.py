@@ -75,10 +75,6 @@ class WindowStep(Operator):
             "outside_windows": self._outside_windows,
         }
 
-    def snapshot(self) -> Any:
-        self._function_context.purge()
-        return super().snapshot()
-
     def upgraded(self, state: Any) -> Any:
         state = in_tables(state)
         return state if kind_of(state) == self.keeps else self._snapshot_of(contents_of(state, self._plan))

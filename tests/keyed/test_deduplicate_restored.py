@@ -30,7 +30,7 @@ def test_keys_that_are_restored_grow_old_in_the_order_in_which_they_were_seen(on
     seen = Table("seen")
     rows = [(key, key) for key in range(KEYS)]  # each a millisecond after the one before
     Random(1).shuffle(rows)
-    seen.load_rows(None, rows)
+    seen.put_old([(None, rows)])
     slices = sum(1 for _ in operator.tables.take_over(Kept({"seen": seen}, {"cells": {}})))
     assert slices >= 2 * KEYS // SLICE
     for number in range(KEYS):

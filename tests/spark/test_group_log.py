@@ -131,7 +131,7 @@ def test_tables_that_have_missed_entries_go_on_with_those(
             if number == 39 - missed:
                 declared = tables.declare(Table("rows", save=str, load=int))
                 for namespace, key, value in table.items():
-                    declared.load_rows(namespace, [(key, value)])
+                    declared.put_old([(namespace, [(key, value)])])
     for missed, tables in others.items():
         hold(positions[39 - missed], {"step": tables}, 10**6)
         found = take_back(position, log)

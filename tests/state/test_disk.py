@@ -74,7 +74,7 @@ def test_keys_with_one_hash_are_told_apart(opened: Stored) -> None:
     rows.put([(None, b, 3), (None, c, 4)])
     assert rows.of(None) == {a: 1, 7: 0, b: 3, c: 4}
     assert len(rows) == 4
-    assert rows.count_new([(None, a), (None, Meets("d")), (None, 8)]) == 2
+    assert rows.count_new([(None, [a, Meets("d"), 8])]) == 2
     assert rows.remove(None, a)
     assert not rows.remove(None, a)
     assert list(rows.of(None)) == [7, b, c]

@@ -63,6 +63,8 @@ def test_it_goes_on_with_the_tables(make: Callable[[], Operator]) -> None:
     before = opened(make, clock)
     for number in range(3):
         before.process_batch([number, number + 10], [number, number + 10])
+        before.tables.cut()
+        before.tables.merge()
         after = opened(make, clock)
         after.tables.go_on(before.tables, {})
         assert [id(part) for part in followed(after)] == [id(part) for part in followed(before)]
@@ -89,7 +91,7 @@ def test_values_are_loaded_in_the_dict_in_which_they_are_and_keys_in_another() -
     """To let one of a million rows grow holds the event loop."""
     for load_key, is_same in ((same, True), (str, False)):
         kept, table = Table("t"), Table("t", load=str, load_key=load_key)
-        kept.load_rows((0, 9), [(number, number) for number in range(5_000)])
+        kept.put_old([((0, 9), [(number, number) for number in range(5_000)])])
         rows = kept._old.of((0, 9))
         assert sum(1 for _ in table.take_over(kept)) == 3
         assert (table._old.of((0, 9)) is rows) is is_same

@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from asyncstream.state import MISSING, Database, DiskRows, DiskState, RestingRows, Table
-from asyncstream.state.recent import NOTHING, Recent
+from asyncstream.state import MISSING, Database, DiskRows, DiskState, Table
 from asyncstream.state.rows import Entry
+from asyncstream.state.stored import NOTHING, Recent
 from tests.on_disk import database
 from tests.tiers import examples
 
@@ -40,12 +40,9 @@ class RowsOnDisk(RuleBasedStateMachine):
     def begin(self, limit: int) -> None:
         self.stored = database()
         self.stored.recent = Recent(limit)
-        self.rows = self.new_rows()
+        self.rows = DiskRows(self.stored)
         self.model: dict[Any, dict[Any, int]] = {}
         self.number = 0
-
-    def new_rows(self) -> DiskRows:
-        return DiskRows(self.stored)
 
     def teardown(self) -> None:
         database().recent = Recent(100_000)
@@ -74,7 +71,7 @@ class RowsOnDisk(RuleBasedStateMachine):
     @rule(places=st.lists(st.tuples(SPACES, KEYS), max_size=4, unique=True))
     def count_new(self, places: list[Any]) -> None:
         expected = sum(key not in self.model.get(space, {}) for space, key in places)
-        assert self.rows.count_new(places) == expected
+        assert self.rows.count_new((space, [key]) for space, key in places) == expected
 
     @rule(space=SPACES, key=KEYS)
     def remove(self, space: Any, key: Any) -> None:
@@ -117,11 +114,7 @@ class RowsThatRest(RowsOnDisk):
     def begin(self, limit: int) -> None:
         super().begin(limit)
         self.patch = pytest.MonkeyPatch()
-        for module in ("disk", "resting"):
-            self.patch.setattr(f"asyncstream.state.{module}.AWAY", 1)
-
-    def new_rows(self) -> DiskRows:
-        return RestingRows(self.stored)
+        self.patch.setattr("asyncstream.state.disk.AWAY", 1)
 
     def teardown(self) -> None:
         super().teardown()
@@ -184,9 +177,8 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted
     stored.close()
 
 
-@pytest.mark.parametrize("kind", [DiskRows, RestingRows])
-def test_what_is_touched_again_and_again_is_read_once(counted: Counted, kind: type[DiskRows]) -> None:
-    table = Table("t", old=kind(counted.stored))
+def test_what_is_touched_again_and_again_is_read_once(counted: Counted) -> None:
+    table = Table("t", old=DiskRows(counted.stored))
     for _ in range(5):
         touch(table, range(100))
         assert len(table) == 100
@@ -207,7 +199,7 @@ def touch(table: Table, keys: range, *, together: bool = True) -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_what_is_touched_between_two_cuts_is_not_written(counted: Counted, together: bool) -> None:
-    table = Table("t", old=RestingRows(counted.stored))
+    table = Table("t", old=DiskRows(counted.stored))
     touch(table, range(100), together=together)
     touch(table, range(100), together=together)
     assert sum(counted.written) == 100  # when they were new
@@ -219,7 +211,7 @@ def test_what_is_touched_between_two_cuts_is_not_written(counted: Counted, toget
 
 
 def test_rows_that_rest_count_half_of_those_that_are_young(counted: Counted) -> None:
-    table = Table("t", old=RestingRows(counted.stored))
+    table = Table("t", old=DiskRows(counted.stored))
     for _ in range(2):
         touch(table, range(100))
     assert table.weight() == 50

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncstream.errors import InternalError
-from asyncstream.state import MISSING, Delta, DiskRows, RestingRows, Stored, Table, Tables
+from asyncstream.state import MISSING, Delta, DiskRows, Table, Tables
 from asyncstream.state.key_table import KeyTable
 from tests.on_disk import database
 from tests.tiers import examples
@@ -164,7 +164,7 @@ class GenerationsOfKeys(Generations):
 
     @rule(namespace=NAMESPACES, key=KEYS, short=st.booleans())
     def put_lone(self, namespace: Any, key: Key, short: bool) -> None:
-        if namespace not in self.table.young and not self.table.has_rows(namespace):
+        if namespace not in self.table.young and namespace not in self.table:
             self.table.lone[namespace] = key[0] if short and key[1] is None else key
             self.model[namespace] = {key: None}
 
@@ -179,6 +179,8 @@ class GenerationsOfKeys(Generations):
         """Another step like this goes on, which has declared the table, or does so later."""
         before, after, table = Tables(), Tables(), KeyTable("t")
         before.declare(self.table)
+        before.cut()
+        before.merge()
         if declared:
             after.declare(table)
         after.go_on(before, {})
@@ -192,13 +194,19 @@ TestGenerationsOfKeys = GenerationsOfKeys.TestCase
 
 
 class GenerationsOnDisk(Generations):
-    """The same, with the oldest generation on disk; the earliest namespace is found alone."""
+    """The same, with the oldest generation on disk, where rows rest; the earliest namespace comes alone."""
 
     def new_table(self, name: str) -> Table:
-        return Table(name, old=self.new_rows(database()))
+        return Table(name, old=DiskRows(database()))
 
-    def new_rows(self, stored: Stored) -> DiskRows:
-        return DiskRows(stored)
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr("asyncstream.state.disk.AWAY", 1)
+
+    def teardown(self) -> None:
+        self.patch.undo()
 
     @rule()
     def adopt_the_first(self) -> None:
@@ -209,28 +217,7 @@ class GenerationsOnDisk(Generations):
 
 
 TestGenerationsOnDisk = GenerationsOnDisk.TestCase
-TestGenerationsOnDisk.settings = settings(max_examples=examples(40), deadline=None)
-
-
-class GenerationsThatRest(GenerationsOnDisk):
-    """The same, of which rows that are put again stay in memory for a while."""
-
-    @initialize()
-    def begin(self) -> None:
-        super().begin()
-        self.patch = pytest.MonkeyPatch()
-        for module in ("disk", "resting"):
-            self.patch.setattr(f"asyncstream.state.{module}.AWAY", 1)
-
-    def teardown(self) -> None:
-        self.patch.undo()
-
-    def new_rows(self, stored: Stored) -> DiskRows:
-        return RestingRows(stored)
-
-
-TestGenerationsThatRest = GenerationsThatRest.TestCase
-TestGenerationsThatRest.settings = settings(max_examples=examples(60), deadline=None)
+TestGenerationsOnDisk.settings = settings(max_examples=examples(100), deadline=None)
 
 
 def test_large_merges_come_in_slices() -> None:
@@ -271,7 +258,6 @@ def test_namespace_whose_rows_were_removed_during_a_checkpoint_is_gone() -> None
     table.cut()
     table.remove(1, "a")
     table.merge()
-    assert not table.has_rows(1)
     assert 1 not in table
     table.adopt(1)["b"] = [2]
     assert other.whole(1) == {} == other.whole(2)

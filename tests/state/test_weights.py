@@ -62,7 +62,7 @@ def test_rows_weigh_about_what_they_take(values: str, spaces: str, is_loaded: bo
     try:
         if is_loaded:
             for space, key, value in pickle.loads(saved):
-                table.load_rows(space, [(key, value)])
+                table.put_old([(space, [(key, value)])])
             space = key = value = None
         else:
             for n in range(ROWS):

@@ -126,7 +126,7 @@ class Durable:
         for name, table in self.tables.items():
             tables[name] = copied = Table(name, compound=table.compound)
             for namespace in table.namespaces():
-                copied.load_rows(namespace, detached(table.whole(namespace)).items())
+                copied.put_old([(namespace, detached(table.whole(namespace)).items())])
         return Kept(tables, detached(self.about))
 
 
@@ -157,7 +157,7 @@ class Run(Harness):
             elif kind == "crash" and self.written is not None:
                 self.crash(program[: at + 1])
             elif kind == "go on" and self.cut is None and self.merging is None and not self._on_disk:
-                self.go_on()
+                self.go_on(at)
             else:
                 self.push(kind, arguments)
         return self.records
@@ -169,13 +169,17 @@ class Run(Harness):
             self.reached = arguments[0]
             self.watermark(self.reached)
 
-    def go_on(self) -> None:
-        """Another operator goes on with the tables, and with what follows from them."""
+    def go_on(self, at: int) -> None:
+        """Another operator goes on with the merged tables, and with what follows from them."""
         before = self.operator
-        cells = detached(before.snapshot()["cells"])
+        cut = before.tables.cut()
+        about = detached(cut.about)
+        self.durable.write(cut, about)
+        self.written = at, len(self.records), self.reached
+        before.tables.merge()
         before.close()
         self.operator = self._opened()
-        self.operator.tables.go_on(before.tables, cells)
+        self.operator.tables.go_on(before.tables, detached(about["cells"]))
         if self.reached is not None:
             self.operator.restore_watermark(self.reached)
 

@@ -5,18 +5,18 @@ afterwards, while the job runs on.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.format import Draft, Role, pack
-from asyncstream.checkpoint.parts import Encoded, Part, encode_state, parts_of
+from asyncstream.checkpoint.parts import CannotKeep, Encoded, Part, encode_state, parts_of
 from asyncstream.checkpoint.segments import ABOUT
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.endpoints import SinkOperator
-from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
+from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Frozen, freeze
 
@@ -26,17 +26,17 @@ Captured: TypeAlias = dict[str, tuple[Role, Frozen[Any]]]
 """By step: its role, and what it remembers."""
 
 
+@dataclass(frozen=True)
 class Captures:
     """
     Takes and encodes what the steps of one run remember; what is smaller than `inline_bytes` is in the
     manifest, not in a part of its own.
     """
 
-    def __init__(self, graph: Graph, codec: Codec, tables: TableLog, inline_bytes: int) -> None:
-        self._graph = graph
-        self._codec = codec
-        self._tables = tables
-        self._inline_bytes = inline_bytes
+    _graph: Graph
+    _codec: Codec
+    _tables: TableLog
+    _inline_bytes: int
 
     def take(self, wiring: RunWiring) -> Captured:
         """What every step remembers at this instant."""
@@ -73,12 +73,7 @@ class Captures:
         return Frozen(lambda: encoded, sum(len(data) for _, data in encoded or ()), is_live=True)
 
     def _encoded(self, step: str, state: Any) -> Encoded | None:
-        if state is None:
-            return None
-        try:
-            return encode_state(step, state, self._codec)
-        except CheckpointError as error:
-            raise CannotKeep(str(error)) from error
+        return None if state is None else encode_state(step, state, self._codec)
 
     def encode(self, captured: Captured, about: CheckpointInfo) -> Draft:
         """

@@ -42,6 +42,7 @@ from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
+from asyncstream.checkpoint.parts import CannotKeep
 from asyncstream.clock import Clock
 from asyncstream.codec import Codec
 from asyncstream.connectors.base import Source, Writer
@@ -56,7 +57,7 @@ from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.long_work import give_back
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import Bound, fence, survey, transactional_sinks
-from asyncstream.runtime.aio.table_log import CannotKeep, TableLog
+from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import freeze

@@ -17,7 +17,7 @@ from typing import Final
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.long_work import in_slices
-from asyncstream.state import RestingRows, StateBackend, Tables
+from asyncstream.state import DiskRows, StateBackend, Tables
 
 __all__ = ("Spilling",)
 
@@ -51,9 +51,9 @@ class Spilling:
             checkpointer.tables.rows = self.rows
             checkpointer.tables.is_full = self.is_full
 
-    def rows(self) -> RestingRows:
+    def rows(self) -> DiskRows:
         """For one table."""
-        return RestingRows(self._database)
+        return DiskRows(self._database)
 
     def take(self, operator: Operator) -> None:
         """Keep on disk what this operator, which is not open yet, remembers."""

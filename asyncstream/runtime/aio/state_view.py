@@ -10,7 +10,7 @@ from typing import Any
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.status import JobState
-from asyncstream.state.lookup import of_key
+from asyncstream.state.tables import of_key
 
 __all__ = ("Standing", "StateView")
 

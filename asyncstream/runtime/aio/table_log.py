@@ -24,21 +24,17 @@ from asyncstream.checkpoint.chains import PART_BYTES, Chain
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.segments import ABOUT, Compaction, encode_delta
 from asyncstream.codec import Codec
-from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.errors import describe_error
 from asyncstream.lease import Lease
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.state import Cut, OldRows, Tables
 
-__all__ = ("CannotKeep", "TableLog")
+__all__ = ("TableLog",)
 
 T = TypeVar("T")
 
 log = logging.getLogger("asyncstream.checkpoint")
-
-
-class CannotKeep(CheckpointError):
-    """Something that will not change by trying again."""
 
 
 class TableLog:
@@ -72,7 +68,7 @@ class TableLog:
         self.cutting = asyncio.Lock()
         self.storing = asyncio.Lock()
         self.rows: Callable[[], OldRows] | None = None
-        self.is_full: Callable[[Tables], bool] = _never_full
+        self.is_full: Callable[[Tables], bool] = lambda tables: False
 
     def begin(self, operators: Mapping[str, Operator]) -> None:
         """Be about the tables of these operators, by the names of their steps."""
@@ -209,12 +205,10 @@ class TableLog:
         """
         while self.cuts:
             step, cut = self.cuts[0]
-            encoded = {}
-            for table in cut.tables:
-                try:
-                    encoded[table.name] = encode_delta(step, cut.deltas[table.name], table, self._codec)
-                except CheckpointError as error:
-                    raise CannotKeep(str(error)) from error
+            encoded = {
+                table.name: encode_delta(step, cut.deltas[table.name], table, self._codec)
+                for table in cut.tables
+            }
             for name, chunks in encoded.items():
                 self._chain(step, name).append(chunks)
             del self.cuts[0]
@@ -232,11 +226,6 @@ class TableLog:
 def _without_collector(work: Callable[[], T]) -> T:
     with without_collector():
         return work()
-
-
-def _never_full(tables: Tables) -> bool:
-    """For tables in memory."""
-    return False
 
 
 def _some(chunks: Iterator[bytes]) -> Generator[None, None, list[bytes]]:
