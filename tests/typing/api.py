@@ -34,6 +34,7 @@ from asyncstream import (
     DirectoryStore,
     DiskState,
     DryRun,
+    Emitter,
     FailedCall,
     FrameResult,
     FrameSink,
@@ -307,6 +308,16 @@ class Ruled(KeyedBroadcastProcessFunction[Flight, str, int]):
         assert_type(self.rules.get("a", 5), int)
 
     def process_element(self, value: Flight, ctx: BroadcastContext, out: Callable[[int], None]) -> None: ...
+
+
+class Silent(KeyedProcessFunction[Flight, int]):
+    def process_element(self, value: Flight, ctx: KeyedContext, out: Emitter[int]) -> None:
+        assert_type(ctx.timestamp + 60_000, int)
+        assert_type(ctx.timestamp_or_none, int | None)
+        ctx.register_event_timer(ctx.timestamp + 60_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+        out(ctx.timestamp)
 
 
 def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) -> None:
