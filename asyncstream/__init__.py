@@ -101,8 +101,10 @@ from asyncstream.joins import (
 from asyncstream.keyed import Change, Match, Pattern, Ranking
 from asyncstream.lookup import LookupTable
 from asyncstream.operators.call_context import CallContext, call_context
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.functions import AsyncFunction, FailedCall
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
+from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
+from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.pipeline import (
     AsyncResults,
     FrameResult,
@@ -290,6 +292,7 @@ __all__ = (
     "Sum",
     "SystemClock",
     "ThreadedJob",
+    "TimeDomain",
     "TimeToLive",
     "TransactionalSink",
     "TumblingWindows",

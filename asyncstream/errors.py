@@ -204,7 +204,18 @@ class DamagedCheckpoint(CheckpointError):
 
 
 class CodecError(CheckpointError):
-    """Raised when a value cannot be turned into bytes and back without losing something."""
+    """
+    Raised when a value cannot be turned into bytes and back without losing something.
+
+    Attributes:
+        path: where in the value that is, as one would write it in Python: `['user'].name[0]`; "": in itself.
+        reason: what cannot be done, without the path.
+    """
+
+    def __init__(self, reason: str, path: str | None = None) -> None:
+        super().__init__(reason if path is None else f"value{path}: {reason}")
+        self.path = path or ""
+        self.reason = reason
 
 
 class StateError(AsyncStreamError):

@@ -60,6 +60,8 @@ class Totals(KeyedProcessFunction[Any, Any]):
             ctx.register_event_timer(value[1] + 3_600_000)
         self.state.set((total or 0) + 1)
 
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None: ...
+
 
 SLIDING = "sliding 1 h by 1 min"
 

@@ -14,7 +14,9 @@ from operator import itemgetter
 
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.keyed_context import KeyedContext
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.state.timer_queue import TimerQueue
 from benchmarks.kit import Counter
 
@@ -29,7 +31,7 @@ class Later(KeyedProcessFunction[tuple[int, int], int]):
         self.delay = delay
 
     def process_element(self, value: tuple[int, int], ctx: KeyedContext, out: Emitter[int]) -> None:
-        ctx.register_event_timer(ctx.timestamp + self.delay)  # type: ignore[operator]
+        ctx.register_event_timer(ctx.timestamp + self.delay)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
         out(timestamp)

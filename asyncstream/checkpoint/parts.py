@@ -13,6 +13,7 @@ that was damaged is found out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -29,10 +30,12 @@ __all__ = (
     "CannotKeep",
     "Encoded",
     "Part",
+    "at_names_in",
     "check_part",
     "decode_state",
     "digest_in",
     "encode_state",
+    "not_kept",
     "part_name",
     "parts_of",
 )
@@ -62,8 +65,19 @@ def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
         for path, value in _chunks(state):
             encoded.append((path, codec.encode(value)))
     except CodecError as error:
-        raise CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+        raise not_kept(step, f"what it holds{at_names_in(error.path)}", error) from error
     return encoded
+
+
+def at_names_in(path: str) -> str:
+    """Where in a value, without the numbers that the path begins with: they are places in lists of ours."""
+    names = re.sub(r"^(\[\d+\])+", "", path)
+    return f", at {names}" if names else ""
+
+
+def not_kept(step: str, where: str, error: CodecError) -> CannotKeep:
+    """The error for a step of which the codec refuses a value; to be raised by the caller."""
+    return CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {where}: {error.reason}")
 
 
 def _chunks(state: Any) -> Iterator[tuple[_Path, Any]]:

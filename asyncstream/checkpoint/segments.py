@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from asyncstream.checkpoint.parts import CannotKeep, Encoded, decode_state, encode_state
+from asyncstream.checkpoint.parts import Encoded, at_names_in, decode_state, encode_state, not_kept
 from asyncstream.codec import Codec
-from asyncstream.errors import CheckpointError, CodecError
+from asyncstream.errors import CheckpointError, CodecError, safe_repr
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
 
 __all__ = (
@@ -56,7 +56,29 @@ def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[by
     try:
         return [codec.encode(chunk) for chunk in _chunks(*table.saved(delta))]
     except CodecError as error:
-        raise CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {error}") from error
+        raise not_kept(step, *_refused(table, delta, codec, error)) from error
+
+
+def _refused(table: Table, delta: Delta, codec: Codec, error: CodecError) -> tuple[str, CodecError]:
+    """Where in a table the codec refuses a value, in words of the user's, and with what words of its own."""
+    _, _, rows = table.saved(delta)
+    for _, of in rows:
+        for key, value in of:
+            own = key[0] if table.compound else key  # a timer's key is the stream's, and more
+            for part, where in ((own, "key"), (value, f"{_in_words(table.name)} of key")):
+                try:
+                    codec.encode(part)
+                except CodecError as found:
+                    return f"{where} {safe_repr(own, 80)}{at_names_in(found.path)}", found
+    return _in_words(table.name), error
+
+
+_STATE: Final = "state/"
+"""What names of tables begin with that are states of process functions."""
+
+
+def _in_words(table: str) -> str:
+    return f"state {table.removeprefix(_STATE)!r}" if table.startswith(_STATE) else "what it holds"
 
 
 def _chunks(

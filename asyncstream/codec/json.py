@@ -47,14 +47,12 @@ class JsonCodec:
         try:
             return self._encoded(value)
         except Refused as refused:
-            raise CodecError(f"value{refused.path}: {refused.reason}") from None
+            raise CodecError(refused.reason, refused.path) from None
         except (RecursionError, TypeError) as error:
             name, reason = name_of(type(value)), describe_error(error)
-            raise CodecError(f"value: a {name} nested too deeply, or inside itself: {reason}") from error
+            raise CodecError(f"a {name} nested too deeply, or inside itself: {reason}", "") from error
         except Exception as error:  # of any method of any class in there
-            raise CodecError(
-                f"value: cannot keep a {name_of(type(value))}: {describe_error(error)}"
-            ) from error
+            raise CodecError(f"cannot keep a {name_of(type(value))}: {describe_error(error)}", "") from error
 
     def _encoded(self, value: Any) -> bytes:
         floats = _floats_of_plain(value)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable, MutableSequence, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, MutableSequence, Sequence
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,9 +19,24 @@ from asyncstream.validation import count, is_async_function, refuse
 
 log = logging.getLogger("asyncstream.sources")
 
-__all__ = ("CallbackSink", "Items", "ListSink")
+__all__ = ("CallbackSink", "Items", "ListSink", "one_value")
 
 T = TypeVar("T")
+
+
+def one_value(items: object) -> str:
+    """
+    What to write in place of what can be iterated over and is one value all the same: a text, whose letters
+    nobody means, a dict or a record. Nothing if it is none.
+    """
+    if isinstance(items, Mapping):
+        return "give its .items() or .values() or, if it is one element, a list of it: [...]"
+    is_record = isinstance(items, tuple) and hasattr(items, "_fields")
+    if is_record or getattr(getattr(type(items), "__iter__", None), "__module__", None) == "pydantic.main":
+        return "if it is one element, give a list of it: [...]"
+    if isinstance(items, str | bytes | bytearray | memoryview):
+        return "if it is one element, give a list of it: [...]; else split it, e.g. .splitlines()"
+    return ""
 
 
 Makes: TypeAlias = Callable[[], Iterable[T] | AsyncIterable[T]]
@@ -52,6 +67,8 @@ class Items(Source[T]):
 
     def __init__(self, items: Iterable[T] | AsyncIterable[T] | Makes[T], *, batch: int = 1000) -> None:
         self._make: Makes[T] | None = None
+        if advice := one_value(items):
+            raise refuse("items", "an iterable of elements", items, advice)
         if not isinstance(items, Iterable | AsyncIterable):
             if not callable(items) or is_async_function(items):
                 raise refuse(
@@ -84,6 +101,10 @@ class Items(Source[T]):
             items = self._make()
             if is_frame(items):  # or its columns would pass for its elements
                 raise SourceError("the function gave a frame: give it to FrameSource, which reads rows")
+            if advice := one_value(items):
+                raise SourceError(
+                    f"the function for the iterable gave {safe_repr(items)}, which is one value; {advice}"
+                )
         if isinstance(items, AsyncIterable):
             return AsyncReader(items, self._batch)
         if isinstance(items, Iterable):

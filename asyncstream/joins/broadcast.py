@@ -25,9 +25,11 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import PipelineError, UserFunctionError, safe_repr
 from asyncstream.joins.co_process import FunctionInput
 from asyncstream.operators.base import Operator
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
+from asyncstream.operators.keyed_context import KeyedContext, WithoutTimestamp
 from asyncstream.operators.ports import MultiInput, Receive
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedFunction, KeyedFunctionOperator
+from asyncstream.operators.process import KeyedFunction, KeyedFunctionOperator
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
@@ -199,6 +201,14 @@ class BroadcastContext(KeyedContext):
             if unsaid is not None:
                 self._unsaid = self._out.mark()
 
+    def forget_timestamp(self) -> None:
+        self.__class__ = _ContextWithoutTimestamp
+
+
+class _ContextWithoutTimestamp(WithoutTimestamp, BroadcastContext):
+    __slots__ = ()
+    timed = BroadcastContext
+
 
 class KeyedBroadcastProcessFunction(KeyedFunction, Generic[T, Rule, Out]):
     """
@@ -243,6 +253,8 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
 
     Snapshot holds: keyed state and timers, and broadcast state.
     """
+
+    declares = KeyedBroadcastProcessFunction
 
     def __init__(
         self,

@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from asyncstream.elements import Timestamps
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
+from asyncstream.operators.keyed_context import KeyedContext
 from asyncstream.operators.ports import MultiInput
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedFunction, KeyedFunctionOperator
+from asyncstream.operators.process import KeyedFunction, KeyedFunctionOperator
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy
@@ -80,6 +82,8 @@ class KeyedCoProcessOperator(MultiInput, KeyedFunctionOperator):
 
     An input that comes back from idleness and is behind is waited for.
     """
+
+    declares = KeyedCoProcessFunction
 
     def __init__(
         self,

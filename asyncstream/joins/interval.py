@@ -35,7 +35,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.joins.timed import LEFT, RIGHT, Buffer, TimedJoin
-from asyncstream.operators.process import BURST
+from asyncstream.operators.emitting import BURST
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, Cell, Table

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias, cast
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import pairs
+from asyncstream.operators.emitting import BURST
 from asyncstream.operators.ports import MultiInput, Receive
-from asyncstream.operators.process import BURST
 from asyncstream.operators.timed import EventTimeOperator
 
 __all__ = ("LEFT", "RIGHT", "Buffer", "TimedJoin", "add", "check_timestamp")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.timed import EventTimeOperator
 from asyncstream.state import KeyedState

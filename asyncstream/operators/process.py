@@ -1,219 +1,43 @@
 """
 Keyed process functions: the user's own state machine for each key, with state, timers and side outputs.
 
-Also what every keyed operator with user code needs: `Emitter`, the `out` that such code is given.
+What they are given besides the element is in `keyed_context` and `emitting`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from asyncstream.clock import Clock
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.errors import PipelineError
-from asyncstream.operators.base import Operator, OperatorContext, pairs
+from asyncstream.operators.base import OperatorContext, pairs
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
+from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import TimedOperator
-from asyncstream.state import (
-    KeyedState,
-    State,
-    StateDescriptor,
-)
+from asyncstream.state import KeyedState
 from asyncstream.state.tables import is_snapshot
 from asyncstream.state.timer_queue import Timer
 from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import TimerService
 
 __all__ = (
-    "BURST",
-    "Emitter",
-    "KeyedContext",
     "KeyedFunction",
     "KeyedFunctionOperator",
     "KeyedProcessFunction",
     "KeyedProcessOperator",
-    "TimeDomain",
 )
 
 RUNAWAY = 1_000_000
 """Timers that callbacks may set, one after the other, while the end of input fires all that are left."""
 
-S = TypeVar("S", bound=State)
-T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-
-BURST: Final = 250
-"""
-Results that `Emitter.extend` holds at most before it hands them on, so that a burst does not pile up.
-
-Each may be some objects: fewer than make Python's collector look at all that is new, 700 in 3.11.
-"""
-
-
-class TimeDomain(Enum):
-    """Which time a timer waits for."""
-
-    EVENT = "event"
-    PROCESSING = "processing"
-
-
 _EVENT: Final = TimeDomain.EVENT
 """The same, without the detour that a member of an `Enum` is looked up by in 3.11."""
-
-
-class Emitter(Generic[Out]):
-    """
-    The `out` of user functions: `out(value)` emits one result.
-
-    Results are collected and handed on in batches, before anything else leaves the operator.
-
-    Args:
-        operator: what results leave.
-        whole: hand on nothing before `flush`, so that it can be taken back until then.
-
-    Attributes:
-        timestamp: what the next results carry, milliseconds since the epoch, or None.
-    """
-
-    __slots__ = ("_aside", "_operator", "_timestamps", "_values", "timestamp", "whole")
-
-    def __init__(self, operator: Operator, *, whole: bool = False) -> None:
-        self.timestamp: int | None = None
-        self._operator = operator
-        self.whole = whole
-        self._values: list[Out] = []
-        self._timestamps: list[int | None] = []
-        self._aside: list[tuple[int, str, Any, int | None]] = []
-        """What goes aside, each with the number of results that go before it."""
-
-    def __call__(self, value: Out) -> None:
-        self._values.append(value)
-        self._timestamps.append(self.timestamp)
-
-    def extend(self, values: list[Out], timestamp: int | None) -> None:
-        """Emit several results that carry the same timestamp."""
-        self._values += values
-        self._timestamps += [timestamp] * len(values)
-        if not self.whole:
-            self.relieve()
-
-    def aside(self, tag: str, value: Any, timestamp: int | None) -> None:
-        """
-        Send `value` to the side output `tag`, after what was emitted before it.
-
-        Raises:
-            PipelineError: if nothing reads that output, so that the value would be lost.
-        """
-        if tag not in self._operator.side:
-            raise PipelineError(
-                f"nothing reads the side output {tag!r}; read it with .side({tag!r}).to(...), "
-                f"or say that it is not needed with .side({tag!r}).discard()"
-            )
-        self._aside.append((len(self._values), tag, value, timestamp))
-
-    def flush(self) -> None:
-        """Hand on what was collected, in its order."""
-        if not self._values and not self._aside:
-            return
-        values, timestamps, aside = self._values, self._timestamps, self._aside
-        self._values, self._timestamps, self._aside = [], [], []
-        start = 0
-        for place, tag, value, timestamp in aside:
-            if place > start:
-                self._operator.out.process_batch(values[start:place], timestamps[start:place])
-                start = place
-            self._operator.side_output(tag).process(value, timestamp)
-        if start < len(values):
-            if start:
-                values, timestamps = values[start:], timestamps[start:]
-            self._operator.out.process_batch(values, timestamps)
-
-    def relieve(self) -> None:
-        """Hand on what was collected if it is much."""
-        if len(self._values) + len(self._aside) >= BURST:
-            self.flush()
-
-    def mark(self) -> tuple[int, int]:
-        """How much is collected now, for `take_back`."""
-        return len(self._values), len(self._aside)
-
-    def take_back(self, mark: tuple[int, int]) -> None:
-        """Forget what was collected since `mark`; only if the emitter is `whole`."""
-        del self._values[mark[0] :], self._timestamps[mark[0] :], self._aside[mark[1] :]
-
-
-class KeyedContext:
-    """
-    What a `KeyedProcessFunction` may ask for.
-
-    Attributes:
-        key: whose element or timer this is; state and timers are this key's.
-        timestamp: the element's event time (None without `event_time` before the step) or the timer's time,
-            in milliseconds since the epoch.
-        domain: which time the firing timer waited for; None while an element is processed.
-    """
-
-    __slots__ = ("_clock", "_out", "_register", "_state", "_timers", "domain", "key", "timestamp")
-
-    def __init__(self, out: Emitter[Any], state: KeyedState, timers: TimerService, clock: Clock) -> None:
-        self.key: Any = None
-        self.timestamp: int | None = None
-        self.domain: TimeDomain | None = None
-        self._out = out
-        self._state = state
-        self._timers = timers
-        self._register = timers.event.register
-        self._clock = clock
-
-    @property
-    def watermark(self) -> int:
-        """The event time reached, in milliseconds; `MIN_TIMESTAMP` before the first watermark."""
-        return self._timers.watermark
-
-    @property
-    def now_ms(self) -> int:
-        """Processing time, milliseconds since the epoch."""
-        return self._clock.now_ms()
-
-    def register_event_timer(self, timestamp: int) -> None:
-        """
-        Have `on_timer` called once the watermark reaches `timestamp`, milliseconds since the epoch.
-
-        A timer that is due already waits for the next watermark; one registered by `on_timer` does not.
-        """
-        register = self._register  # called as an attribute, it would be looked up as a method first
-        register(timestamp, self.key)
-
-    def delete_event_timer(self, timestamp: int) -> None:
-        """Have no event-time timer at `timestamp`."""
-        self._timers.event.delete(timestamp, self.key)
-
-    def register_processing_timer(self, timestamp: int) -> None:
-        """Have `on_timer` called once the clock reaches `timestamp`, milliseconds since the epoch."""
-        self._timers.register_processing(timestamp, self.key)
-
-    def delete_processing_timer(self, timestamp: int) -> None:
-        """Have no processing-time timer at `timestamp`."""
-        self._timers.processing.delete(timestamp, self.key)
-
-    def side(self, tag: str, value: Any) -> None:
-        """
-        Send `value` to the side output `tag`, with the timestamp of this element or timer.
-
-        Raises:
-            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
-        """
-        self._out.aside(tag, value, self.timestamp)
-
-    def state(self, descriptor: StateDescriptor[S]) -> S:
-        """The handle for a piece of state; it always works on the current key. Fetch it once, in `open`."""
-        return self._state.state(descriptor)
 
 
 class KeyedFunction:
@@ -279,6 +103,9 @@ class KeyedFunctionOperator(TimedOperator):
     Snapshot holds: keyed state and timers.
     """
 
+    declares: ClassVar[type[KeyedFunction]]
+    """What such functions are subclasses of."""
+
     def __init__(self, function: KeyedFunction, on_error: OnError = "fail") -> None:
         """`function` belongs to this operator alone."""
         super().__init__()
@@ -303,6 +130,8 @@ class KeyedFunctionOperator(TimedOperator):
             blame=self.blame,
         )
         self._ctx = self._new_context()
+        if getattr(self._on_timer, "__func__", None) is self.declares.on_timer:
+            self._ctx.refuse_timers(type(self._function).__name__)
         take(self, self._function)
         self._function.open(self._ctx)
 
@@ -328,7 +157,12 @@ class KeyedFunctionOperator(TimedOperator):
         try:
             for value, timestamp in elements:
                 ctx.key = state.key = key_by(value)
-                ctx.timestamp = out.timestamp = timestamp
+                if timestamp is not None:
+                    ctx.timestamp = out.timestamp = timestamp
+                else:
+                    out.timestamp = None
+                    if ctx.timestamp_or_none is not None:
+                        ctx.forget_timestamp()
                 if (result := process_element(value, ctx, out)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
@@ -349,7 +183,12 @@ class KeyedFunctionOperator(TimedOperator):
             mark = out.mark()
             try:
                 ctx.key = state.key = key_by(value)
-                ctx.timestamp = out.timestamp = timestamp
+                if timestamp is not None:
+                    ctx.timestamp = out.timestamp = timestamp
+                else:
+                    out.timestamp = None
+                    if ctx.timestamp_or_none is not None:
+                        ctx.forget_timestamp()
                 if (result := process_element(value, ctx, out)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
             except BaseException as error:
@@ -427,6 +266,7 @@ class KeyedFunctionOperator(TimedOperator):
 class KeyedProcessOperator(KeyedFunctionOperator):
     """Runs a `KeyedProcessFunction`."""
 
+    declares = KeyedProcessFunction
     _function: KeyedProcessFunction[Any, Any]
 
     def __init__(

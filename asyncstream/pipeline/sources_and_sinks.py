@@ -13,7 +13,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from asyncstream.connectors.base import Sink, Source, way_to_write
 from asyncstream.connectors.frames import FrameSource, is_frame
-from asyncstream.connectors.memory import CallbackSink, Items, ListSink
+from asyncstream.connectors.memory import CallbackSink, Items, ListSink, one_value
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.errors import safe_repr
 from asyncstream.validation import is_async_function, refuse, takes, usual_mistake
@@ -29,13 +29,14 @@ def as_source(source: Any) -> Source[Any]:
         return MemoryStreamSource(source)
     if is_frame(source):
         return FrameSource(source)
-    if isinstance(source, str | bytes) or not (
+    is_one = one_value(source)
+    if is_one or not (
         isinstance(source, Iterable | AsyncIterable)
         or (callable(source) and not is_async_function(source) and not isinstance(source, type))
     ):
-        advice = (
-            usual_mistake(source) or _of_file(source, "Source") or "or a function that makes one of these"
-        )
+        several = "or a function that makes one of these; for a single element give a list of it: [...]"
+        advice = "; ".join(filter(None, (_of_file(source, "Source"), is_one)))
+        advice = advice or _not_yet(source) or usual_mistake(source) or several
         raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
     if callable(source) and not isinstance(source, Iterable | AsyncIterable):
         takes("source", source)
@@ -60,6 +61,13 @@ def as_sink(sink: Any) -> Sink[Any]:
         return CallbackSink(sink)
     advice = usual_mistake(sink) or _of_file(sink, "Sink")
     raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
+
+
+def _not_yet(source: object) -> str:
+    """The advice for what gives its elements only when awaited; else nothing."""
+    if inspect.iscoroutine(source) or is_async_function(source):
+        return "await it before and give what it returns, or write an async def that yields each element"
+    return ""
 
 
 def _is_generator_function(function: object) -> bool:

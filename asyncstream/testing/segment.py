@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from asyncstream.checkpoint.segments import encode_snapshot
 from asyncstream.clock import Clock
 from asyncstream.codec import Codec
 from asyncstream.connectors.memory import Items, ListSink
 from asyncstream.elements import MIN_TIMESTAMP, Control, EndOfInput, IdleStatus, Timestamps, Watermark
-from asyncstream.errors import CheckpointError, PipelineError, describe_error
+from asyncstream.errors import CheckpointError, CodecError, PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.flow import Attended
 from asyncstream.pipeline import Stream
@@ -247,7 +248,9 @@ class Segment:
                 state = operator.capture().thaw()
                 if state is not None:
                     schema = self._schemas.get(name)
-                    yield name, codec.encode(state), None if schema is None else schema.plain()
+                    yield name, _bytes_of(name, state, codec), None if schema is None else schema.plain()
+            except CheckpointError:
+                raise
             except Exception as error:  # of any class in there
                 raise CheckpointError(
                     f"step {name!r} cannot be kept in a checkpoint: {describe_error(error)}"
@@ -276,3 +279,11 @@ class Segment:
         """Close every operator that was opened, once."""
         while self._opened:
             self._opened.pop(0).close()
+
+
+def _bytes_of(step: str, state: Any, codec: Codec) -> bytes:
+    try:
+        return codec.encode(state)
+    except CodecError:
+        encode_snapshot(step, state, codec)  # says in which key and field
+        raise

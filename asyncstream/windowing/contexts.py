@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import KeyedState, State, StateDescriptor, Tables
 from asyncstream.timers import TimerService
 from asyncstream.windowing.windows import Window, window_from

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NoReturn
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.emitting import BURST, Emitter
 from asyncstream.operators.exclusive import give_back, take
-from asyncstream.operators.process import BURST, Emitter
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import warn_of_late
 from asyncstream.state import Cell

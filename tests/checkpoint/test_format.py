@@ -150,8 +150,8 @@ def test_a_version_from_the_future_is_refused_and_not_taken_for_damage() -> None
 
 
 def test_refused_value_names_the_step_the_place_and_the_type() -> None:
-    with pytest.raises(CheckpointError, match=r"step 'enrich'.*\[1\].*object"):
-        encode_state("enrich", [1, object()], JsonCodec())
+    with pytest.raises(CheckpointError, match=r"step 'enrich'.* what it holds, at \['a'\]\[1\]: .*object"):
+        encode_state("enrich", [5, {"a": [1, object()]}], JsonCodec())
 
 
 _HEAD = struct.Struct(">8sHIQ")

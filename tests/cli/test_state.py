@@ -34,6 +34,8 @@ class Totals(KeyedProcessFunction[Any, Any]):
             self.of.clear()
         ctx.register_event_timer(1_000 * value[1])
 
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None: ...
+
 
 def totals(key_by: Any = lambda value: value[0]) -> Pipeline:
     pipeline = Pipeline("totals")

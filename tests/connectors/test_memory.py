@@ -62,7 +62,7 @@ async def test_sequence_goes_on_after_the_position() -> None:
 
 
 async def test_sequence_can_be_read_again() -> None:
-    source = Items("ab")
+    source = Items(["a", "b"])
     for _ in range(2):
         await source.open()
         assert await batches(source) == [["a", "b"]]
@@ -287,6 +287,13 @@ async def test_callback_may_be_plain_or_async() -> None:
     assert found == [1, 2] * 3
 
 
+@pytest.mark.parametrize("made", ["text", {"a": 1}])
+async def test_function_that_makes_one_value_is_told_so(made: Any) -> None:
+    source = Items(lambda: made)
+    with pytest.raises(SourceError, match=r"which is one value; .* a list of it"):
+        await source.open()
+
+
 async def test_failing_callback_is_named_with_the_element() -> None:
     def refuse_two(value: int) -> None:
         if value == 2:
@@ -300,6 +307,9 @@ async def test_failing_callback_is_named_with_the_element() -> None:
 def test_wrong_arguments_are_refused_at_once() -> None:
     with pytest.raises(PipelineError, match="items: expected an iterable or an async iterable, got 3"):
         Items(3)  # type: ignore[arg-type]
+    for one in ("text", b"text", {"a": 1}):
+        with pytest.raises(PipelineError, match=r"items: expected an iterable of elements, .*list of it"):
+            Items(one)
     with pytest.raises(PipelineError, match="batch: expected an integer of at least 1"):
         Items([], batch=0)
     with pytest.raises(PipelineError, match="target: expected a list"):

@@ -29,7 +29,7 @@ from asyncstream import (
     SessionWindows,
     Sum,
 )
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import ValueDescriptor
 from tests.crash.ending import until_it_may_end
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncstream import KeyedContext, KeyedCoProcessFunction
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import ValueDescriptor
 
 

@@ -11,8 +11,8 @@ import pytest
 from asyncstream import BroadcastContext, KeyedBroadcastProcessFunction, Pipeline, PipelineError
 from asyncstream.errors import UserFunctionError
 from asyncstream.joins.broadcast import KeyedBroadcastOperator
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
-from asyncstream.operators.process import Emitter
 from asyncstream.state import MapDescriptor, ValueDescriptor
 from tests.operators.recorder import Recorder, record
 

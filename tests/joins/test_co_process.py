@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asyncstream import AscendingTimestamps, KeyedContext, KeyedCoProcessFunction, Pipeline, PipelineError
 from asyncstream.errors import UserFunctionError
 from asyncstream.joins.co_process import KeyedCoProcessOperator
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import ListDescriptor
 from tests.joins.latest import Latest
 from tests.operators.recorder import record

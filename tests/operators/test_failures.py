@@ -24,9 +24,11 @@ from asyncstream import (
 from asyncstream.errors import PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import FAILED, Failures, OnError
 from asyncstream.operators.functions import FailedCall
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.operators.keyed_context import KeyedContext
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import WindowPlan, window_operator
@@ -300,7 +302,7 @@ class Picky(KeyedProcessFunction[Any, Any]):
         ctx.side("aside", value)
         if value % 3 == 0:
             raise Poison(value)
-        out.extend([value], ctx.timestamp)
+        out.extend([value], ctx.timestamp_or_none)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
         raise Poison("timer")

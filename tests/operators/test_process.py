@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.errors import UserFunctionError
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import PipelineError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.process import (
-    Emitter,
-    KeyedContext,
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-    TimeDomain,
-)
+from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.state import ValueDescriptor
 from tests.windowing.harness import Harness
 
@@ -33,7 +29,6 @@ class Silence(KeyedProcessFunction[Element, Any]):
 
     def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[Any]) -> None:
         assert ctx.domain is None
-        assert ctx.timestamp is not None
         last = self.last.get()
         if last is not None:
             ctx.delete_event_timer(last + 10)
@@ -90,6 +85,65 @@ def test_a_processing_timer_emits_without_timestamp_but_aside_with_one() -> None
         ("out", ("silent", "a", TimeDomain.PROCESSING, MIN_TIMESTAMP, 105), None),
         ("aside", "silent", 105),
     ]
+
+
+class Timed(KeyedProcessFunction[Element, Any]):
+    """Tells what it is told of time."""
+
+    def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        ctx.side("aside", "seen")
+        if value[1] == 2:
+            raise ValueError(ctx.timestamp_or_none)
+        out((ctx.timestamp if value[1] else None, ctx.timestamp_or_none))
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        out((ctx.timestamp, ctx.timestamp_or_none))
+
+
+def test_an_element_without_a_timestamp_says_so_when_asked_for_it() -> None:
+    run = harness(Timed, "aside")
+    run.element(("a", 1), 5)
+    run.element(("a", 0), None)
+    run.element(("a", 1), 6)
+    run.operator.process_batch([("a", 1), ("a", 0), ("a", 0), ("a", 1)], [7, None, None, 8])
+    run.operator.process_batch([("a", 0), ("a", 0)], None)
+    stamps = [5, None, 6, 7, None, None, 8, None, None]
+    told = [record for record in run.records if record[0] != "wm"]
+    assert told[::2] == [("aside", "seen", stamp) for stamp in stamps]
+    assert told[1::2] == [("out", (stamp, stamp), stamp) for stamp in stamps]
+    without: tuple[Timestamps, ...] = (None, [None])
+    for each in without:
+        with pytest.raises(UserFunctionError, match=r"has no timestamp; put \.event_time\(\.\.\.\)"):
+            run.operator.process_batch([("a", 1)], each)
+
+
+def test_an_element_that_fails_leaves_no_timestamp_behind() -> None:
+    run = Harness(lambda: KeyedProcessOperator(lambda value: value[0], Timed(), "skip"), side=("aside",))
+    run.operator.process_batch([("a", 1), ("a", 2), ("a", 0), ("a", 2), ("a", 1)], [7, None, None, 9, 8])
+    assert run.outputs() == [(7, 7), (None, None), (8, 8)]
+
+
+def test_there_is_no_timestamp_before_the_first_element() -> None:
+    class Early(Timed):
+        def open(self, ctx: KeyedContext) -> None:
+            assert ctx.timestamp_or_none is None
+            self.before = ctx.timestamp
+
+    with pytest.raises(PipelineError, match=r"ctx\.timestamp_or_none"):
+        harness(Early)
+
+
+@pytest.mark.parametrize("domain", TimeDomain)
+def test_a_timer_that_nothing_would_come_of_is_refused(domain: TimeDomain) -> None:
+    class Deaf(KeyedProcessFunction[Element, int]):
+        def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[int]) -> None:
+            if domain is TimeDomain.EVENT:
+                ctx.register_event_timer(10)
+            ctx.register_processing_timer(10)
+
+    run = harness(Deaf)
+    with pytest.raises(UserFunctionError, match="Deaf has set a timer and has no on_timer"):
+        run.element(("a", 1), 5)
 
 
 def test_nothing_is_left_of_a_key_that_is_done() -> None:

@@ -31,8 +31,8 @@ from asyncstream import (
 )
 from asyncstream.guards import circuit_breaker, retry
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.flow import Attended, Intake
-from asyncstream.operators.process import Emitter
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.pipeline import Stream
 from asyncstream.plan import OperatorStep

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from pydantic import BaseModel, RootModel
 
 from asyncstream import (
     AscendingTimestamps,
@@ -131,6 +133,28 @@ def shared_sink(stream: Stream[int]) -> None:
     stream.to(sink, name="two")
 
 
+class Seat(NamedTuple):
+    row: int
+
+
+class Order(BaseModel):
+    number: int = 5
+
+
+class Orders(RootModel[list[Order]]):
+    def __iter__(self) -> Iterator[Order]:  # type: ignore[override]
+        return iter(self.root)
+
+
+def test_what_gives_its_elements_in_a_way_of_its_own_is_a_source() -> None:
+    found: list[Any] = []
+    pipeline = Pipeline()
+    for each in (Orders([Order()]), {"a": 1}.items(), {5}, StringIO("a")):
+        pipeline.source(each).to(found)
+    pipeline.run_blocking()
+    assert sorted(map(repr, found)) == sorted(map(repr, [Order(), ("a", 1), 5, "a"]))
+
+
 Build = Callable[[Any, Any], object]
 
 WRONG: dict[str, tuple[Build, str]] = {
@@ -147,8 +171,20 @@ WRONG: dict[str, tuple[Build, str]] = {
     ),
     "source_number": (
         lambda p, s: p.source(5),
-        "source: expected a Source, an iterable or an async iterable, got 5",
+        "source: expected a Source, an iterable or an async iterable, got 5; or a function that makes one of "
+        "these; for a single element give a list of it: [...]",
     ),
+    "source_dict": (
+        lambda p, s: p.source({"a": 1}),
+        "give its .items() or .values() or, if it",
+    ),
+    "source_bytes": (
+        lambda p, s: p.source(bytearray(b"a")),
+        "if it is one element, give a list of it: [...]",
+    ),
+    "source_record": (lambda p, s: p.source(Seat(5)), "it is one element, give a list of it: [...]"),
+    "source_model": (lambda p, s: p.source(Order()), "it is one element, give a list of it: [...]"),
+    "source_async_def": (lambda p, s: p.source(fetch), "await it before and give what it returns, or write"),
     "source_class": (lambda p, s: p.source(Items), "source: expected a Source"),
     "submissions_limit": (
         lambda p, s: p.submissions(limit=0),

@@ -34,7 +34,8 @@ from asyncstream import (
     Sum,
     TumblingWindows,
 )
-from asyncstream.operators.process import Emitter, TimeDomain
+from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.keyed_context import TimeDomain
 from asyncstream.pipeline import Stream
 from asyncstream.state import ValueDescriptor
 from tests.runtime.parts import Boom, VirtualClock, run

@@ -22,7 +22,7 @@ from asyncstream import (
     TumblingWindows,
     UserFunctionError,
 )
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.pipeline import Stream
 from asyncstream.windowing import (
     AggregateFunction,

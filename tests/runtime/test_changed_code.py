@@ -217,6 +217,8 @@ class Ticks(KeyedProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         ctx.register_event_timer(9000)
 
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None: ...
+
 
 def _timers_by_text(state: Any) -> Any:
     kept = [[str(timestamp), rows] for timestamp, rows in state["tables"]["timers/event"]]

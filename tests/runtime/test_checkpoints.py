@@ -247,7 +247,6 @@ class Running(KeyedProcessFunction[Any, Any]):
 
     def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
         self.count.set((self.count.get() or 0) + 1)
-        assert ctx.timestamp is not None
         before, due = self.due.get() or 0, ctx.timestamp + 30
         if due > before:
             ctx.delete_event_timer(before)

@@ -19,7 +19,7 @@ from asyncstream import (
     TumblingWindows,
 )
 from asyncstream.clock import SystemClock
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.testing.loop import VirtualTimeLoop
 

@@ -113,6 +113,8 @@ class TimersOnly(KeyedProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         ctx.register_event_timer(ctx.timestamp + 1)
 
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None: ...
+
 
 async def same(value: Any) -> Any:
     return value

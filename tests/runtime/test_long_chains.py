@@ -17,7 +17,7 @@ from asyncstream import (
     TumblingWindows,
     UserFunctionError,
 )
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.pipeline import Stream
 
 
@@ -25,6 +25,8 @@ class PassOn(KeyedProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
         out(value)
         ctx.register_event_timer(1)
+
+    def on_timer(self, timestamp: int, ctx: Any, out: Any) -> None: ...
 
 
 def first_of_branch(stream: Stream[Any]) -> Stream[Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.functions import FailedCall
-from asyncstream.operators.process import Emitter
 from asyncstream.pipeline import Stream
 
 

@@ -17,7 +17,7 @@ from asyncstream import (
     Stream,
 )
 from asyncstream.guards import cached, retry, single_flight
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.pipeline.keyed import WindowedStream
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import ProcessWindowFunction, WindowContext

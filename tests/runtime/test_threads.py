@@ -29,7 +29,7 @@ from asyncstream import (
     sharing,
 )
 from asyncstream.operators import exclusive
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.runtime.aio import from_thread
 from asyncstream.runtime.aio.from_thread import FromThread
 from tests.runtime.parts import boom, sleeping

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Count, KeyedContext, KeyedProcessFunction, Pipeline, TumblingWindows
-from asyncstream.operators.process import BURST, Emitter
+from asyncstream.operators.emitting import BURST, Emitter
 from asyncstream.runtime.aio.endpoints import SINK_LIMIT
 from tests.runtime.parts import VirtualClock
 

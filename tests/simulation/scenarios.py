@@ -16,8 +16,10 @@ from typing import Any
 from asyncstream.async_wait import AsyncWaitOptions
 from asyncstream.eventtime import BoundedOutOfOrderness
 from asyncstream.guards import current_attempt, retry
+from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.functions import FailedCall
-from asyncstream.operators.process import Emitter, KeyedContext, KeyedProcessFunction
+from asyncstream.operators.keyed_context import KeyedContext
+from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.pipeline import Pipeline, SideStreams, Stream, WindowResults
 from asyncstream.state import MapDescriptor
 from asyncstream.testing.simulation import (

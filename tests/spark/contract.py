@@ -56,7 +56,6 @@ class Alarm(KeyedProcessFunction[Any, Any]):
 
     def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
         self.seen.add(value["v"])
-        assert ctx.timestamp is not None
         ctx.register_event_timer(ctx.timestamp - ctx.timestamp % 1000 + 1000)  # may be due already
         if value["v"] % 7 == 0:
             ctx.side("sevens", value["v"])

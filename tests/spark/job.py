@@ -55,7 +55,6 @@ class Silence(KeyedProcessFunction[Row, Row]):
 
     def process_element(self, value: Row, ctx: KeyedContext, out: Any) -> None:
         self.seen.add(value["v"])
-        assert ctx.timestamp is not None
         ctx.register_event_timer(ctx.timestamp - ctx.timestamp % 1000 + 1000)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:

@@ -420,7 +420,7 @@ class Alarm(KeyedProcessFunction[Event, Event]):
     def process_element(self, value: Event, ctx: KeyedContext, out: Any) -> None:
         step, n = self.step, value["n"]
         self.seen.add(n)
-        if ctx.timestamp is not None:
+        if ctx.timestamp_or_none is not None:
             time = ctx.timestamp - ctx.timestamp % step.period + step.period - step.shift
             ctx.register_event_timer(time)  # may be due already
             self.rounds.put(time, n)

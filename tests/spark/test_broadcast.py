@@ -62,7 +62,6 @@ class Totals(KeyedBroadcastProcessFunction[Any, Any, Any]):
     def process_element(self, value: Any, ctx: BroadcastContext, out: Any) -> None:
         total = (self.total.get() or 0) + value["v"]
         self.total.set(total)
-        assert ctx.timestamp is not None
         ctx.register_event_timer(ctx.timestamp - ctx.timestamp % 1000 + 1000)
         limits = [limit for _, limit in self.rules.items() if total > limit]
         if limits:
@@ -83,7 +82,7 @@ class Totals(KeyedBroadcastProcessFunction[Any, Any, Any]):
                 out(("has passed", key, total.get(), number))
 
         ctx.apply_to_keyed_state(TOTAL, visit)
-        out.extend([("known", len(self.rules))] * 300, ctx.timestamp)
+        out.extend([("known", len(self.rules))] * 300, ctx.timestamp_or_none)
         if kind == "bad":
             raise ValueError("a bad rule")
 

@@ -99,7 +99,6 @@ class Echo(KeyedProcessFunction[Any, Any]):
     """Tells of each element when it comes, and once more when its time is over."""
 
     def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
-        assert ctx.timestamp is not None
         ctx.register_event_timer(ctx.timestamp)
         self.tell(ctx, value["v"], out)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline, Stream
-from asyncstream.operators.process import TimeDomain
+from asyncstream.operators.keyed_context import TimeDomain
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, stream
 from tests.spark.contract import key_of, told
@@ -22,7 +22,6 @@ class Reminder(KeyedProcessFunction[Any, Any]):
     """Reminds of each key a moment later, and again when event time has passed a second."""
 
     def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
-        assert ctx.timestamp is not None
         ctx.register_processing_timer(ctx.now_ms + 1)
         ctx.register_event_timer(ctx.timestamp + 1000)
 

@@ -38,7 +38,6 @@ class Silence(KeyedProcessFunction[Row, Row]):
         self.due = ctx.state(ValueDescriptor[int]("due"))
 
     def process_element(self, value: Row, ctx: KeyedContext, out: Any) -> None:
-        assert ctx.timestamp is not None
         due = self.due.get()
         if due is not None:
             ctx.delete_event_timer(due)

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from asyncstream.operators.base import Operator
-from asyncstream.operators.process import KeyedContext, KeyedProcessFunction, KeyedProcessOperator
+from asyncstream.operators.keyed_context import KeyedContext
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.state import ListDescriptor
 from asyncstream.windowing import (
     ContinuousEventTimeTrigger,
@@ -32,7 +33,6 @@ class Latest(KeyedProcessFunction[Any, Any]):
 
     def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
         self.seen.add(value)
-        assert ctx.timestamp is not None
         ctx.register_event_timer(ctx.timestamp // 10 * 10 + 9)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:

@@ -25,7 +25,7 @@ from asyncstream import (
 )
 from asyncstream.elements import MAX_TIMESTAMP, EndOfInput, IdleStatus, Watermark
 from asyncstream.operators.base import Operator
-from asyncstream.operators.process import Emitter
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import ValueDescriptor
 from asyncstream.testing import Element, Harness, harness
 from asyncstream.windowing import (
@@ -58,7 +58,7 @@ class Quiet(KeyedProcessFunction[str, str]):
         self._count.set((self._count.get() or 0) + 1)
         if self.processing:
             ctx.register_processing_timer(ctx.now_ms + 1000)
-        elif ctx.timestamp is not None:
+        elif ctx.timestamp_or_none is not None:
             ctx.register_event_timer(ctx.timestamp + 1000)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[str]) -> None:

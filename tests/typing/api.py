@@ -34,6 +34,7 @@ from asyncstream import (
     DirectoryStore,
     DiskState,
     DryRun,
+    Emitter,
     FailedCall,
     FrameResult,
     FrameSink,
@@ -91,7 +92,7 @@ from asyncstream import (
     web,
 )
 from asyncstream.connectors import MemoryStreamSink, MemoryStreamSource
-from asyncstream.connectors.http import RestSource, ServerSentEvent, SseSource, WebSocketSource
+from asyncstream.connectors.http import HttpLookup, RestSource, ServerSentEvent, SseSource, WebSocketSource
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
 from asyncstream.elements import Timestamps
@@ -309,6 +310,16 @@ class Ruled(KeyedBroadcastProcessFunction[Flight, str, int]):
     def process_element(self, value: Flight, ctx: BroadcastContext, out: Callable[[int], None]) -> None: ...
 
 
+class Silent(KeyedProcessFunction[Flight, int]):
+    def process_element(self, value: Flight, ctx: KeyedContext, out: Emitter[int]) -> None:
+        assert_type(ctx.timestamp + 60_000, int)
+        assert_type(ctx.timestamp_or_none, int | None)
+        ctx.register_event_timer(ctx.timestamp + 60_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+        out(ctx.timestamp)
+
+
 def joins(flights: Stream[Flight], planes: Stream[Plane], rules: Stream[str]) -> None:
     keyed = flights.key_by("number")
     assert_type(keyed.connect(planes.key_by("seats")).process(Seated()), SideStreams[int])
@@ -341,10 +352,24 @@ async def planes_of(job: int) -> list[Plane]:
     return []
 
 
+def with_seats(flight: Flight, answer: Any) -> int:
+    return 0
+
+
 def async_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(plane_of), AsyncResults[Plane])
     assert_type(flights.async_map(PlaneLookup()), AsyncResults[Plane])
     assert_type(flights.async_map(hedge(plane_of, after="p95", at_most=0.05)), AsyncResults[Plane])
+    assert_type(HttpLookup("http://api/{}"), HttpLookup[Any, Any])
+    assert_type(HttpLookup("http://api/{number}", merge=with_seats), HttpLookup[Flight, int])
+    lookup = HttpLookup("http://api/{number}", merge=lambda flight, plane: {**flight, "plane": plane})
+    assert_type(flights.async_map(HttpLookup("http://api/{number}", merge=with_seats)), AsyncResults[int])
+    assert_type(flights.async_map(lookup), AsyncResults[dict[str, Any]])
+    assert_type(flights.async_map(HttpLookup[Flight, Fare]("http://api/{number}")), AsyncResults[Fare])
+    assert_type(
+        flights.async_map(HttpLookup(lambda flight: flight.carrier, merge=lambda flight, answer: flight)),
+        AsyncResults[Flight],
+    )
     stored = cached(plane_of, store=SqliteCache("planes.db", size=1000), lease=30, stale_if_error=60)
     assert_type(flights.async_map(stored), AsyncResults[Plane])
     assert_type(flights.async_map(cached(plane_of, store=RedisCache("redis://cache"))), AsyncResults[Plane])
@@ -671,6 +696,8 @@ def refused(
     flights.async_map(legs_of).map(lambda leg: leg.seats)  # type: ignore[attr-defined]
     flights.to(Printer())  # type: ignore[arg-type]
     numbers.async_map(plane_of)  # type: ignore[arg-type]
+    numbers.async_map(HttpLookup("http://api/{}", merge=with_seats))  # type: ignore[arg-type]
+    HttpLookup("http://api/{}", capacity=5)  # type: ignore[call-arg]
     web.app(pipeline)  # type: ignore[arg-type]
     web.events(pipeline)  # type: ignore[arg-type]
     web.lifespan(pipeline.start())  # type: ignore[arg-type]

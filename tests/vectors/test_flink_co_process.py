@@ -8,7 +8,8 @@ import pytest
 
 from asyncstream.joins.co_process import KeyedCoProcessFunction, KeyedCoProcessOperator
 from asyncstream.operators.base import Operator
-from asyncstream.operators.process import Emitter, KeyedContext, TimeDomain
+from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from tests.vectors.cases import Case, cases
 from tests.vectors.driver import Rules, counts

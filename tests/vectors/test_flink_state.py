@@ -8,13 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from asyncstream.operators.process import (
-    Emitter,
-    KeyedContext,
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-    TimeDomain,
-)
+from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
+from asyncstream.operators.process import KeyedProcessFunction, KeyedProcessOperator
 from asyncstream.state import (
     AggregatingDescriptor,
     ListDescriptor,

@@ -13,7 +13,7 @@ import pytest
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import InternalError, PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.process import BURST
+from asyncstream.operators.emitting import BURST
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import (
     AfterWatermark,
