@@ -14,6 +14,12 @@ number is what keeps results right, and time only decides how soon another may t
 * a holder that lives is followed once its lease has run out: it was stopped, or does not come to renew it;
 * a holder elsewhere (another host, another container) cannot be looked at: only its time counts.
 
+A place may be copied, with its lease: a backup, another volume. Then two lines of leases go on from there,
+and their numbers say nothing of each other. So a lease names some *before* it, by what is different for every
+run: what a sink was told by a run of another line is not taken for one's own. And a job shows in its sinks
+until when it has its lease, so that one on a copy, in which that has run out, finds that it goes on. Paths
+and inodes would not do: they differ, too, where a disk is mounted elsewhere, and are equal in two volumes.
+
 Clocks of two hosts may differ. A lease that is taken from a holder too early costs this holder an error, and
 no process a result.
 """
@@ -26,11 +32,11 @@ import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from asyncstream.errors import LeaseHeld
 
-__all__ = ("Holder", "Lease", "enter", "following", "is_free", "leave", "presence")
+__all__ = ("Before", "Holder", "Lease", "enter", "following", "is_free", "leave", "presence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,21 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {since}"
 
 
+class Before(NamedTuple):
+    """
+    A lease that was given before.
+
+    Attributes:
+        number: of that lease.
+        token: that of its holder.
+        ended: whether it was known, when the next one was given, that its holder had come to its end.
+    """
+
+    number: int
+    token: str
+    ended: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """
@@ -79,6 +100,7 @@ class Lease:
         holder: who has it.
         until_ms: when it runs out unless it is renewed, milliseconds since the epoch.
         released: whether the holder has given it back.
+        before: the last ones before it of the same place, the latest first.
     """
 
     number: int
@@ -86,6 +108,7 @@ class Lease:
     holder: Holder
     until_ms: int
     released: bool = False
+    before: tuple[Before, ...] = ()
 
     def renewed(self, until_ms: int) -> Lease:
         """The same, for longer."""
@@ -94,6 +117,23 @@ class Lease:
     def given_back(self) -> Lease:
         """The same, free to be taken."""
         return replace(self, released=True)
+
+    def is_same(self, other: Lease | None) -> bool:
+        """Whether `other` is this lease as it was given, perhaps for another time."""
+        return other is not None and (self.number, self.place, self.holder, self.released) == (
+            other.number,
+            other.place,
+            other.holder,
+            other.released,
+        )
+
+    def known_as(self, last: Lease) -> Before | None:
+        """
+        What the line of this lease has under the number of `last`, a lease of the same place; None: that is
+        too long ago, or not yet.
+        """
+        line = (Before(self.number, self.holder.token, self.released), *self.before)
+        return next((one for one in line if one.number == last.number), None)
 
     def to_json(self) -> bytes:
         """As it is written down."""
@@ -109,7 +149,8 @@ class Lease:
         """
         try:
             found: dict[str, Any] = json.loads(data)
-            return cls(**{**found, "holder": Holder(**found["holder"])})
+            before = tuple(Before(*one) for one in found.get("before", ()))
+            return cls(**{**found, "holder": Holder(**found["holder"]), "before": before})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a lease: {error}") from error
 
@@ -140,12 +181,18 @@ def following(
             f"{what} is in use by {current.holder}: only one job at a time may write there. It is free as "
             f"soon as that process ends, or has been silent for another {left:.0f} s"
         )
-    return Lease(max(current.number, least) + 1, current.place, holder, until_ms)
+    ended = current.released or presence(current.holder) == "dead"
+    before = (Before(current.number, current.holder.token, ended), *current.before)[:_KNOWN]
+    return Lease(max(current.number, least) + 1, current.place, holder, until_ms, before=before)
 
 
 def is_free(current: Lease, now_ms: int) -> bool:
     """Whether another process may take it."""
     return current.released or current.until_ms <= now_ms or presence(current.holder) == "dead"
+
+
+_KNOWN: Final = 32
+"""Leases before it that a lease names."""
 
 
 # ------------------------------------------------------------------ who is there

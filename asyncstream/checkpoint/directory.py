@@ -12,6 +12,9 @@ no locks, which a stopped process would hold for ever. A process may be stopped 
 moment at which its manifest gets its name. It has written the manifest before that look, so its follower,
 which takes the lease and then deletes all that has no name yet, leaves it nothing to give a name to: what the
 follower then sees is all that there will ever be of those before it.
+
+An empty file `newest-00000042` says which manifest must be there. One that is lost leaves no other trace: so
+it is seen that something is missing, and an older one is not taken for the newest.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ __all__ = ("DirectoryStore", "name_file")
 _ENDING = ".checkpoint"
 _PART = "part-"
 _LEASE = "lease-"
+_NEWEST = "newest-"
 _UNFINISHED = ".unfinished"
 
 _LOST = frozenset({errno.EIO, errno.EISDIR})
@@ -164,9 +168,23 @@ class DirectoryStore:
                     self._check(lease)
                     os.replace(temporary, self._file(number))
             self._sync_name(self._file(number))
+            self._note_newest(number)
             self._check(lease)
 
         await aside(work)
+
+    def _note_newest(self, number: int) -> None:
+        """Have it seen from now on if the manifest of this number, which is on the disk, is lost."""
+        before = self._newest()
+        if before < number:
+            with suppress(FileNotFoundError):
+                os.rename(self._newest_file(before), self._newest_file(number))
+                return
+            self._newest_file(number).touch()
+
+    def _newest(self) -> int:
+        """The number of the manifest that must be there, 0 for none."""
+        return max(self._numbers(_NEWEST, ""), default=0)
 
     @contextmanager
     def _written(self, name: str, data: bytes, *, safe: bool = True) -> Iterator[str]:
@@ -202,7 +220,11 @@ class DirectoryStore:
             raise
 
     async def numbers(self) -> list[int]:
-        return await aside(lambda: self._numbers("", _ENDING))
+        def work() -> list[int]:
+            newest = self._newest()  # first: it may be let go meanwhile, and another one be there
+            return sorted({*self._numbers("", _ENDING), *([newest] if newest else ())})
+
+        return await aside(work)
 
     def _numbers(self, before: str, behind: str) -> list[int]:
         names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
@@ -228,6 +250,8 @@ class DirectoryStore:
             try:
                 return self._file(what).read_bytes()
             except FileNotFoundError:
+                if what == self._newest():
+                    raise DamagedCheckpoint(f"it is lost from {self._path}") from None
                 kind = "checkpoint" if isinstance(what, int) else "part"
                 raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
             except OSError as error:
@@ -242,7 +266,9 @@ class DirectoryStore:
     async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
         def work() -> None:
             self._check(lease)
-            for file in (*map(self._file, numbers), *map(self._file, parts)):
+            # that of the newest first: after a crash in between nothing is missing
+            newest = [self._newest_file(number) for number in numbers if number == self._newest()]
+            for file in (*newest, *map(self._file, numbers), *map(self._file, parts)):
                 file.unlink(missing_ok=True)
             self._clear(lease)
 
@@ -266,6 +292,9 @@ class DirectoryStore:
 
     def _lease_file(self, number: int) -> Path:
         return self._path / f"{_LEASE}{number:08}"
+
+    def _newest_file(self, number: int) -> Path:
+        return self._path / f"{_NEWEST}{number:08}"
 
 
 def name_file(temporary: str, file: Path) -> None:

@@ -42,8 +42,9 @@ class History:
     """
     The checkpoints of a store.
 
-    A part is deleted when no manifest names it. What a damaged manifest names is unknown: as long as there
-    is one, nothing is deleted that it may need, so that it can be mended from a backup.
+    A part is deleted when no manifest names it. What a damaged manifest names is unknown, and whether it is
+    a savepoint: it stays until it is deleted by its number, and as long as there is one, nothing is deleted
+    that it may need, so that it can be mended from a backup.
 
     Attributes:
         newest: the largest number that `look` has seen, also of a checkpoint that is damaged; 0: none.
@@ -65,6 +66,7 @@ class History:
         self._savepoints: set[int] = set()
         self._names: dict[str, str] = {}  # of the parts that are whole, by digest
         self._ahead: set[str] = set()  # parts that are kept for a manifest to come
+        self._found = 0  # later manifests were written with the lease that `clean` was given
 
     async def look(self) -> list[int]:
         """The numbers of all checkpoints, in ascending order; notes the largest in `newest`."""
@@ -267,11 +269,23 @@ class History:
         """
         for number in await self.look():
             await self._look_into(number)
+        damaged = [
+            number for number, names in self._stored.items() if names is None and number not in numbers
+        ]
+        if damaged:
+            log.warning(
+                "%s: %s cannot be read, and may be savepoints: they stay, and all that they may need, until "
+                "they are mended or deleted, `asyncstream checkpoint delete`",
+                self._store,
+                ", ".join(f"checkpoint {number}" for number in damaged),
+            )
+        self._found = self.newest
         await self._delete(lease, numbers)
 
     async def let_go(self, lease: Lease, keep: int) -> list[int]:
         """
-        Delete all but savepoints and the newest `keep` checkpoints, and the parts that only they have named.
+        Delete all but savepoints, what is damaged, and the newest `keep` checkpoints, and the parts that only
+        they have named.
 
         Returns:
             The numbers of the newest, in ascending order.
@@ -280,10 +294,12 @@ class History:
         for number in numbers:
             if number not in self._stored:  # its commit has failed, as it seemed, and has been done
                 await self._look_into(number)
-        old = [number for number in numbers[:-keep] if number not in self._savepoints]
+        self._stored = {number: self._stored[number] for number in numbers}  # without what is lost
+        whole = [number for number in numbers if self._stored[number] is not None]
+        old = [number for number in whole[:-keep] if number not in self._savepoints]
         if old:
             await self._delete(lease, old)
-        return numbers[-keep:]
+        return whole[-keep:]
 
     async def _look_into(self, number: int) -> None:
         """Note what a manifest names that this history has not written."""
@@ -300,12 +316,13 @@ class History:
     async def _delete(self, lease: Lease, numbers: Collection[int]) -> None:
         for number in numbers:
             self._stored.pop(number, None)
-        unnamed: list[str] = []
-        if None not in self._stored.values():
-            there = await self._store.parts()
-            named = self._named()
-            unnamed = [name for name in there if name not in named]
-            self._names = {digest: name for digest, name in self._names.items() if name in named}
+        named = self._named()
+        unnamed = [name for name in await self._store.parts() if name not in named]
+        damaged = [number for number, names in self._stored.items() if names is None]
+        if damaged:  # a manifest of an earlier job needs nothing that was written under this lease
+            ours = f"-{lease.number}" if max(damaged) <= self._found else "-"
+            unnamed = [name for name in unnamed if name.endswith(ours)]
+        self._names = {digest: name for digest, name in self._names.items() if name in named}
         await self._store.delete(lease, numbers, unnamed)
 
     def _rely_on(self, stored: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from asyncstream.checkpoint.parts import INLINE_BYTES
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.codec import Codec, codec
-from asyncstream.connectors.base import Ahead
+from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import PipelineError
 from asyncstream.validation import (
     Duration,

@@ -25,7 +25,7 @@ from asyncstream.cli.logs import say, tell
 from asyncstream.cli.places import add_key, imported, key_of
 from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.state import add_state_command
-from asyncstream.connectors.base import Ahead
+from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.validation import is_async_function

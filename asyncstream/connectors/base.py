@@ -10,24 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from asyncstream.connectors.writer import Writer
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, safe_repr
-from asyncstream.lease import Lease, presence
+from asyncstream.errors import safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 
 __all__ = (
-    "Ahead",
     "Sink",
     "Source",
     "SourceBatch",
     "TransactionalSink",
-    "Writer",
-    "ahead_of_checkpoint",
     "fault_of",
     "way_to_write",
 )
@@ -311,98 +307,6 @@ def way_to_write(sink: Sink[Any]) -> Literal["write", "write_batch"] | None:
         if "write" in vars(kind):
             return "write"
     return None
-
-
-Ahead: TypeAlias = Literal["refuse", "allow_behind", "start_over"]
-"""What to do with a sink that holds results that the checkpoint does not know of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """
-    The run of a job that a transactional sink writes for, and that a source with an inbox reads for.
-
-    Attributes:
-        lease: its right to write to the store of its checkpoints.
-        keep: how many checkpoints it keeps; a sink should be able to go back to any of them.
-        ahead: what to do if the sink holds results that the checkpoint does not know of.
-    """
-
-    lease: Lease
-    keep: int
-    ahead: Ahead
-
-    def fences(self, last: Lease | None, fence: int) -> bool:
-        """
-        Whether a fence of this job is to be put up where another one wrote last.
-
-        Args:
-            last: what that one wrote down; None: nothing.
-            fence: the largest number that was put up there since; 0: none.
-        """
-        return (
-            last is not None
-            and last.place == self.lease.place
-            and max(last.number, fence) < self.lease.number
-        )
-
-    def check_follows(self, last: Lease | None, what: str, fence: int = 0) -> None:
-        """
-        See whether this job may write where another one wrote last.
-
-        A job of the same store may if its lease is the later one: the store has seen to it that the other one
-        has it no more. A job of another store must wait for the other one's end.
-
-        Args:
-            last: what the other one wrote down; None: nothing.
-            what: where, for the message.
-            fence: the number that a job of the same store has put up since, see `TransactionalSink.fence`.
-
-        Raises:
-            SinkBroken: if a later job of the same store writes there.
-            SinkError: if the other job goes on, or may go on; or it is this one, by another step.
-        """
-        if last is None:
-            return
-        if last.holder == self.lease.holder and not last.released:
-            raise SinkError(f"{what} is used by another step of this job: give each its own, or unite them")
-        if last.place == self.lease.place:
-            # also of one that has ended: what this job knows of the store is older than what it left
-            if last.number > self.lease.number:
-                told = f"{what} was taken over by {last.holder}; this job writes nothing more"
-                if last.released:
-                    told += (
-                        ". That job has ended: this store of checkpoints is from before it, as a copy or a "
-                        "backup is; go back in the store that it used, with restore="
-                    )
-                raise SinkBroken(told)
-            if fence > self.lease.number:
-                raise SinkBroken(f"{what} was taken over by a later job; this one writes nothing more")
-            return
-        if last.released:
-            return
-        there = presence(last.holder)
-        if there == "alive":
-            raise SinkError(
-                f"{what} is written to by {last.holder}, which keeps its checkpoints elsewhere: only one "
-                "job at a time may write; stop that process first"
-            )
-        if there == "unknown" and self.ahead == "refuse":
-            raise SinkError(
-                f"{what} was written to by {last.holder}, which keeps its checkpoints elsewhere, and cannot "
-                "be seen from here; once that process is gone, say what to do with its results: "
-                "Checkpoints(ahead='allow_behind') or ahead='start_over'"
-            )
-
-
-def ahead_of_checkpoint(what: str) -> SinkError:
-    """The error for a sink that holds more than the checkpoint knows of, to be raised by the caller."""
-    return SinkError(
-        f"{what} holds results of a later checkpoint than the one to start from: that one is lost, or is in "
-        "another store, or restore= leaves it out. Start from the checkpoint that belongs to it (store=, "
-        "restore=); or say ahead='allow_behind' to keep them, though they may be written a second time; or "
-        "ahead='start_over' to take them out"
-    )
 
 
 class TransactionalSink(Sink[T]):

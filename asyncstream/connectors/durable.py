@@ -219,7 +219,7 @@ class DurableSubmissions(Submissions[T]):
         self._read = position["read"]
 
     async def forget(self, position: dict[str, Any]) -> None:
-        forget = partial(self._opened().forget, position["read"])
+        forget = partial(self._opened().forget, position["read"], self.writer)
         while await self._thread.do(forget):
             pass  # what is submitted meanwhile is committed between two parts
 

@@ -39,9 +39,9 @@ from typing import Any, Final, Literal, NamedTuple
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.lease import Lease
 from asyncstream.sqlite_files import OpenFile, database_path, looking_at, write_ahead
@@ -147,7 +147,7 @@ class InboxFile:
             lease = self.state.lease
             if self._writer is not None:
                 self.state.check_follows(self._writer, self._inbox.path)
-                lease = self._writer.lease.to_json().decode()
+                lease = _signature(self._writer)
             execute("UPDATE inbox SET token = ?, lease = ?", (self._token, lease))
 
     # ------------------------------------------------------------------ accepting
@@ -199,9 +199,10 @@ class InboxFile:
 
     # ------------------------------------------------------------------ forgetting
 
-    def forget(self, until: int) -> bool:
+    def forget(self, until: int, writer: Writer | None = None) -> bool:
         """
-        Forget some of the elements up to the one with this number, and of the ids that are due.
+        Forget some of the elements up to the one with this number, and of the ids that are due; write down
+        until when `writer`, which is the job that opened it, has its lease.
 
         Returns:
             Whether there is more to forget.
@@ -218,7 +219,7 @@ class InboxFile:
             if many:
                 stays_from = last + 1 if first_to_stay is None else first_to_stay
                 execute("DELETE FROM accepted WHERE number < ?", (stays_from,))
-            execute("UPDATE inbox SET forgotten = ?", (part,))
+            execute("UPDATE inbox SET forgotten = ?, lease = coalesce(?, lease)", (part, _signature(writer)))
         self.state = self.state._replace(forgotten=part)
         return part < until or (many == _PART and first_to_stay is None)
 
@@ -317,6 +318,10 @@ class InboxState(NamedTuple):
             raise InboxBroken(str(error)) from error
         except SinkError as error:
             raise SourceError(str(error)) from error
+
+
+def _signature(writer: Writer | None) -> str | None:
+    return None if writer is None else writer.lease.to_json().decode()
 
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.rows import Default, JsonWriter
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
 from asyncstream.lease import Lease
 from asyncstream.validation import function, refuse

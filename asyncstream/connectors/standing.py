@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncstream.connectors.base import Writer, ahead_of_checkpoint
+from asyncstream.connectors.writer import Writer, ahead_of_checkpoint
 from asyncstream.errors import SinkBroken, SinkError
 from asyncstream.lease import Lease
 

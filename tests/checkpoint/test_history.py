@@ -213,6 +213,48 @@ async def test_who_has_looked_at_nothing_lets_no_savepoint_go() -> None:
     assert await store.numbers() == [1, 3]
 
 
+@pytest.mark.parametrize("later", [False, True])
+async def test_damaged_savepoint_stays_with_what_it_needs_until_it_is_deleted(
+    later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Counting()
+    lease = await lease_of(store)
+    await write(History(store, JsonCodec()), lease, 1, f"1{BIG}", savepoint=True)
+    whole, store._kept[1] = store._kept[1], b"damaged"
+    await store.release(lease)
+    lease = await lease_of(store)
+    history = History(store, JsonCodec())
+    await history.clean(lease)
+    assert "checkpoint 1 cannot be read, and may be savepoints" in caplog.text
+    for number in range(2, 8):
+        await write(history, lease, number, f"{number}{BIG}")
+        if later:
+            history = History(store, JsonCodec())
+            await history.clean(lease)
+        assert await history.let_go(lease, 2) == list(range(max(number - 1, 2), number + 1))
+    assert await store.numbers() == [1, 6, 7]
+    if not later:
+        assert len(await store.parts()) == 3, "what was written since is let go"
+    store._kept[1] = whole
+    assert (await history.read(1))[1] == {"step": f"1{BIG}"}
+    store._kept[1] = b"damaged"
+    await history.clean(lease, [1])
+    assert await store.numbers() == [6, 7]
+    assert len(await store.parts()) == 2
+
+
+async def test_newest_that_was_lost_is_no_reason_to_keep_parts_once_there_is_another() -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    await write(history, lease, 1, f"1{BIG}")
+    history._stored[2] = None  # as a store tells of one that it has lost
+    await write(history, lease, 3, f"3{BIG}")
+    await history.let_go(lease, 1)
+    assert await store.numbers() == [3]
+    assert len(await store.parts()) == 1
+
+
 async def test_part_whose_manifest_was_not_committed_is_written_anew() -> None:
     store = Counting()
     history = History(store, JsonCodec())

@@ -24,6 +24,7 @@ from asyncstream.checkpoint import (
     MemoryStore,
     SqliteStore,
 )
+from asyncstream.checkpoint.format import CheckpointInfo, pack
 from asyncstream.checkpoint.settings import checkpoints_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
@@ -34,6 +35,8 @@ MAKE: dict[str, Callable[[Path], CheckpointStore]] = {
     "directory": lambda folder: DirectoryStore(folder / "kept"),
     "sqlite": lambda folder: SqliteStore(folder / "kept.sqlite"),
 }
+
+INFO = CheckpointInfo(1, "p", 0, "json", False, 0, {})
 
 
 @pytest.fixture(params=MAKE)
@@ -210,7 +213,12 @@ async def test_directory_holds_nothing_but_whole_checkpoints(tmp_path: Path) -> 
     lease = await lease_of(store)
     await store.commit(lease, 7, b"x" * 1000)
     await store.put(lease, "abc-1", b"x" * 1000)
-    assert sorted(os.listdir(tmp_path / "kept")) == ["00000007.checkpoint", "lease-00000001", "part-abc-1"]
+    assert sorted(os.listdir(tmp_path / "kept")) == [
+        "00000007.checkpoint",
+        "lease-00000001",
+        "newest-00000007",
+        "part-abc-1",
+    ]
 
 
 async def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(tmp_path: Path) -> None:
@@ -286,7 +294,7 @@ def test_what_was_not_brought_to_the_disk_is_not_there(
         calls[0] = 0
         with pytest.raises(OSError, match="Input/output error"):
             asyncio.run(work)
-    assert sorted(os.listdir(tmp_path)) == ["00000001.checkpoint", "lease-00000001"]
+    assert sorted(os.listdir(tmp_path)) == ["00000001.checkpoint", "lease-00000001", "newest-00000001"]
 
 
 FILL = """
@@ -363,6 +371,31 @@ def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: 
     history = History(store, JsonCodec())
     with pytest.raises(CheckpointError, match="every checkpoint"):
         asyncio.run(history.newest_whole(history.read))
+
+
+@pytest.mark.parametrize("kind", ["directory", "sqlite"])
+async def test_newest_that_was_lost_is_missed_and_one_that_was_deleted_is_not(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MAKE[kind](tmp_path)
+    lease = await lease_of(store)
+    for number in (1, 2, 3):
+        await store.commit(lease, number, pack(INFO, {}).manifest)
+    await store.delete(lease, [3], [])
+    assert await store.numbers() == [1, 2], "it was let go on purpose"
+    await store.commit(lease, 4, pack(INFO, {}).manifest)
+    if kind == "directory":
+        (tmp_path / "kept" / "00000004.checkpoint").unlink()
+    else:
+        with closing(sqlite3.connect(tmp_path / "kept.sqlite")) as database, database:
+            database.execute("DELETE FROM asyncstream_checkpoints WHERE number = 4")
+    assert await store.numbers() == [1, 2, 4]
+    history = History(store, JsonCodec())
+    assert await history.newest_whole(history.read) is not None
+    assert "it is lost from" in caplog.text
+    assert list(history.passed_over) == [4]
+    await store.commit(lease, 5, pack(INFO, {}).manifest)
+    assert await store.numbers() == [1, 2, 5]
 
 
 async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:

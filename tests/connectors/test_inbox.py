@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import ManualClock, PipelineError, SourceError
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
+from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease, enter, leave
 
 DAY_MS = 24 * 3_600_000
@@ -264,7 +265,7 @@ def test_inbox_is_as_a_list_and_a_dict(
 
 def test_one_that_was_followed_accepts_and_forgets_nothing_more(path: Path) -> None:
     inbox = Inbox(path)
-    first = InboxFile(inbox, writer(1))
+    first = InboxFile(inbox, writer(1, until_ms=0))
     accept(inbox, first, ("a", 1))
     with opened(inbox, writer(2)) as second:
         with pytest.raises(InboxBroken, match=r"was taken over by process \d+ .*accepts nothing more"):
@@ -275,6 +276,18 @@ def test_one_that_was_followed_accepts_and_forgets_nothing_more(path: Path) -> N
         first.close()  # and that takes nothing from the other
         assert accept(inbox, second, ("c", 4)) == [True]
         assert second.rows(0, 3, 9) == [(1, 1), (2, 3), (3, 4)]
+
+
+def test_one_that_goes_on_shows_it_to_a_job_on_a_copy_of_its_store(path: Path) -> None:
+    inbox, now = Inbox(path), writer(1)
+    past = replace(now, lease=now.lease.renewed(0))
+    with opened(inbox, past) as first:
+        accept(inbox, first, 1)
+        check_inbox(inbox, {"inbox": first.state.identity, "read": 1}, writer(2))
+        first.forget(1, now)
+        with pytest.raises(SourceError, match="is a copy"):
+            InboxFile(inbox, writer(2))
+        assert accept(inbox, first, 2) == [True]
 
 
 def test_one_with_an_older_lease_does_not_come_back(path: Path) -> None:

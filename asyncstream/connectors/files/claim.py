@@ -2,9 +2,10 @@
 Whose a file is that a sink with checkpoints writes.
 
 Beside the file lies a small record, `.<name>.sink`: the lease under which it is written, an identifier of the
-run that began it, how long it was then, and how long when it was closed in an orderly way. Two locks of the
-operating system (`flock`) go with it: one on the record, held while a sink takes the file over, and one on
-the file itself, held as long as it is open.
+run that began it, how long it was then, and how long when it was closed in an orderly way. On a disk it was
+last changed, says its time, at that moment until which the job has its lease. Two locks of the operating
+system (`flock`) go with it: one on the record, held while a sink takes the file over, and one on the file
+itself, held as long as it is open.
 
 A process that is stopped keeps its locks, which cannot be broken; when it wakes up, it may still be in the
 middle of a write. So a follower that cannot be sure that the one before is gone does not write into the same
@@ -23,10 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
 from asyncstream.lease import Lease, presence
@@ -62,7 +63,9 @@ class Record:
 
     def is_of(self, other: Record) -> bool:
         """Whether it belongs to the same job as `other`, and none has put up its fence between them."""
-        return (self.lease, self.fence) == (other.lease, other.fence)
+        lease = self.holder()
+        is_same = other.lease is None if lease is None else lease.is_same(other.holder())
+        return is_same and self.fence == other.fence
 
     def is_left(self) -> bool:
         """Whether it is certain that no process writes it any more."""
@@ -97,10 +100,22 @@ class Claim:
         try:
             found: dict[str, Any] = json.loads(self._content())
             record = Record(**found)
-            record.holder()
+            lease = record.holder()
+            if lease is not None and lease.until_ms < (until_ms := self._until_ms()):
+                record = replace(record, lease=lease.renewed(until_ms).to_json().decode())
         except (OSError, ValueError, TypeError):
             return None
         return record
+
+    def _until_ms(self) -> int:
+        """What `show` has set, or less."""
+        return os.stat(self._beside).st_mtime_ns // 1_000_000
+
+    def show(self, writer: Writer | None) -> None:
+        """Have it seen until when the job that writes has its lease; nothing else changes, whosever it is."""
+        if writer is not None:
+            with suppress(OSError):  # it only tells others to wait
+                os.utime(self._beside, ns=2 * (writer.lease.until_ms * 1_000_000,))
 
     def left_to(self, writer: Writer | None) -> Record | None:
         """As `read`; raises `SinkError` if whose the file is goes on, or may go on."""
@@ -224,6 +239,12 @@ class _RemoteClaim(Claim):
     def _content(self) -> bytes:
         with self._storage.read(self._beside) as file:
             return file.read()
+
+    def _until_ms(self) -> int:
+        return 0
+
+    def show(self, writer: Writer | None) -> None:
+        pass
 
     @contextmanager
     def taking(self) -> Iterator[None]:

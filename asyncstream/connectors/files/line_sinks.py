@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final, Literal
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.claim import Claim, fenced
 from asyncstream.connectors.files.compression import (
@@ -29,6 +29,7 @@ from asyncstream.connectors.files.json_lines import Encoding, JsonLines
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
+from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filelock import lock
@@ -333,6 +334,7 @@ class LineSink(TransactionalSink[Any]):
     async def commit(self, epoch: int) -> None:
         """What is in the file is in the file, if it is still this job's."""
         self._claim.check_ours(self._opened())
+        self._claim.show(self.writer)
 
     async def close(self) -> None:
         self._is_closed = True

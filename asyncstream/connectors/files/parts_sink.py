@@ -32,11 +32,12 @@ from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.files.claim import Claim, claim_of, fenced
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import why_unwritten
+from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.validation import choice, count, file_path
@@ -423,6 +424,7 @@ class PartsSink(TransactionalSink[Any]):
         with self._claim.taking():
             self._claim.check_record()
             self._show(end)
+        self._claim.show(self.writer)
 
     async def close(self) -> None:
         try:

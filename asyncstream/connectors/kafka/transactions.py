@@ -44,11 +44,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.aside import heed
-from asyncstream.connectors.base import TransactionalSink, ahead_of_checkpoint
+from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import telling
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
+from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
 from asyncstream.lease import Lease

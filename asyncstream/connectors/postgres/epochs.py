@@ -28,10 +28,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.postgres.connection import Table, columns_of, make_batch, no_table
 from asyncstream.connectors.postgres.writing import copy_blocks, copy_rows
 from asyncstream.connectors.standing import Standing, taken_over
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkError
 from asyncstream.lease import Lease
 
@@ -78,7 +78,7 @@ class Epochs:
         self._table = table
         self._columns = columns
         self._ignores = ignores
-        self._lease: str | None = None
+        self._lease: Lease | None = None
         self._keep = 1
         self._number = 0  # of the last block that was staged
         self.position = 0
@@ -155,11 +155,11 @@ class Epochs:
             await self._take_back(connection, target)
             moved = target
         target = max(target, moved)
+        lease = None
         if writer is not None:
-            self._lease, self._keep = writer.lease.to_json().decode(), writer.keep
-        await self._do(
-            connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", self._lease, name
-        )
+            self._lease, self._keep = writer.lease, writer.keep
+            lease = self._lease.to_json().decode()
+        await self._do(connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", lease, name)
         await make_batch(connection, self._table, self._columns)
         await self.commit(connection, target)
         await self._do(connection, "DELETE FROM {staged}")
@@ -211,12 +211,14 @@ class Epochs:
         position, self.position = self.position, self.position + 1
         return position
 
-    async def commit(self, connection: Connection, position: int) -> None:
+    async def commit(self, connection: Connection, position: int, lease: Lease | None = None) -> None:
         """
-        Move the staged rows up to `position` into the table; part of a transaction. Raises `SinkBroken` if
-        the table is another job's by now.
+        Move the staged rows up to `position` into the table, and write down until when it is whose; part of a
+        transaction. Raises `SinkBroken` if the table is another job's by now.
         """
         since = await self._ours(connection, "moved = greatest(moved, %s)", position)
+        if lease is not None:
+            await self._sign(connection, lease)
         rows, name = await self._move(connection, since, position), self._table.name
         await self._do(connection, "DELETE FROM {staged} WHERE position <= %s", position)
         if rows:
@@ -269,22 +271,21 @@ class Epochs:
         """Write something down about the table if it is still this job's; gives where this one has begun."""
         cursor = await self._do(
             connection,
-            "UPDATE {sinks} SET " + assignment + " WHERE name = %s AND fence = 0 "
-            "AND lease IS NOT DISTINCT FROM %s RETURNING since",
-            *(value, self._table.name, self._lease),
+            "UPDATE {sinks} SET " + assignment + " WHERE name = %s RETURNING since, lease, fence",
+            *(value, self._table.name),
         )
-        found = await cursor.fetchone()
-        if found is None:
-            standing = await self.standing(connection)
-            raise taken_over(self._what, None if standing.fence else standing.lease)
-        return int(found[0])
+        since, text, fence = await cursor.fetchone() or (0, None, 0)
+        last = None if text is None else Lease.from_json(text)
+        if fence or not (last is None if self._lease is None else self._lease.is_same(last)):
+            raise taken_over(self._what, None if fence else last)
+        return int(since)
+
+    async def _sign(self, connection: Connection, lease: Lease) -> None:
+        text = lease.to_json().decode()
+        await self._do(connection, "UPDATE {sinks} SET lease = %s WHERE name = %s", text, self._table.name)
 
     async def release(self, connection: Connection) -> None:
-        """Leave the table to the next job."""
+        """Leave the table to the next job; raises `SinkBroken` if it is another one's by now."""
         if self._lease is not None:
-            given_back = Lease.from_json(self._lease).given_back().to_json().decode()
-            await self._do(
-                connection,
-                "UPDATE {sinks} SET lease = %s WHERE name = %s AND lease = %s AND fence = 0",
-                *(given_back, self._table.name, self._lease),
-            )
+            await self._ours(connection, "moved = greatest(moved, %s)", 0)
+            await self._sign(connection, self._lease.given_back())

@@ -124,7 +124,8 @@ class PostgresSink(TransactionalSink[Any]):
 
     async def commit(self, epoch: int) -> None:
         position = self._prepared[epoch]
-        await self._to.transaction(lambda connection: self._epochs.commit(connection, position))
+        lease = None if self.writer is None else self.writer.lease
+        await self._to.transaction(lambda connection: self._epochs.commit(connection, position, lease))
         self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
 
     async def close(self) -> None:

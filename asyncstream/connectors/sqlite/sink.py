@@ -161,7 +161,7 @@ class SqliteSink(TransactionalSink[Any]):
 
     async def commit(self, epoch: int) -> None:
         position = self._prepared[epoch]
-        await self._transaction(lambda connection: self._staging.commit(connection, position))
+        await self._transaction(lambda connection: self._staging.commit(connection, position, self.writer))
         self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
 
     async def close(self) -> None:

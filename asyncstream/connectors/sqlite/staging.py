@@ -21,8 +21,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.standing import Standing, taken_over
+from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Lease
 from asyncstream.sqlite_files import quoted
 
@@ -53,7 +53,7 @@ class Staging:
         self._insert = insert
         self.table = quoted(f"{table}__staged")
         self._undo = quoted(f"{table}__undo")
-        self._lease: str | None = None
+        self._writer: Writer | None = None
         self._keep = 1
         self._can_undo = False
 
@@ -77,7 +77,7 @@ class Staging:
 
     def begin(self) -> None:
         """Another run begins: the table is not its own yet."""
-        self._lease, self._keep = None, 1
+        self._writer, self._keep = None, 1
 
     def recover(self, connection: sqlite3.Connection, position: int | None, writer: Writer | None) -> None:
         """Go to a position; part of a transaction. Raises as `check` does."""
@@ -87,13 +87,13 @@ class Staging:
         if self._standing(connection).goes_back(position, writer):
             self._take_back(connection, target)
         target = max(target, self._moved(connection)[0])
+        self._writer = writer
+        lease = None if writer is None else writer.lease.to_json().decode()
+        connection.execute(f"UPDATE {_SINKS} SET lease = ?, fence = 0 WHERE name = ?", (lease, self._name))
         if writer is not None:
-            self._lease, self._keep = writer.lease.to_json().decode(), writer.keep
-        connection.execute(
-            f"UPDATE {_SINKS} SET lease = ?, fence = 0 WHERE name = ?", (self._lease, self._name)
-        )
+            self._keep = writer.keep
         self._log_changes(connection)
-        self.commit(connection, target)
+        self.commit(connection, target, writer)
         last = self._last(connection)
         if last > target:
             connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
@@ -146,21 +146,23 @@ class Staging:
 
     def check_ours(self, connection: sqlite3.Connection) -> None:
         """See, within a transaction, whether the table is still this job's; raises `SinkBroken` if not."""
-        if self._lease is None:
+        if self._writer is None:
             return
         query = f"SELECT lease, fence FROM {_SINKS} WHERE name = ?"
-        if connection.execute(query, (self._name,)).fetchone() != (self._lease, 0):
-            last = None if self._fence(connection) else self._last_lease(connection)
-            raise taken_over(self._what, last)
+        text, fence = connection.execute(query, (self._name,)).fetchone() or (None, 0)
+        last = None if text is None else Lease.from_json(text)
+        if fence or not self._writer.lease.is_same(last):
+            raise taken_over(self._what, None if fence else last)
 
     def release(self, connection: sqlite3.Connection) -> None:
         """Leave the table to the next job."""
-        if self._lease is not None:
-            given_back = Lease.from_json(self._lease).given_back().to_json().decode()
-            connection.execute(
-                f"UPDATE {_SINKS} SET lease = ? WHERE name = ? AND lease = ? AND fence = 0",
-                (given_back, self._name, self._lease),
-            )
+        if self._writer is not None:
+            self.check_ours(connection)
+            self._sign(connection, self._writer.lease.given_back())
+
+    def _sign(self, connection: sqlite3.Connection, lease: Lease) -> None:
+        text = lease.to_json().decode()
+        connection.execute(f"UPDATE {_SINKS} SET lease = ? WHERE name = ?", (text, self._name))
 
     def position(self, connection: sqlite3.Connection) -> int:
         """
@@ -171,8 +173,10 @@ class Staging:
         connection.execute(f"UPDATE {_SINKS} SET moved = moved WHERE name = ?", (self._name,))
         return self._last(connection)
 
-    def commit(self, connection: sqlite3.Connection, position: int) -> None:
-        """Move the staged rows up to `position` into the table."""
+    def commit(self, connection: sqlite3.Connection, position: int, writer: Writer | None) -> None:
+        """Move the staged rows up to `position` into the table, and write down until when it is whose."""
+        if writer is not None:
+            self._sign(connection, writer.lease)
         if position < self._moved(connection)[0]:
             return
         connection.execute(f"UPDATE {_SINKS} SET moved = ? WHERE name = ?", (position, self._name))

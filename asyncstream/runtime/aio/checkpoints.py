@@ -45,8 +45,10 @@ from asyncstream.checkpoint.journal import Journal
 from asyncstream.checkpoint.parts import CannotKeep
 from asyncstream.clock import Clock
 from asyncstream.codec import Codec
-from asyncstream.connectors.base import Source, Writer
+from asyncstream.connectors.base import Source
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, LeaseLost, SinkBroken, SourceError, describe_error
+from asyncstream.lease import Lease
 from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.spec import JournalUse
@@ -56,7 +58,7 @@ from asyncstream.runtime.aio.checkpoint_checks import check_settings
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.long_work import give_back
 from asyncstream.runtime.aio.numbering import position_in
-from asyncstream.runtime.aio.recovery import Bound, fence, survey, transactional_sinks
+from asyncstream.runtime.aio.recovery import Bound, fence, signed, survey, transactional_sinks
 from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
@@ -119,7 +121,7 @@ class Checkpointer:
         self._failed = failed
         self._codec = settings.values_codec()
         self._history = History(settings.store, self._codec, settings.key)
-        self._tenure = Tenure(settings, self._lose)
+        self._tenure = Tenure(settings, self._lose, self._sign)
         self._waits_for = ""
         self.tables = TableLog(
             self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
@@ -167,9 +169,8 @@ class Checkpointer:
         await self._tenure.begin()
         await self._history.look()
         self._number = self._history.newest
-        writer = Writer(self._tenure.lease, self._settings.keep, self._settings.ahead)
+        writer = self._sign(self._tenure.lease)
         for name, driver in wiring.sources.items():
-            driver.source.writer = writer
             driver.source.checkpoint_soon = self._wanted.set
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
@@ -339,6 +340,10 @@ class Checkpointer:
         if self.journal is not None:
             await self.journal.close()
         await self._tenure.end()
+
+    def _sign(self, lease: Lease) -> Writer:
+        """Sinks and sources write for this job, and show from now on until when it has its lease."""
+        return signed(self._wiring, Writer(lease, self._settings.keep, self._settings.ahead))
 
     def _lose(self, error: CheckpointError) -> None:
         """Another job writes now: this one must not even try to finish."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.stores import time_ms
-from asyncstream.connectors.base import Writer
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, LeaseHeld, PipelineError
 from asyncstream.lease import Holder, following, is_free
 from asyncstream.plan import Graph, SinkStep, SourceStep

@@ -23,7 +23,8 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, ma
 from asyncstream.checkpoint.format import Role, StepInfo
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.segments import Decoder
-from asyncstream.connectors.base import TransactionalSink, Writer
+from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
 from asyncstream.runtime.aio.endpoints import SinkOperator, naming
@@ -33,7 +34,17 @@ from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
-__all__ = ("Bound", "Found", "Outcome", "StepRecovery", "Survey", "fence", "survey", "transactional_sinks")
+__all__ = (
+    "Bound",
+    "Found",
+    "Outcome",
+    "StepRecovery",
+    "Survey",
+    "fence",
+    "signed",
+    "survey",
+    "transactional_sinks",
+)
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,15 @@ def transactional_sinks(wiring: RunWiring) -> Iterator[tuple[str, SinkOperator, 
     for name, operator in wiring.sinks.items():
         if isinstance(operator.sink, TransactionalSink):
             yield name, operator, operator.sink
+
+
+def signed(wiring: RunWiring, writer: Writer) -> Writer:
+    """Give all sources, and the sinks that take part in checkpoints, the `writer` that is returned."""
+    for _, _, sink in transactional_sinks(wiring):
+        sink.writer = writer
+    for driver in wiring.sources.values():
+        driver.source.writer = writer
+    return writer
 
 
 Bound: TypeAlias = Callable[[str, type[SinkError] | type[SourceError]], AbstractContextManager[None]]

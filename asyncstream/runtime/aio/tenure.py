@@ -28,15 +28,25 @@ class Tenure:
     """
     The time in which a job may write.
 
+    Args:
+        lost: told when another job has followed.
+        renewed: told of the lease each time that it goes on.
+
     Attributes:
         lease: the right to write; there is one from `begin` on.
     """
 
     lease: Lease
 
-    def __init__(self, settings: Checkpoints, lost: Callable[[CheckpointError], None]) -> None:
+    def __init__(
+        self,
+        settings: Checkpoints,
+        lost: Callable[[CheckpointError], None],
+        renewed: Callable[[Lease], object],
+    ) -> None:
         self._settings = settings
         self._lost = lost
+        self._renewed = renewed
         self._holder: Holder | None = None
         self._renewing: asyncio.Task[None] | None = None
 
@@ -63,6 +73,7 @@ class Tenure:
         seconds = self._settings.lease_seconds
         while True:
             await asyncio.sleep(seconds / 3)
+            until_ms = time_ms() + round(seconds * 1000)  # not later than the store has it
             try:
                 await self._settings.store.renew(self.lease, seconds)
             except LeaseLost as error:
@@ -70,6 +81,9 @@ class Tenure:
                 return
             except Exception as error:  # of the store: what matters is what it says at the next commit
                 log.warning("the lease of %s could not be renewed: %s", self._settings.store, error)
+            else:
+                self.lease = self.lease.renewed(until_ms)
+                self._renewed(self.lease)
 
     async def confirm(self) -> None:
         """

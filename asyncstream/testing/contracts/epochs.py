@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from asyncstream.connectors.base import Ahead, Sink, TransactionalSink, Writer
+from asyncstream.connectors.base import Sink, TransactionalSink
+from asyncstream.connectors.writer import Ahead, Writer
 from asyncstream.errors import SinkError
 from asyncstream.lease import Holder, Lease, enter, leave
 from asyncstream.testing.contracts.checks import ContractBroken, expect

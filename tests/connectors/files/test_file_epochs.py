@@ -23,7 +23,7 @@ from asyncstream import (
     SinkError,
     TransactionalSink,
 )
-from asyncstream.connectors.base import Writer
+from asyncstream.connectors.writer import Writer
 from asyncstream.errors import AsyncStreamError, SinkBroken
 from asyncstream.lease import Holder, Lease, enter
 

@@ -16,8 +16,9 @@ from nats.js import JetStreamContext
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
-from asyncstream.connectors.base import Source, Writer
+from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats.consumer import Numbers
+from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.nats import NatsServer, running_nats

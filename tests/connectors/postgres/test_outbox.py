@@ -12,8 +12,8 @@ import pytest
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, SourceError
 from asyncstream.connectors import PostgresOutbox
-from asyncstream.connectors.base import Writer
 from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from tests.servers.postgres import PostgresServer
 

@@ -12,7 +12,7 @@ import pytest
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError
 from asyncstream.connectors import PostgresSink, PostgresUpsertSink, Sink
-from asyncstream.connectors.base import Writer
+from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 
 pytestmark = pytest.mark.broker

@@ -12,7 +12,8 @@ from redis import Redis
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SinkError, SourceError
 from asyncstream.connectors import RedisGroupSource, RedisStreamSink, RedisStreamSource, RejectedMessage
-from asyncstream.connectors.base import Source, Writer
+from asyncstream.connectors.base import Source
+from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.redis import RedisServer
