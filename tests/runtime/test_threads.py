@@ -32,6 +32,7 @@ from asyncstream.operators import exclusive
 from asyncstream.operators.process import Emitter
 from asyncstream.runtime.aio import from_thread
 from asyncstream.runtime.aio.from_thread import FromThread
+from asyncstream.runtime.aio.tickets import Tickets
 from tests.runtime.parts import boom, sleeping
 
 THREADS = 16
@@ -144,6 +145,27 @@ def test_thread_that_waits_for_room_hears_of_the_end(end: str) -> None:
     else:
         main()
     assert len(told) == 4
+
+
+def test_all_who_wait_hear_of_the_end_though_others_come_meanwhile() -> None:
+    """Python 3.11 may collect garbage, and let another thread go on, while a tuple is made of a set."""
+    tickets, waiting = Tickets(), Future[bool]()
+    tickets._waiting.add(waiting)
+
+    def submit(phase: str, info: dict[str, int]) -> None:
+        if len(tickets._waiting) < 10:
+            tickets._waiting.add(Future())
+
+    gc.collect()
+    threshold = gc.get_threshold()
+    gc.callbacks.append(submit)
+    gc.set_threshold(1)
+    try:
+        tickets.refuse()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(submit)
+    assert isinstance(waiting.exception(), JobStopped)
 
 
 # ---------------------------------------------------------------------- a job in a thread of its own

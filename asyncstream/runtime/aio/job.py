@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
@@ -104,6 +104,16 @@ class Job(Exchange):
     def name(self) -> str:
         """The pipeline's name."""
         return self._run.name
+
+    if not TYPE_CHECKING:  # type checkers are to see that a plain `with` is wrong
+
+        def __enter__(self) -> None:
+            raise PipelineError(
+                "a job is entered with `async with pipeline.start() as job:`; where no event loop runs, use "
+                "`with pipeline.start_in_thread() as job:`"
+            )
+
+        __exit__ = __enter__
 
     async def __aenter__(self) -> Job:
         if self._run.phase != "new":
