@@ -8,6 +8,7 @@ them. The first failure anywhere stops everything, is logged, and is raised once
 from __future__ import annotations
 
 import asyncio
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,7 @@ class Job(Exchange):
             raise PipelineError("a job runs once; call pipeline.start() for another one")
         if self._run.graph.in_use:
             raise PipelineError("this pipeline is running already; its sources and sinks serve one job")
+        self._process = os.getpid()
         await self._run.open()
         if self._cancel_body:
             self._body = asyncio.current_task()
