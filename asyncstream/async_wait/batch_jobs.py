@@ -119,7 +119,7 @@ class BatchJobs(Holding):
         self._emitter = Emitter(self, settings.order.queue(), self._counts, flat=False)
         self._queue = self._emitter.queue
         self._gathered: deque[Promise] = deque()
-        self._jobs: dict[_Job, asyncio.Task[None] | None] = {}  # in the order in which they were formed
+        self._jobs: dict[_Job, asyncio.Task[None]] = {}  # in the order in which they were formed
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # what is gathered goes, though it is not `size`
         self._turning = False
@@ -167,7 +167,7 @@ class BatchJobs(Holding):
         if self._timer is not None:
             self._timer.cancel()
         patience = self.context.patience
-        running = await end_tasks([task for task in self._jobs.values() if task is not None], patience)
+        running = await end_tasks(self._jobs.values(), patience)
         async with AsyncExitStack() as closing:  # each, though another fails to close
             while self._held:
                 closing.push_async_callback(self._let_go, self._held.pop())
@@ -260,9 +260,8 @@ class BatchJobs(Holding):
 
     def _start(self, job: _Job) -> None:
         # not of the loop's task factory: an eager task might end before it is noted here
-        self._jobs[job] = asyncio.Task(
-            self._run(job), loop=self._loop, name=f"asyncstream {self.context.name}"
-        )
+        name = f"asyncstream {self.context.name}"
+        self._jobs[job] = asyncio.Task(self._run(job), loop=self._loop, name=name)
 
     async def _run(self, job: _Job) -> None:
         """Have a job done, from the state in which it is."""
@@ -293,7 +292,9 @@ class BatchJobs(Holding):
             return  # it is asked for again
         for promise, answer in zip(job.promises, answers, strict=True):
             promise.outcome = (
-                answer if not isinstance(answer, BaseException) else self._failed(job, promise, answer)
+                self._failed(job, promise, answer)
+                if issubclass(type(answer), BaseException)  # not of its __class__, which may do anything
+                else answer
             )
             if promise.outcome is PENDING:
                 return  # the job of the pipeline fails, and this one stays as it is

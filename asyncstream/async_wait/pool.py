@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from typing import Any
 
+from asyncstream.aside import heed
 from asyncstream.async_wait.block_calls import BlockCalls
 from asyncstream.async_wait.copies import Copies
 from asyncstream.async_wait.deadlines import Began, BegunInBlock, Deadlines
@@ -264,6 +265,7 @@ class WorkerPool:
         calls = self.blocks
         work = self._work(worker, context) if calls is None else calls.work(worker, context)
         worker.task = asyncio.Task(work, loop=self._loop, name=self._name, context=context)
+        worker.task.add_done_callback(heed)  # `fail` has been told
 
     async def _work(self, worker: Worker, context: Context) -> None:
         try:

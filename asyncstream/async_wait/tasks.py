@@ -45,6 +45,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     longer than `seconds`, whether it heeded its cancellation then or not.
     """
     task = asyncio.create_task(work)
+    task.add_done_callback(heed)  # nobody may be there to hear it: an exit goes up through the loop
     try:
         await asyncio.wait({task}, timeout=seconds)
         if task.done():
@@ -52,5 +53,4 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     finally:
         if not task.done():
             await end_tasks({task}, LAST_PATIENCE)
-            task.add_done_callback(heed)
     raise TimeoutError(f"it did not end within {seconds:g} s")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -38,9 +38,9 @@ class _Batch(Generic[In, Out]):
     def deliver(self, task: asyncio.Task[Sequence[Out | Exception]]) -> None:
         """Give all who wait what the call has ended with."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        answers = repeat(error, len(self.places)) if error is not None else task.result()
+        answers: Iterable[Any] = task.result() if error is None else repeat(error, len(self.places))
         for place, answer in zip(self.places, answers, strict=True):
-            if isinstance(answer, BaseException):
+            if issubclass(type(answer), BaseException):  # not of its __class__, which may do anything
                 fail(place, answer)
             elif not place.done():
                 place.set_result(answer)

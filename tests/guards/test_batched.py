@@ -146,6 +146,23 @@ async def test_answers_that_fail_when_they_are_looked_at_fail_the_whole_batch(
     assert [type(one) for one in found] == [error] * answers.claims
 
 
+async def test_answers_of_no_class_reach_their_elements() -> None:
+    """The callers waited for ever: to look for errors among the answers raised where nobody heard of it."""
+
+    class Unbound:
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise RuntimeError("unbound")
+
+    async def call(values: list[int]) -> list[Any]:
+        return [Unbound() for _ in values]
+
+    guarded = batched(call, size=2)
+    async with asyncio.timeout(10):
+        found = await asyncio.gather(guarded(1), guarded(2))
+    assert [type(one) for one in found] == [Unbound, Unbound]
+
+
 async def test_element_cancelled_before_the_batch_is_sent_is_not_in_it() -> None:
     service = Doubler()
 

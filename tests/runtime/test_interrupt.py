@@ -1,12 +1,19 @@
-"""Ctrl-C: what is open is closed, and the program ends as interrupted programs do."""
+"""Ctrl-C and exits: what is open is closed, and the program ends as interrupted programs do."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
+
+from asyncstream import AsyncFunction, Pipeline, Stream
 
 PROGRAM = """
 import asyncio
@@ -55,3 +62,64 @@ def test_interrupted_program_closes_what_is_open(way: str) -> None:
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert "never retrieved" not in errors
     assert "was destroyed" not in errors
+
+
+class Exits(AsyncFunction[Any, Any]):
+    """A function that has the process end when it is opened, called or closed."""
+
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+
+    def _at(self, moment: str) -> None:
+        if moment == self.moment:
+            raise SystemExit(3)
+
+    async def open(self) -> None:
+        self._at("open")
+
+    async def invoke(self, value: Any) -> Any:
+        self._at("call")
+
+    async def close(self) -> None:
+        self._at("close")
+
+
+async def exits(*values: Any) -> Any:
+    raise SystemExit(3)
+
+
+async def exiting() -> AsyncIterator[int]:
+    yield 1
+    await asyncio.sleep(0)
+    raise SystemExit(3)
+
+
+EXITS: dict[str, Callable[[Pipeline], Stream[Any]]] = {
+    "iterable": lambda pipeline: pipeline.source(exiting()),
+    "job at a provider": lambda pipeline: pipeline.source([1]).async_batch(
+        exits, exits, exits, size=1, every=1
+    ),
+    "open": lambda pipeline: pipeline.source([1]).async_map(Exits("open")),
+    "call": lambda pipeline: pipeline.source([1]).async_map(Exits("call")),
+    "close": lambda pipeline: pipeline.source([1]).async_map(Exits("close")),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("runs", [Pipeline.run_blocking, lambda pipeline: asyncio.run(pipeline.run())])
+@pytest.mark.parametrize("place", EXITS)
+def test_an_exit_goes_up_and_no_task_is_said_to_have_been_forgotten(
+    place: str, runs: Callable[[Pipeline], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline()
+    EXITS[place](pipeline).discard()
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        has_exited = False
+        try:
+            runs(pipeline)
+        except SystemExit:  # not kept, as `pytest.raises` does: its frames know the tasks
+            has_exited = True
+        assert has_exited
+        del pipeline
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

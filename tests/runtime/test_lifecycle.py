@@ -46,6 +46,15 @@ def test_same_pipeline_runs_again() -> None:
     assert seen == [1, 2, 1, 2]
 
 
+async def test_plain_with_names_the_ways_to_enter_a_job() -> None:
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+    ways = r"async with pipeline\.start.*`with pipeline\.start_in_thread"
+    with pytest.raises(PipelineError, match=ways), pipeline.start():  # type: ignore[attr-defined]
+        pass
+    await pipeline.run()
+
+
 async def test_same_pipeline_runs_again_after_a_failure() -> None:
     fail = True
     seen: list[int] = []

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -32,6 +36,7 @@ from asyncstream.operators import exclusive
 from asyncstream.operators.emitting import Emitter
 from asyncstream.runtime.aio import from_thread
 from asyncstream.runtime.aio.from_thread import FromThread
+from asyncstream.runtime.aio.tickets import Tickets
 from tests.runtime.parts import boom, sleeping
 
 THREADS = 16
@@ -146,6 +151,27 @@ def test_thread_that_waits_for_room_hears_of_the_end(end: str) -> None:
     assert len(told) == 4
 
 
+def test_all_who_wait_hear_of_the_end_though_others_come_meanwhile() -> None:
+    """Python 3.11 may collect garbage, and let another thread go on, while a tuple is made of a set."""
+    tickets, waiting = Tickets(), Future[bool]()
+    tickets._waiting.add(waiting)
+
+    def submit(phase: str, info: dict[str, int]) -> None:
+        if len(tickets._waiting) < 10:
+            tickets._waiting.add(Future())
+
+    gc.collect()
+    threshold = gc.get_threshold()
+    gc.callbacks.append(submit)
+    gc.set_threshold(1)
+    try:
+        tickets.refuse()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(submit)
+    assert isinstance(waiting.exception(), JobStopped)
+
+
 # ---------------------------------------------------------------------- a job in a thread of its own
 
 
@@ -210,6 +236,28 @@ def test_failure_in_the_thread_is_seen_from_outside() -> None:
             job.submit(2)
         with pytest.raises(JobStopped, match="its state is 'failed'"):
             job.wait()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_process_that_was_forked_from_that_of_the_job_is_told() -> None:
+    """There is no thread of the job in it: it waited for ever."""
+    pipeline = Pipeline()
+    pipeline.submissions().discard()
+    with pipeline.start_in_thread() as job:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that may hold locks
+            child = os.fork()
+        if not child:
+            try:
+                signal.alarm(60)
+                for call in (partial(job.submit, 1), job.wait):
+                    with pytest.raises(PipelineError, match=f"runs in process {os.getppid()}, from which"):
+                        call()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert job.submit(1)
 
 
 def test_block_that_fails_stops_the_thread_and_keeps_its_error() -> None:

@@ -5,6 +5,7 @@ What goes in and out of a running job: elements that are submitted, results, ans
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar, overload
 
@@ -36,6 +37,7 @@ class Exchange:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._process = 0  # in which it was entered
         self._tickets = Tickets()
         self._submissions: dict[str, Submissions[Any]] = {}
         self._results: dict[str, Results[Any]] = {}
@@ -122,6 +124,7 @@ class Exchange:
         """
         seconds = _seconds(timeout)
         submissions = self._open_submissions(to, durable, id)
+        self.check_process()
         if running_loop() is self._run.loop:
             raise PipelineError(
                 "job.submit_threadsafe() would hold the event loop of the job; use `await job.submit(...)`"
@@ -288,6 +291,19 @@ class Exchange:
     def _check_started(self) -> None:
         if self._run.phase in ("new", "opening"):
             raise PipelineError("the job is not running yet; enter it: `async with pipeline.start() as job:`")
+
+    def check_process(self) -> None:
+        """
+        See that this is the process of the job: in one that was forked from it, its loop does not run.
+
+        Raises:
+            PipelineError: if it is another one.
+        """
+        if self._process not in (0, os.getpid()):
+            raise PipelineError(
+                f"the job runs in process {self._process}, from which this one was forked; start a job in "
+                "each process, after the fork"
+            )
 
     def _check_loop(self, method: str, advice: str) -> None:
         if running_loop() is not self._run.loop:

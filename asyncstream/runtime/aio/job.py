@@ -8,8 +8,9 @@ them. The first failure anywhere stops everything, is logged, and is raised once
 from __future__ import annotations
 
 import asyncio
+import os
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints
@@ -105,11 +106,22 @@ class Job(Exchange):
         """The pipeline's name."""
         return self._run.name
 
+    if not TYPE_CHECKING:  # type checkers are to see that a plain `with` is wrong
+
+        def __enter__(self) -> None:
+            raise PipelineError(
+                "a job is entered with `async with pipeline.start() as job:`; where no event loop runs, use "
+                "`with pipeline.start_in_thread() as job:`"
+            )
+
+        __exit__ = __enter__
+
     async def __aenter__(self) -> Job:
         if self._run.phase != "new":
             raise PipelineError("a job runs once; call pipeline.start() for another one")
         if self._run.graph.in_use:
             raise PipelineError("this pipeline is running already; its sources and sinks serve one job")
+        self._process = os.getpid()
         await self._run.open()
         if self._cancel_body:
             self._body = asyncio.current_task()

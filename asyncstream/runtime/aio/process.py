@@ -29,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any, TypeVar
 
+from asyncstream.aside import heed
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.runtime.aio.job import Job
 
@@ -70,15 +71,24 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
     executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
     loop.set_default_executor(executor)
     try:
-        return runner.run(main)
+        return runner.run(_heeded(main))
     finally:
         loop.run_until_complete(_end_rest())
+        main.close()  # it may have been cancelled before it began
         executor.shutdown(wait=False, cancel_futures=True)
         left = _threads_left(THREAD_PATIENCE)
         if left:
             log.error("threads that do not end: %s", ", ".join(left))
         asyncio.set_event_loop(None)
         loop.close()
+
+
+async def _heeded(main: Coroutine[Any, Any, T]) -> T:
+    """`main`, with which nobody hears what its task ends with after an exit has gone up through the loop."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(heed)
+    return await main
 
 
 async def _end_rest() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from asyncstream.aside import heed
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
@@ -58,6 +59,7 @@ class RunParts:
         loop = asyncio.get_running_loop()
         overdue = self._overdue = loop.create_future()
         opening = loop.create_task(work, name="asyncstream open")
+        opening.add_done_callback(heed)  # an exit goes up through the loop, and not to who waits here
         stubborn: set[asyncio.Task[Any]] = set()
         try:
             waited: set[asyncio.Future[Any]] = {opening, overdue}

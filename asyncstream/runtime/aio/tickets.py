@@ -80,7 +80,7 @@ class Tickets:
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
-        for ticket in tuple(self._waiting):
+        for ticket in self._waiting.copy():  # in one step: other threads add to it
             _refuse(ticket, JobStopped("the job takes no more elements"))
 
 
