@@ -8,14 +8,14 @@ server has done. So what is under way goes on in a task of its own, to be looked
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from asyncstream.aside import heed
 from asyncstream.errors import SourceError
 
-__all__ = ("Fetching", "carried_through", "now_and_then", "stopped")
+__all__ = ("Fetching", "answered_within", "carried_through", "now_and_then", "stopped")
 
 T = TypeVar("T")
 
@@ -50,6 +50,19 @@ async def _ended(task: asyncio.Task[Any]) -> None:
                 continue
     finally:
         timer.cancel()
+
+
+@asynccontextmanager
+async def answered_within(seconds: float | None) -> AsyncIterator[None]:
+    """Raises `TimeoutError`, which says so, if what is awaited in this block takes longer; None: any time."""
+    bound = asyncio.timeout(seconds)
+    try:
+        async with bound:
+            yield
+    except TimeoutError as error:
+        if bound.expired():
+            raise TimeoutError(f"there was no answer within {seconds:g} s") from error
+        raise
 
 
 class Fetching(Generic[T]):

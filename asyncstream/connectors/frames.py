@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import Source, SourceBatch, TransactionalSink
+from asyncstream.connectors.base import CountingSink, Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.files.arrow import Tables, arrow_ipc
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.models import reader
@@ -185,7 +185,7 @@ def _rows_in(frame: Any) -> int | None:
     return rows if isinstance(rows, int) else None
 
 
-class FrameSink(TransactionalSink[Any]):
+class FrameSink(CountingSink[Any], TransactionalSink[Any]):
     """
     Collects mappings and other records as an Arrow table, in memory; `stream.to_arrow()` makes one.
 
@@ -211,7 +211,6 @@ class FrameSink(TransactionalSink[Any]):
         self._run = ""
         self._tables: Tables | None = None
         self._table: Any = None
-        self._taken = 0
 
     def table(self) -> Any:
         """
@@ -243,9 +242,6 @@ class FrameSink(TransactionalSink[Any]):
         self._taken, error = tables.add(values)
         if error is not None:
             raise SinkError(why_unwritten(values[self._taken], "a frame", error)) from error
-
-    def taken(self) -> int:
-        return self._taken
 
     async def flush(self) -> None:
         self._table = self._opened().whole()

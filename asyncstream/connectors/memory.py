@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, MutableS
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.base import CountingSink, Sink, Source, SourceBatch
 from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
 from asyncstream.elements import Timestamps
@@ -250,7 +250,7 @@ class ListSink(Sink[T]):
         self._target.extend(values)  # and never waits
 
 
-class CallbackSink(Sink[T]):
+class CallbackSink(CountingSink[T]):
     """
     Calls a function with each element, one after the other.
 
@@ -266,10 +266,6 @@ class CallbackSink(Sink[T]):
         if not callable(function):
             raise refuse("function", "a function of one element", function)
         self._function = function
-        self._taken = 0
-
-    def taken(self) -> int:
-        return self._taken
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         function = self._function

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream, WouldBlock
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from asyncstream.connectors.base import Sink, Source, SourceBatch
+from asyncstream.connectors.base import CountingSink, Source, SourceBatch
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError
 from asyncstream.validation import count, flag, refuse
@@ -116,7 +116,7 @@ class MemoryStreamSource(Source[T], Generic[T]):
             self._take_received()  # for the next run
 
 
-class MemoryStreamSink(Sink[T], Generic[T]):
+class MemoryStreamSink(CountingSink[T], Generic[T]):
     """
     Sends elements into a memory stream, and waits while its buffer is full.
 
@@ -137,7 +137,6 @@ class MemoryStreamSink(Sink[T], Generic[T]):
         self._stream = stream
         self._closes = flag("close", close)
         self._own: MemoryObjectSendStream[T] | None = None
-        self._taken = 0
 
     async def open(self) -> None:
         try:
@@ -147,9 +146,6 @@ class MemoryStreamSink(Sink[T], Generic[T]):
                 "the memory stream is closed at this end, as an earlier job leaves it; for several jobs pass "
                 "MemoryStreamSink(stream, close=False)"
             ) from None
-
-    def taken(self) -> int:
-        return self._taken
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:
         own, self._taken = self._own, 0

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from asyncstream.connectors.base import Sink
+from asyncstream.connectors.base import CountingSink
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
@@ -22,7 +22,7 @@ __all__ = ("MessageSink",)
 M = TypeVar("M")
 
 
-class MessageSink(Sink[Any], Generic[M]):
+class MessageSink(CountingSink[Any], Generic[M]):
     """
     A sink that makes a message of each element, and waits until the broker has them.
 
@@ -40,7 +40,6 @@ class MessageSink(Sink[Any], Generic[M]):
         self._what = what
         self._encode = encoder(encode, default)
         self._id = None if id is None else selector("id", id)
-        self._taken = 0
 
     @abstractmethod
     def _message(self, value: Any) -> M:
@@ -75,6 +74,3 @@ class MessageSink(Sink[Any], Generic[M]):
     def _closed(self) -> SinkError:
         """The error of a sink that is not open, to be raised by the caller."""
         return SinkError(f"the sink of {self._what} is not open")
-
-    def taken(self) -> int:
-        return self._taken

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from asyncstream.connectors.base import Sink
+from asyncstream.connectors.base import CountingSink
 from asyncstream.elements import Timestamps
 from asyncstream.errors import JobStopped, UserFunctionError
 from asyncstream.operators.functions import FailedCall
@@ -32,14 +32,13 @@ __all__ = (
 T = TypeVar("T")
 
 
-class Outlet(Sink[T], Generic[T]):
+class Outlet(CountingSink[T], Generic[T]):
     """A sink whose elements the program that runs the job takes out itself; kept in memory only."""
 
     def __init__(self) -> None:
         self._ended = True  # until a job opens it
         self._bounded = True
         self._error: BaseException | None = None
-        self._taken = 0
 
     async def open(self) -> None:
         self._ended = False
@@ -47,9 +46,6 @@ class Outlet(Sink[T], Generic[T]):
         self._error = None
         self._taken = 0
         self._room = asyncio.Event()
-
-    def taken(self) -> int:
-        return self._taken
 
     def unbind(self, error: BaseException | None = None) -> None:
         """

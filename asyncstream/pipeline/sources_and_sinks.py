@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from asyncstream.connectors.base import Sink, Source, way_to_write
+from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.conduct import way_to_write
 from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink, one_value
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final, Literal
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.claim import Claim, fenced
 from asyncstream.connectors.files.compression import (
@@ -42,7 +42,7 @@ TOGETHER: Final = 128
 """Elements that are encoded at once; where one of them cannot be, it was for nothing."""
 
 
-class LineSink(TransactionalSink[Any]):
+class LineSink(CountingSink[Any], TransactionalSink[Any]):
     """
     What JSON lines and CSV have in common; they differ in what makes the lines.
 
@@ -72,7 +72,6 @@ class LineSink(TransactionalSink[Any]):
         self._is_old = False  # what was there before still is, and goes when something else comes
         self._is_whole = True
         self._failure: OSError | None = None
-        self._taken = 0
 
     async def open(self) -> None:
         self._is_closed = False
@@ -281,9 +280,6 @@ class LineSink(TransactionalSink[Any]):
                     into.write(line)
         except OSError as error:
             raise self._broken(error) from error
-
-    def taken(self) -> int:
-        return self._taken
 
     def cut_short(self) -> None:
         self._is_whole = False

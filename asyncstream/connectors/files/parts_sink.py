@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.files.claim import Claim, claim_of, fenced
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names
@@ -87,7 +87,7 @@ class _Part:
         self.writer = writer
 
 
-class PartsSink(TransactionalSink[Any]):
+class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     """
     What such sinks have in common; they differ in what is in a file. If `is_file`, a job without checkpoints
     writes one; otherwise always a folder.
@@ -130,7 +130,6 @@ class PartsSink(TransactionalSink[Any]):
         self._ends: dict[int, int] = {}  # how many there are at the end of an epoch
         self._has_epochs = False
         self._failure: Exception | None = None
-        self._taken = 0
 
     @abstractmethod
     def _collecting(self, part: str | None) -> Collected:
@@ -304,9 +303,6 @@ class PartsSink(TransactionalSink[Any]):
             raise SinkError(why_unwritten(values[self._taken], self._path, error)) from error
         if collected.rows >= self._row_group:
             await self._writing(self._write_rows)
-
-    def taken(self) -> int:
-        return self._taken
 
     def _write_rows(self) -> None:
         """Write what is collected; without anything, at least a file."""

@@ -27,7 +27,7 @@ from yarl import URL
 
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.cancellation import stopped
+from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.http.answers import ENCODINGS, refusal
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
@@ -284,8 +284,7 @@ class ConnectedSource(Source[T]):
         self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         """The answer to a GET, to be released; raises `HttpError` for any other than a 2xx."""
-        timeout = duration_seconds("timeout", self._connection.timeout)
-        async with asyncio.timeout(timeout):
+        async with answered_within(duration_seconds("timeout", self._connection.timeout)):
             response = await session.get(url, headers=self._headers(headers), allow_redirects=False)
         if 200 <= response.status < 300:
             return response

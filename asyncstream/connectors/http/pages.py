@@ -5,12 +5,13 @@ JSON APIs that give their answers page by page, as a source.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import aiohttp
 from yarl import URL
 
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body
 from asyncstream.connectors.http.connection import (
     Arrival,
@@ -94,8 +95,10 @@ class RestSource(ConnectedSource[Any]):
 
     async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
         at, read = (None, 0) if place is None else (place["page"], place["items"])
+        round_trip = _RoundTrip()
         while True:
             items, following = await self._asked(session, at)
+            round_trip.check(self._url, at, items if self._page is not None else ())
             for item in items[read:]:
                 read += 1
                 yield Arrival(self._value(item), {"page": at, "items": read})
@@ -110,7 +113,7 @@ class RestSource(ConnectedSource[Any]):
     async def _asked(self, session: aiohttp.ClientSession, at: Any) -> tuple[list[Any], Any]:
         """The items of a page, and what the next one is called."""
         url = self._of_page(at)
-        async with asyncio.timeout(duration_seconds("timeout", self._connection.timeout)):
+        async with answered_within(duration_seconds("timeout", self._connection.timeout)):
             response = await self._answer(session, url, {"Accept": "application/json"})
             async with response:
                 try:
@@ -191,6 +194,47 @@ class RestSource(ConnectedSource[Any]):
             if not self.rejects:
                 raise SourceError(f"{shown(self._url)}: {error}") from error
             return RejectedMessage(shown(self._url), repr(item)[:1000], str(error))
+
+
+class _RoundTrip:
+    """
+    Finds out whether pages lead back to where they came from: they would be read for ever.
+
+    One page is remembered, and after twice as many as last time another one: so any circle is found, by when
+    it was gone round a few times, and however many pages there are, only one is remembered (Brent).
+    """
+
+    def __init__(self) -> None:
+        self._known: Any = ...
+        self._steps, self._most = 0, 1
+        self._at: Any = ...  # no page so far
+        self._items: Sequence[Any] = ()
+
+    def check(self, url: URL, at: Any, items: Sequence[Any]) -> None:
+        """
+        Raises `SourceError` if this page, which was asked for, was read before.
+
+        Args:
+            url: of the first one, for the message.
+            at: what the page is called.
+            items: of a page that is called by its number: its items, which are not those of the one before.
+        """
+        if at == self._at:  # it is polled
+            return
+        if at == self._known:
+            raise SourceError(
+                f"the pages of {shown(url)} lead in a circle: {safe_repr(at, 60)} comes again; see what the "
+                "service says to be the next one, cursor="
+            )
+        if items and items == self._items:
+            raise SourceError(
+                f"page {at} of {shown(url)} has the items of the one before: the service does not heed "
+                "page=, or gives its last page again and again; see how it counts its pages"
+            )
+        self._steps += 1
+        if self._steps == self._most:
+            self._known, self._steps, self._most = at, 0, 2 * self._most
+        self._at, self._items = at, items
 
 
 def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:

@@ -4,7 +4,6 @@ Server-sent events as a source: the client's half of the protocol of the HTML st
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal, Unpack
 
 import aiohttp
 
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.connection import (
     Arrival,
     ConnectedSource,
@@ -183,7 +183,7 @@ class SseSource(ConnectedSource[Any]):
             raise Interrupted(shown(self._url), retry_ms=parser.retry_ms)
 
     async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
-        async with asyncio.timeout(self._idle_timeout):
+        async with answered_within(self._idle_timeout):
             return await response.content.readany()
 
     def _value(self, event: ServerSentEvent) -> Any:

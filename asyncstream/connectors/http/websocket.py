@@ -4,13 +4,13 @@ WebSockets as a source.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any, Literal, TypeAlias, Unpack
 
 import aiohttp
 import orjson
 
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.answers import refusal
 from asyncstream.connectors.http.connection import (
     Arrival,
@@ -23,7 +23,7 @@ from asyncstream.connectors.http.connection import (
     decoder,
 )
 from asyncstream.connectors.http.urls import shown
-from asyncstream.errors import SourceError
+from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, selector
 
 __all__ = ("Messages", "WebSocketSource")
@@ -56,7 +56,7 @@ class WebSocketSource(ConnectedSource[Any]):
             or the "end" of input.
         heartbeat: how often to ping the service (a `timedelta` or seconds), so that a connection that is dead
             without a word is found; None: never.
-        max_message_bytes: a larger message breaks the connection.
+        max_message_bytes: a larger message is an error.
         options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
             `Connection`.
 
@@ -96,7 +96,7 @@ class WebSocketSource(ConnectedSource[Any]):
     async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
         timeout = duration_seconds("timeout", self._connection.timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with answered_within(timeout):
                 socket = await session.ws_connect(
                     self._url,
                     headers=self._headers({}),
@@ -114,6 +114,8 @@ class WebSocketSource(ConnectedSource[Any]):
                     text = message if isinstance(message, str) else orjson.dumps(message).decode()
                     await socket.send_str(text)
             async for came in socket:
+                if came.type is aiohttp.WSMsgType.ERROR:
+                    raise self._broken(came.data)
                 if came.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                     value = self._value(came.data)
                     if self._cursor is not None and not isinstance(value, RejectedMessage):
@@ -123,6 +125,15 @@ class WebSocketSource(ConnectedSource[Any]):
             failure = socket.exception()
             reason = f"closed with code {socket.close_code}" if failure is None else type(failure).__name__
             raise Interrupted(shown(self._url), reason)
+
+    def _broken(self, error: BaseException) -> SourceError | Interrupted:
+        """The error for what is no message."""
+        if isinstance(error, aiohttp.WebSocketError) and error.code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+            # by another connection it would come again
+            return SourceError(
+                f"{shown(self._url)}: a message is larger than max_message_bytes={self._limit}"
+            )
+        return Interrupted(shown(self._url), describe_error(error))
 
     def _value(self, data: str | bytes) -> Any:
         try:

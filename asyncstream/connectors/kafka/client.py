@@ -4,18 +4,28 @@ Clients of Kafka: how they are made, and what their errors mean in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error, module_of
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka.client import AIOKafkaClient
     from aiokafka.cluster import ClusterMetadata
 
-__all__ = ("addresses", "check_options", "check_topics", "telling")
+__all__ = ("addresses", "check_options", "check_topics", "disconnect", "patience_of", "settled", "telling")
+
+_REQUESTS: Final = 3
+"""So many times a request may be tried again: the broker may be starting anew, or be followed by another."""
+
+_FAREWELL: Final = 5.0
+"""Seconds that a client gets to disconnect."""
 
 
 def addresses(value: str | Sequence[str]) -> list[str]:
@@ -46,6 +56,35 @@ def check_options(
     """
     aiokafka = module_of("kafka", "aiokafka", "Kafka")
     return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
+
+
+def patience_of(options: Mapping[str, Any]) -> float:
+    """For how many seconds brokers may be silent; the client itself would try again for ever."""
+    return _REQUESTS * float(options.get("request_timeout_ms", 40_000)) / 1000
+
+
+async def settled(sent: Collection[asyncio.Future[Any]], patience: float) -> None:
+    """
+    Wait until it is known of each record whether the brokers have it. Raises `TimeoutError` if they say
+    nothing of any of them for so many seconds.
+    """
+    left = {future for future in sent if not future.done()}
+    while left:
+        done, left = await asyncio.wait(left, timeout=patience)
+        if not done:
+            raise TimeoutError(f"no broker has answered for {patience:g} s")
+
+
+async def disconnect(client: AIOKafkaConsumer | AIOKafkaProducer, network: AIOKafkaClient) -> None:
+    """Let a client go, also one whose broker does not answer; nobody waits for what it has still to send."""
+    stopping = asyncio.ensure_future(client.stop())
+    await asyncio.wait({stopping}, timeout=_FAREWELL)
+    is_gone = stopping.done() and not stopping.cancelled() and stopping.exception() is None
+    await stopped(stopping)
+    if not is_gone:
+        closing = asyncio.ensure_future(network.close())
+        await asyncio.wait({closing}, timeout=_FAREWELL)
+        await stopped(closing)
 
 
 @contextmanager

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import heed
 from asyncstream.connectors.base import Sink
+from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
+from asyncstream.connectors.kafka.client import (
+    addresses,
+    check_options,
+    check_topics,
+    disconnect,
+    patience_of,
+    settled,
+    telling,
+)
 from asyncstream.connectors.kafka.records import KafkaRecord, headers_of
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.elements import Timestamps
@@ -88,6 +97,7 @@ class KafkaWriter:
         self._partition = None if partition is None else function("partition", partition)
         self._timestamps = flag("timestamps", timestamps)
         self._options = check_options(client, "AIOKafkaProducer", _OURS)
+        self.patience = patience_of(self._options)
         from aiokafka.errors import MessageSizeTooLargeError
 
         self._too_large = MessageSizeTooLargeError
@@ -218,20 +228,29 @@ class KafkaSink(Sink[Any]):
         writer, producer = self._writer, self._producer
         if producer is None:
             raise SinkError(f"the sink of {writer.topic!r} is not open")
-        sent: list[asyncio.Future[Any]] = []
-        self._sent = sent
+        self._sent = []
+        await carried_through(self._send(producer, values, timestamps, self._sent))
+
+    async def _send(
+        self,
+        producer: AIOKafkaProducer,
+        values: Sequence[Any],
+        timestamps: Timestamps,
+        sent: list[asyncio.Future[Any]],
+    ) -> None:
+        writer = self._writer
         try:
             with telling(writer.what, SinkError):
-                await writer.send_all(producer, values, timestamps, sent)
+                try:
+                    await writer.send_all(producer, values, timestamps, sent)
+                finally:
+                    # also those before one that failed: the job is told how many the broker has
+                    await settled(sent, writer.patience)
+                for future in sent:
+                    future.result()
         finally:
-            # also those before one that failed: the job is told how many the broker has
-            if sent:
-                await asyncio.wait(sent)
             for future in sent:
-                heed(future)
-        with telling(writer.what, SinkError):
-            for future in sent:
-                future.result()
+                future.add_done_callback(heed)
 
     def taken(self) -> int:
         count = 0
@@ -244,4 +263,4 @@ class KafkaSink(Sink[Any]):
     async def close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await producer.stop()
+            await disconnect(producer, producer.client)

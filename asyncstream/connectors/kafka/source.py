@@ -15,9 +15,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.cancellation import now_and_then, stopped
+from asyncstream.connectors.cancellation import answered_within, now_and_then, stopped
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.kafka.client import addresses, check_options, check_topics, telling
+from asyncstream.connectors.kafka.client import (
+    addresses,
+    check_options,
+    check_topics,
+    disconnect,
+    patience_of,
+    telling,
+)
 from asyncstream.connectors.kafka.group import Handover, listener
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord
 from asyncstream.connectors.messages import Decode, decoder
@@ -157,7 +164,7 @@ class KafkaSource(Source[Any]):
                 await consumer.topics()
                 check_topics(consumer._client.cluster, self._topics, SourceError, self._where)
         except BaseException:
-            await consumer.stop()
+            await disconnect(consumer, consumer._client)
             raise
         return consumer
 
@@ -377,7 +384,8 @@ class KafkaSource(Source[Any]):
         if new and self._consumer is not None:
             offsets = {self._partitions[name]: offset for name, offset in new.items()}
             with telling(f"cannot commit offsets of group {self._group!r}", SourceError):
-                await self._consumer.commit(offsets)
+                async with answered_within(patience_of(self._options)):  # the client tries again for ever
+                    await self._consumer.commit(offsets)
 
     # ------------------------------------------------------------------ positions
 
@@ -391,7 +399,7 @@ class KafkaSource(Source[Any]):
         try:
             await self._check(consumer, position)
         finally:
-            await consumer.stop()
+            await disconnect(consumer, consumer._client)
 
     async def _check(self, consumer: AIOKafkaConsumer, position: dict[str, int]) -> None:
         """See whether all that was not read is still there."""
@@ -430,7 +438,7 @@ class KafkaSource(Source[Any]):
         consumer, self._consumer = self._consumer, None
         await stopped(self._polling)
         if consumer is not None:
-            await consumer.stop()
+            await disconnect(consumer, consumer._client)
 
     def _opened(self) -> AIOKafkaConsumer:
         if self._consumer is None:

@@ -38,15 +38,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.aside import heed
 from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.kafka.client import telling
+from asyncstream.connectors.kafka.client import disconnect, settled, telling
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.writer import ahead_of_checkpoint
@@ -207,7 +208,12 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             {"lease": None if lease is None else lease.to_json().decode(), "slots": self._most}
         )
         offsets = {self._row_place: OffsetAndMetadata(number, about)}
-        await slot.producer.send_offsets_to_transaction(offsets, self._id)
+        await self._bounded(slot.producer.send_offsets_to_transaction(offsets, self._id))
+
+    async def _bounded(self, call: Awaitable[None]) -> None:
+        """The client tries again for ever; raises `TimeoutError` if it has to for too long."""
+        async with answered_within(self._writer.patience):
+            await call
 
     # ------------------------------------------------------------------ beginning
 
@@ -282,7 +288,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         try:
             with telling(self._writer.what, SinkError):
                 await producer.start()
-                await producer.commit_transaction()
+                await self._bounded(producer.commit_transaction())
         except SinkError as error:
             if (await self._read_row()).number < prepared.number:
                 seconds = self._timeout_ms / 1000
@@ -300,7 +306,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         slot = self._slots[self._free[0]]
         await slot.producer.begin_transaction()
         await self._write_row(slot, self._committed, released)
-        await slot.producer.commit_transaction()
+        await self._bounded(slot.producer.commit_transaction())
 
     # ------------------------------------------------------------------ writing
 
@@ -324,10 +330,10 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
             await self._send_all(slot)
         except BaseException:
-            await _to_its_end(slot.producer.abort_transaction())
+            await _to_its_end(self._bounded(slot.producer.abort_transaction()))
             self._leave(slot)
             raise
-        was_cancelled = await _to_its_end(slot.producer.commit_transaction())
+        was_cancelled = await _to_its_end(self._bounded(slot.producer.commit_transaction()))
         self._taken = len(values)
         self._leave(slot)
         if was_cancelled:
@@ -356,10 +362,8 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def _send_all(self, slot: _Slot) -> None:
         """Wait until the brokers have all of an epoch."""
-        if slot.sent:
-            await slot.producer.flush()
-            await asyncio.wait(slot.sent)
-            _settle(slot.sent)
+        await settled(slot.sent, self._writer.patience)
+        _settle(slot.sent)
 
     def taken(self) -> int:
         if self._current is None or self._sent_before is None:
@@ -390,7 +394,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             _, prepared = self._prepared[0]
             slot = self._slots[prepared.slot]
             with telling(self._writer.what, SinkError, broken=True):
-                await slot.producer.commit_transaction()
+                await self._bounded(slot.producer.commit_transaction())
             self._committed = prepared.number
             del self._prepared[0]
             self._leave(slot)
@@ -444,7 +448,4 @@ async def _disconnected(producer: AIOKafkaProducer) -> None:
     waiter = producer._txn_manager._transaction_waiter
     if waiter is not None:
         waiter.add_done_callback(heed)
-    with suppress(TimeoutError):
-        await asyncio.wait_for(producer.stop(), _PATIENCE)
-        return
-    await producer.client.close()
+    await disconnect(producer, producer.client)

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from asyncstream.addresses import server_address
 from asyncstream.aside import aside, heed, wait_at_most
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.errors import describe_error
 from asyncstream.validation import refuse
 
@@ -214,7 +215,7 @@ class Connection:
 
         try:
             await aside(connect)
-            async with asyncio.timeout(_PATIENCE):
+            async with answered_within(_PATIENCE):
                 await self._opened
         except (OSError, ValueError, TimeoutError) as error:
             raise MqttError(describe_error(error)) from error
@@ -226,7 +227,7 @@ class Connection:
         failure = self._early.pop(mid, None)
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()
-            async with asyncio.timeout(_PATIENCE):
+            async with answered_within(_PATIENCE):
                 failure = await answer
         if failure:
             raise MqttError(f"the broker says: {failure}")

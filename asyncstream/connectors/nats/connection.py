@@ -29,6 +29,9 @@ _EXPIRES: Final = 30.0
 LOOK: Final = 1.0
 """Seconds between two looks whether the connection is still there, while nothing comes."""
 
+_PINGS: Final[float] = 20.0
+"""Seconds between two pings, of which the third finds a connection broken if none was answered."""
+
 _OURS: Final = frozenset(
     {
         "allow_reconnect",
@@ -79,7 +82,7 @@ async def connect(url: str, options: Options) -> Client:
 
     return await nats.connect(
         url,
-        **options,
+        **{"ping_interval": _PINGS, **options},
         allow_reconnect=False,
         max_reconnect_attempts=1,
         reconnect_time_wait=0.1,

@@ -168,7 +168,7 @@ class NatsConsumerSource(NatsSource[T]):
 
     # ------------------------------------------------------------------ reading
 
-    def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
+    async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         new: list[Msg] = []
         for message in messages:
             number = number_of(message)

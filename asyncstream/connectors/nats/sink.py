@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
@@ -99,7 +100,7 @@ class NatsSink(MessageSink[_Message]):
             answers = [
                 await js.publish_async(self._subject, data, headers=headers) for data, headers in messages
             ]
-            async with asyncio.timeout(_PATIENCE):
+            async with answered_within(_PATIENCE):
                 for answer in answers:
                     while not answer.done():
                         if not connection.is_connected:

@@ -95,14 +95,14 @@ class NatsSource(MessageSource[T, "Msg"], Generic[T]):
                 messages = await self._pull.take(waits=not self._ends)
                 if not messages and await self._is_through():
                     return []
-                if new := self._new_of(messages):
+                if new := await self._new_of(messages):
                     return new
 
     async def _is_through(self) -> bool:
         """Whether nothing more comes, if nothing has come."""
         return True
 
-    def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
+    async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         """Those that are to be read."""
         return messages
 
@@ -139,8 +139,8 @@ class NatsStreamSource(NatsSource[T]):
         start: where to begin without a position: at the "first" message, or with the "next" one that comes.
         on_malformed: what to do with a message that is no element: "fail" with `SourceError`, after all
             before it were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
-        if_trimmed: what to do if messages behind the position are gone, from the stream's beginning on:
-            "refuse", or "go_on" with those there are.
+        if_trimmed: what to do if messages behind the position are gone, from the stream's beginning on, at
+            the start or while it reads: "refuse", or "go_on" with those there are.
         ends: end when there are no more messages, rather than wait for more.
         batch: how many messages one read brings at most.
         client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
@@ -190,16 +190,30 @@ class NatsStreamSource(NatsSource[T]):
     def position(self) -> int:
         return self._read
 
-    async def seek(self, position: int) -> None:
+    async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
+        last = self._read
+        for message in messages:
+            number = number_of(message)
+            if number != last + 1:  # those between are of other subjects, or were deleted, or are gone
+                await self._check(last)
+                break
+            last = number
+        return messages
+
+    async def _check(self, position: int) -> None:
+        """Refuse a position that this stream has not had, or behind which messages are gone."""
         state = (await self._about()).state
         if state.last_seq < position:
             reason = f"its last one is {state.last_seq}: is it the same stream?"
         elif self._refuses_gaps and state.first_seq > position + 1:
             reason = f"those up to {state.first_seq - 1} are gone; if_trimmed='go_on' goes on with the others"
         else:
-            self._read, self._pull = position, None
             return
         raise SourceError(f"cannot go on behind message {position} of {self._what}: {reason}")
+
+    async def seek(self, position: int) -> None:
+        await self._check(position)
+        self._read, self._pull = position, None
 
 
 def number_of(message: Msg) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 from uuid import UUID
 
 from asyncstream.addresses import server_address
+from asyncstream.connectors.postgres.watched import watched
 from asyncstream.errors import AsyncStreamError, SinkError, describe_error
 from asyncstream.validation import refuse
 
@@ -45,8 +46,13 @@ _SETTINGS: Final = {
     "lock_timeout": "30s",
 }
 
-_PATIENCE: Final = 10
-"""Seconds that a connection may take, unless the address says otherwise with `connect_timeout`."""
+_CLIENT: Final[dict[str, int | str]] = {
+    "connect_timeout": 10,
+    "application_name": "asyncstream",
+    # of several hosts the one that is not a replica: sources, too, write down what they have read
+    "target_session_attrs": "read-write",
+}
+"""Of the connection, unless the address says otherwise."""
 
 
 def checked_url(url: object) -> str:
@@ -74,15 +80,14 @@ def place_of(url: str) -> str:
 
 async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
     """A connection on which every statement is a transaction of its own, unless one is begun."""
-    import psycopg
     from psycopg import conninfo
 
     given = conninfo.conninfo_to_dict(url)
     options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
-    merged = {"connect_timeout": _PATIENCE, "application_name": "asyncstream", **given}
+    merged = {**_CLIENT, **given}
     merged["options"] = f"{options} {given.get('options', '')}".strip()
     merged["client_encoding"] = "utf-8"  # of the blocks that a sink stages, and another job may commit
-    return await psycopg.AsyncConnection.connect(conninfo.make_conninfo("", **merged), autocommit=True)
+    return await watched(conninfo.make_conninfo("", **merged))
 
 
 async def columns_of(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
-from asyncstream.connectors.base import Sink, TransactionalSink
+from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import column_names
 from asyncstream.connectors.postgres.connection import joined, make_batch
 from asyncstream.connectors.postgres.epochs import Epochs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ("PostgresSink", "PostgresUpsertSink")
 
 
-class PostgresSink(TransactionalSink[Any]):
+class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
     """
     Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`;
@@ -60,7 +60,6 @@ class PostgresSink(TransactionalSink[Any]):
         self._to = TableWriter(url, table, columns, default)
         self._epochs = Epochs(self._to.table, self._to.columns, self._ignores)
         self._has_epochs = False
-        self._taken = 0
         self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
 
     async def open(self) -> None:
@@ -114,9 +113,6 @@ class PostgresSink(TransactionalSink[Any]):
         async with connection.transaction(), connection.cursor() as cursor:
             await cursor.executemany(statement, rows)
 
-    def taken(self) -> int:
-        return self._taken
-
     async def prepare(self, epoch: int) -> int:
         position = await self._to.transaction(self._epochs.prepare)
         self._prepared[epoch] = position
@@ -135,7 +131,7 @@ class PostgresSink(TransactionalSink[Any]):
         await self._to.close()
 
 
-class PostgresUpsertSink(Sink[Any]):
+class PostgresUpsertSink(CountingSink[Any]):
     """
     Writes records as rows of a table at once; a row whose key is there replaces the values of the columns.
 
@@ -163,7 +159,6 @@ class PostgresUpsertSink(Sink[Any]):
         missing = [name for name in self._key if name not in self._to.columns]
         if missing:
             raise refuse("key", "names that are among columns", key, f"missing there: {missing}")
-        self._taken = 0
 
     async def open(self) -> None:
         await self._to.open()
@@ -202,9 +197,6 @@ class PostgresUpsertSink(Sink[Any]):
             key=joined(self._key),
             update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),
         )
-
-    def taken(self) -> int:
-        return self._taken
 
     async def close(self) -> None:
         await self._to.close()

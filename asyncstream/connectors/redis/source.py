@@ -4,7 +4,8 @@ A stream of Redis read as a log: by any number of jobs, each with a position of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar
 
 from asyncstream.connectors.message_source import GONE, MessageSource
@@ -94,8 +95,8 @@ class RedisStreamSource(RedisSource[T]):
         start: where to begin without a position: at the "first" entry, or with the "next" one that is added.
         on_malformed: what to do with an entry that is no element: "fail" with `SourceError`, after all before
             it were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
-        if_trimmed: what to do if entries behind the position are gone: "refuse", or "go_on" with those there
-            are; also if they were deleted one by one.
+        if_trimmed: what to do if entries behind the position are gone, at the start or while it reads:
+            "refuse", or "go_on" with those there are; also if they were deleted one by one.
         ends: end when there are no more entries, rather than wait for more.
         batch: how many entries one read brings at most.
     """
@@ -118,6 +119,7 @@ class RedisStreamSource(RedisSource[T]):
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
         self._read = FIRST
         self._number = 0  # how many entries were added up to the one that was read
+        self._newest = (FIRST, 0)  # the last entry that was seen to be there, and its number
 
     async def open(self) -> None:
         await super().open()
@@ -126,30 +128,45 @@ class RedisStreamSource(RedisSource[T]):
         if self._from_first:
             self._read, self._number = FIRST, self._number - about["length"]
 
-    async def _about(self, redis: Client) -> dict[str, Any]:
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        """Errors name the stream; one says that there is none."""
         from redis.exceptions import ResponseError
 
         with naming(SourceError, f"read {self._what}"):
             try:
-                found: dict[str, Any] = await redis.xinfo_stream(self._stream)
+                yield
             except ResponseError as error:
                 if "no such key" not in str(error):
                     raise
                 raise SourceError(f"there is no {self._what}") from error
+
+    async def _about(self, redis: Client) -> dict[str, Any]:
+        with self._there():
+            found: dict[str, Any] = await redis.xinfo_stream(self._stream)
         return found
 
     async def _fetch(self) -> Sequence[Entry]:
-        redis = self._opened()
+        redis, place = self._opened(), {self._stream: self._read}
         while True:
-            with naming(SourceError, f"read {self._what}"):
-                block = None if self._ends else BLOCK_MS
-                found = await redis.xread({self._stream: self._read}, count=self._batch, block=block)
+            with self._there():
+                # in one moment: nothing is trimmed between the two
+                async with redis.pipeline(transaction=True) as both:
+                    about, found = await (
+                        both.xinfo_stream(self._stream).xread(place, count=self._batch).execute()
+                    )
+                self._check(self.position(), about)
+                self._newest = (about["last-generated-id"], about["entries-added"])
+                if not found and not self._ends:
+                    found = await redis.xread(place, count=self._batch, block=BLOCK_MS)
             entries = entries_of(found)
             if entries or self._ends:
                 return entries
 
     def _taken(self, entries: Sequence[Entry]) -> None:
         self._read, self._number = entries[-1][0], self._number + len(entries)
+        if self._read == self._newest[0]:  # of those before it, some may have been deleted
+            self._number = self._newest[1]
 
     def position(self) -> dict[str, Any]:
         return {"id": self._read.decode(), "number": self._number}

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from typing import Any, Literal, TypeVar
 
 from asyncstream.aside import aside
-from asyncstream.connectors.base import TransactionalSink
+from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
@@ -30,7 +30,7 @@ _NATIVE = frozenset({bytes, bytearray, memoryview})
 """Types that SQLite stores as they are, besides numbers and texts."""
 
 
-class SqliteSink(TransactionalSink[Any]):
+class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
     """
     Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
@@ -65,7 +65,6 @@ class SqliteSink(TransactionalSink[Any]):
         self._staging = Staging(what, table, names, self._insert)
         self._database: Database | None = None
         self._has_epochs = False
-        self._taken = 0
         self._prepared: dict[int, int] = {}  # positions by epoch, of those not committed yet
 
     async def open(self) -> None:
@@ -150,9 +149,6 @@ class SqliteSink(TransactionalSink[Any]):
             unfit = (value for value, row in zip(values, rows, strict=True) if not all(map(_fits, row)))
             bad = next(unfit, values[0])
             raise SinkError(why_unwritten(bad, f"table {self._table!r}", error)) from error
-
-    def taken(self) -> int:
-        return self._taken
 
     async def prepare(self, epoch: int) -> int:
         position = await self._transaction(self._staging.position)

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from asyncstream.aside import Tasks, heed
 from asyncstream.async_wait.tasks import end_tasks, within
-from asyncstream.connectors.base import Sink, Source, TransactionalSink, way_to_write
+from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.conduct import way_to_write
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.writer import Writer
 from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark

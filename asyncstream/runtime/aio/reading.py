@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, cast
 
 from asyncstream.async_wait.tasks import within
-from asyncstream.connectors.base import Source, SourceBatch, fault_of
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.conduct import fault_of
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.elements import MAX_TIMESTAMP, Mark, Timestamps
 from asyncstream.errors import SourceError

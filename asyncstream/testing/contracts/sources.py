@@ -10,7 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from asyncstream.connectors.base import Source, SourceBatch, fault_of
+from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.conduct import fault_of
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing.contracts.checks import Check, Contract, expect, expect_equal

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from asyncstream.connectors.base import Sink, TransactionalSink, way_to_write
+from asyncstream.connectors.base import Sink, TransactionalSink
+from asyncstream.connectors.conduct import way_to_write
 from asyncstream.testing.contracts.checks import Contract, expect, expect_equal, given
 from asyncstream.testing.contracts.lives import HOPS, interrupted
 

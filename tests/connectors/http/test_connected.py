@@ -262,6 +262,61 @@ async def test_cursor_of_false_is_the_end_and_what_is_none_is_refused(param: str
                 await read_all(source)
 
 
+@pytest.mark.parametrize("param", [None, "after"])
+@pytest.mark.parametrize("before", range(5))
+async def test_pages_that_lead_in_a_circle_are_refused(param: str | None, before: int) -> None:
+    asked: list[int] = []
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        number = int(request.query.get("after", "0"))
+        asked.append(number)
+        following = before if number == before + 6 else number + 1
+        cursor = following if param else f"?after={following}"
+        return web.json_response({"data": [number], "next": cursor})
+
+    async with serve(page) as url:
+        with pytest.raises(SourceError, match=f"the pages of {url} lead in a circle"):
+            await read_all(RestSource(url, items="data", cursor="next", param=param))
+    assert len(asked) <= 4 * (before + 7)
+
+
+async def test_pages_that_are_all_the_same_one_are_refused() -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response([1, 2, 3])
+
+    async with serve(page) as url:
+        with pytest.raises(SourceError, match=r"page 2 of .* has the items of the one before: .* page="):
+            await read_all(RestSource(url, page="page"))
+
+
+async def test_a_socket_message_larger_than_its_bound_is_refused() -> None:
+    connections = 0
+
+    async def service(request: web.Request) -> web.StreamResponse:
+        nonlocal connections
+        connections += 1
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str(f'"{"x" * 2000}"')
+        await socket.receive()
+        return socket
+
+    async with serve(service) as url:
+        with pytest.raises(SourceError, match="a message is larger than max_message_bytes=1000"):
+            await read_all(WebSocketSource(url, max_message_bytes=1000, **QUICK))
+    assert connections == 1
+
+
+async def test_an_answer_that_does_not_come_is_told_with_the_time() -> None:
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with serve(silent) as url:
+        with pytest.raises(SourceError, match=r"the last: .*there was no answer within 0\.05 s"):
+            await read_all(RestSource(url, attempts=1, timeout=0.05, **QUICK))
+
+
 async def test_next_page_elsewhere_is_refused() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.json_response({"data": [1], "next": "http://elsewhere.example/x?key=1"})

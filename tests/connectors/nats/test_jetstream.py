@@ -17,11 +17,14 @@ from nats.js import JetStreamContext
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
+from asyncstream.connectors.nats import connection
 from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.nats import NatsServer, running_nats
+from tests.servers.process import HOST
+from tests.servers.proxy import between
 
 pytestmark = pytest.mark.broker
 
@@ -258,6 +261,39 @@ async def test_a_stream_that_was_trimmed_is_refused(
     await source.seek(7)
     assert await numbers_of(source) == [8, 9, 10]
     await source.close()
+
+
+async def test_what_is_gone_before_it_is_read_is_missed_by_nobody_unseen(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    strict = NatsStreamSource[int](nats_server.url, stream, ends=True, batch=2)
+    lenient = NatsStreamSource[int](nats_server.url, stream, ends=True, batch=2, if_trimmed="go_on")
+    one_subject = NatsStreamSource[int](nats_server.url, stream, subject=f"{stream}.0", ends=True, batch=2)
+    for source in (strict, lenient, one_subject):
+        await source.open()
+        assert await source.read() is not None
+    await js.delete_msg(stream, 3)
+    assert await numbers_of(one_subject) == [6, 8, 10]
+    await js.purge_stream(stream, keep=4)
+    with pytest.raises(SourceError, match=r"cannot go on behind message 2 .*: those up to 6 are gone"):
+        await strict.read()
+    assert await numbers_of(lenient) == [7, 8, 9, 10]
+    for source in (strict, lenient, one_subject):
+        await source.close()
+
+
+async def test_a_server_that_is_silent_is_told_of(
+    stream: str, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_PINGS", 0.1)
+    async with between(nats_server.port) as proxy, asyncio.timeout(60):
+        source = NatsStreamSource[int](f"nats://{HOST}:{proxy.port}", stream)
+        await source.open()
+        assert await source.read() is not None
+        proxy.passes.clear()
+        with pytest.raises(SourceError, match=f"cannot read stream '{stream}' of NATS at .* is broken"):
+            await source.read()
+        await source.close()
 
 
 async def test_wrong_settings_are_told_of(js: JetStreamContext, stream: str, nats_server: NatsServer) -> None:

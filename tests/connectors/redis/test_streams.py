@@ -265,6 +265,39 @@ async def test_a_stream_that_was_trimmed_is_refused(redis: Redis, redis_url: str
     await lenient.close()
 
 
+async def test_what_is_trimmed_before_it_is_read_is_missed_by_nobody_unseen(
+    redis: Redis, redis_url: str
+) -> None:
+    add(redis, range(1, 11))
+    strict = RedisStreamSource[int](redis_url, "in", ends=True, batch=2)
+    lenient = RedisStreamSource[int](redis_url, "in", ends=True, batch=2, if_trimmed="go_on")
+    for source in (strict, lenient):
+        await source.open()
+        assert await source.read() is not None
+    redis.xtrim("in", minid="5-0", approximate=False)
+    with pytest.raises(SourceError, match=r"cannot go on behind entry 2-0 .* entries behind it were trimmed"):
+        await strict.read()
+    assert await numbers_of(lenient) == [5, 6, 7, 8, 9, 10]
+    for source in (strict, lenient):
+        await source.close()
+
+
+async def test_what_is_trimmed_when_it_was_read_is_missed_by_nobody(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 6))
+    source = RedisStreamSource[int](redis_url, "in", ends=True, batch=2)
+    await source.open()
+    assert await source.read() is not None
+    redis.xdel("in", "3-0")
+    assert await numbers_of(source) == [4, 5]
+    add(redis, range(6, 8))
+    redis.xtrim("in", minid="6-0", approximate=False)
+    assert await numbers_of(source) == [6, 7]
+    redis.delete("in")
+    with pytest.raises(SourceError, match="there is no stream 'in' of Redis"):
+        await source.read()
+    await source.close()
+
+
 async def test_a_source_may_begin_with_what_comes_next(redis: Redis, redis_url: str) -> None:
     add(redis, [1, 2])
     for source in (

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from asyncstream.codec import JsonCodec
 from asyncstream.connectors import Source, SourceBatch
-from asyncstream.connectors.base import fault_of
+from asyncstream.connectors.conduct import fault_of
 from asyncstream.errors import SourceError
 
 __all__ = ("Offset", "Pulled", "Splits")

@@ -1,0 +1,147 @@
+"""PostgreSQL that is silent, away for a moment, or a replica; and networks that cut."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from asyncstream import (
+    Checkpoints,
+    DirectoryStore,
+    Pipeline,
+    PostgresOutbox,
+    PostgresSink,
+    Restarts,
+    SinkError,
+    SourceError,
+)
+from asyncstream.connectors.files import JsonLinesSink
+from asyncstream.connectors.postgres import watched
+from asyncstream.connectors.postgres.connection import connect
+from tests.servers.postgres import PostgresServer, running_postgres
+from tests.servers.process import HOST
+from tests.servers.proxy import Proxy, between
+
+pytestmark = pytest.mark.broker
+
+SILENT = "has not answered"
+
+
+def by(proxy: Proxy, url: str) -> str:
+    return f"postgresql://postgres:secret@{HOST}:{proxy.port}/{url.rpartition('/')[2]}"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "_SILENCE", 0.2)
+    monkeypatch.setattr(watched, "_UNDER_WAY", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_statement_takes_its_time_and_silence_does_not(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    async with between(postgres_server.port) as proxy, asyncio.timeout(60):
+        connection = await connect(by(proxy, postgres_url))
+        await connection.execute("SELECT pg_sleep(1)")
+        async for _ in connection.notifies(timeout=1):
+            pass
+        proxy.passes.clear()
+        with pytest.raises(psycopg.OperationalError, match=SILENT):
+            await connection.execute("SELECT 1")
+        await connection.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_connection_that_the_network_has_forgotten_is_found(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    async with between(postgres_server.port) as proxy, asyncio.timeout(60):
+        connection = await connect(by(proxy, postgres_url))
+        proxy.forget()
+        with pytest.raises(psycopg.OperationalError, match=SILENT):
+            await connection.execute("SELECT 1")
+        await connection.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_jobs_whose_server_is_silent_fail(postgres_url: str, postgres_server: PostgresServer) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as direct:
+        direct.execute("CREATE TABLE t (n int)")
+        direct.execute("CREATE TABLE q (id int PRIMARY KEY)")
+        direct.execute("INSERT INTO q SELECT generate_series(1, 1000)")
+    async with between(postgres_server.port) as proxy, asyncio.timeout(60):
+        url = by(proxy, postgres_url)
+
+        async def hold(element: object) -> object:
+            proxy.passes.clear()
+            return element
+
+        writing = Pipeline("writing")
+        writing.source([{"n": 1}], name="in").async_map(hold, name="hold").to(
+            PostgresSink(url, "t", columns=["n"]), name="out"
+        )
+        with pytest.raises(SinkError, match=f"step 'out': cannot write to table 't' .*{SILENT}") as told:
+            await writing.run()
+        assert "secret" not in str(told.value)
+        proxy.passes.set()
+        reading = Pipeline("reading")
+        reading.source(PostgresOutbox(url, "q", batch=10), name="in").async_map(hold, name="hold").discard()
+        with pytest.raises(SourceError, match=f"step 'in': cannot [a-z ]+ table 'q' .*{SILENT}") as failed:
+            await reading.run()
+        assert "secret" not in str(failed.value)
+
+
+async def test_of_several_hosts_the_one_is_taken_that_can_be_written_to(
+    postgres_server: PostgresServer,
+) -> None:
+    with running_postgres() as replica:
+        replica.execute("ALTER DATABASE postgres SET default_transaction_read_only = on")
+        postgres_server.execute("CREATE TABLE of_several_hosts (n int)")
+        with pytest.raises(SinkError, match="read-only"):
+            await PostgresSink(replica.url(), "of_several_hosts", columns=["n"]).open()
+        hosts = f"{HOST}:{replica.port},{HOST}:{postgres_server.port}"
+        sink = PostgresSink(f"postgresql://postgres@{hosts}/postgres", "of_several_hosts", columns=["n"])
+        await sink.open()
+        await sink.write([{"n": 1}], None)
+        await sink.close()
+    assert postgres_server.execute("SELECT n FROM of_several_hosts") == [(1,)]
+    postgres_server.execute("DROP TABLE of_several_hosts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+async def test_through_a_network_that_cuts_anywhere_all_is_there_once(
+    postgres_url: str, postgres_server: PostgresServer, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    many = 300
+    with psycopg.connect(postgres_url, autocommit=True) as direct:
+        direct.execute("CREATE TABLE t (id int)")
+        direct.execute(f"CREATE TABLE q AS SELECT generate_series(1, {many}) AS id".encode())
+    async with between(postgres_server.port) as proxy, asyncio.timeout(100):
+        url = by(proxy, postgres_url)
+
+        async def call(row: dict[str, int]) -> dict[str, int]:
+            if not row["id"] % 20:
+                proxy.cut_after(round(10 ** chance.uniform(1, 4)))
+                await asyncio.sleep(0.01)  # of a real network
+            return row
+
+        pipeline = Pipeline("cut")
+        rows = pipeline.source(PostgresOutbox(url, "q", batch=20, every=0.01, ends=True), name="in")
+        priced = rows.async_map(call, name="call", concurrency=5)
+        priced.to(PostgresSink(url, "t", columns=["id"]), name="table")
+        priced.to(JsonLinesSink(tmp_path / "out.jsonl"), name="file")
+        await pipeline.run(
+            checkpoints=Checkpoints(store=DirectoryStore(tmp_path / "store"), every=0.05),
+            restart=Restarts(attempts=1000, backoff=0.001, longest=0.01),
+        )
+    with psycopg.connect(postgres_url) as direct:
+        found = [id for (id,) in direct.execute("SELECT id FROM t ORDER BY id").fetchall()]
+    assert found == list(range(1, many + 1))
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == many
