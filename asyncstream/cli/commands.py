@@ -23,7 +23,7 @@ from asyncstream.cli.completion import add_completion_command
 from asyncstream.cli.enrich import add_enrich_command
 from asyncstream.cli.logs import say, tell
 from asyncstream.cli.places import add_key, imported, key_of
-from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
+from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.state import add_state_command
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
@@ -31,6 +31,9 @@ from asyncstream.pipeline import Pipeline
 from asyncstream.validation import is_async_function
 
 __all__ = ("main", "parser")
+
+_SETTINGS = ("every", "keep", "restore", "ahead")
+"""Options that say how checkpoints are kept: None where they are not given."""
 
 UNREAD = 128 + 13
 """The status of a command whose output nobody reads any more: as if SIGPIPE, which is 13, had ended it."""
@@ -46,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the words behind the program's name; None: those of the process.
     """
+    if sys.stderr is None:  # it is closed: what is said goes nowhere, and not to stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     options = parser().parse_args(arguments)
     try:
         status: int = options.do(options)
@@ -118,16 +123,14 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_pipeline(run)
     run.add_argument("--checkpoints", metavar="DIR", help="keep checkpoints here, and go on from the newest")
-    run.add_argument("--every", type=float, default=10.0, metavar="S", help="seconds between two (10)")
-    run.add_argument("--keep", type=int, default=3, metavar="N", help="how many to keep (3)")
+    run.add_argument("--every", type=float, metavar="S", help=f"seconds between two ({EVERY_SECONDS:g})")
+    run.add_argument("--keep", type=int, metavar="N", help="how many to keep (3)")
     run.add_argument(
         "--savepoint",
         action="store_true",
         help="the checkpoint with which it ends stays, whatever --keep says, for the way back",
     )
-    run.add_argument(
-        "--restore", default="newest", metavar="WHICH", help="newest, none, or the number of one (newest)"
-    )
+    run.add_argument("--restore", metavar="WHICH", help="newest, none, or the number of one (newest)")
     run.add_argument(
         "--renamed",
         action="append",
@@ -145,7 +148,6 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--ahead",
         choices=get_args(Ahead),
-        default="refuse",
         help="if a sink holds results of a later checkpoint (refuse): allow_behind keeps them, start_over "
         "removes them",
     )
@@ -207,29 +209,21 @@ def _run(options: argparse.Namespace) -> int:
     pipeline = _pipeline(options.pipeline)
     how = RunOptions.of(options, "--checkpoints", is_kept=options.checkpoints is not None)
     checkpoints = None
-    for option, is_given in (
-        ("--dry-run", options.dry_run),
-        ("--key-file", options.key_file is not None),
-        ("--renamed", options.renamed),
-        ("--allow-dropped", options.allow_dropped),
-        ("--ahead", options.ahead != "refuse"),
-        ("--savepoint", options.savepoint),
-    ):
-        if is_given and options.checkpoints is None:
-            raise PipelineError(f"{option} needs --checkpoints")
-    if options.checkpoints is not None:
-        restore = int(options.restore) if options.restore.isdecimal() else options.restore
-        store = DirectoryStore(options.checkpoints)
+    if options.checkpoints is None:
+        for name in (*_SETTINGS, "savepoint", "renamed", "allow_dropped", "key_file", "dry_run"):
+            if getattr(options, name) not in (None, False, []):
+                raise PipelineError(f"--{name.replace('_', '-')} needs --checkpoints")
+    else:
+        settings = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+        if settings.get("restore", "").isdecimal():
+            settings["restore"] = int(settings["restore"])
         checkpoints = Checkpoints(
-            store=store,
-            every=options.every,
-            keep=options.keep,
+            store=DirectoryStore(options.checkpoints),
             savepoint=options.savepoint,
-            restore=restore,
             renamed=_renamed(options.renamed),
             allow_dropped=options.allow_dropped,
-            ahead=options.ahead,
             key=key_of(options),
+            **{"every": EVERY_SECONDS, **settings},
         )
         if options.dry_run:
             report = asyncio.run(pipeline.dry_run(checkpoints))

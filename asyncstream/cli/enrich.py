@@ -17,7 +17,7 @@ from string import Formatter
 from typing import Any
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
-from asyncstream.cli.running import RunOptions, add_run_options, run_pipeline
+from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline
 from asyncstream.cli.tables import FORMATS, columns_of, format_of, reading, writing
 from asyncstream.connectors import JsonLinesSink, to_dead_letter
 from asyncstream.connectors.http import METHODS, HttpLookup
@@ -51,7 +51,10 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         "--resume", metavar="DIR", help="keep progress here, and go on from there if started again"
     )
     enrich.add_argument(
-        "--every", type=float, default=10.0, metavar="S", help="seconds between two checkpoints in DIR (10)"
+        "--every",
+        type=float,
+        metavar="S",
+        help=f"seconds between two checkpoints in DIR ({EVERY_SECONDS:g})",
     )
     enrich.add_argument("--overwrite", action="store_true", help="replace what OUT and FILE hold already")
     enrich.add_argument(
@@ -105,8 +108,11 @@ def _add_request(enrich: argparse.ArgumentParser) -> None:
 def _enrich(options: argparse.Namespace) -> int:
     how = RunOptions.of(options, "--resume", is_kept=options.resume is not None)
     checkpoints = None
+    every = EVERY_SECONDS if options.every is None else options.every
     if options.resume is not None:
-        checkpoints = Checkpoints(store=DirectoryStore(options.resume), every=options.every)
+        checkpoints = Checkpoints(store=DirectoryStore(options.resume), every=every)
+    elif options.every is not None:
+        raise PipelineError("--every needs --resume: without it, no progress is kept")
     hint = (
         None if options.failed else "--failed FILE writes rows that fail there, and goes on with the others"
     )

@@ -29,7 +29,10 @@ from asyncstream.runtime.aio.process import (
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.validation import count, duration_seconds, refuse
 
-__all__ = ("PROGRESS_SECONDS", "RunOptions", "add_run_options", "run_pipeline")
+__all__ = ("EVERY_SECONDS", "PROGRESS_SECONDS", "RunOptions", "add_run_options", "run_pipeline")
+
+EVERY_SECONDS = 10.0
+"""Seconds between two checkpoints."""
 
 PROGRESS_SECONDS = 10.0
 """Seconds between two lines of progress: few enough for a log that is kept."""

@@ -19,11 +19,21 @@ from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.files.record_batches import RowReader
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, describe_error, safe_repr
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
 from asyncstream.sqlite_files import database_path, read_only
-from asyncstream.validation import Duration, Fields, duration_ms, file_path, refuse, selector
+from asyncstream.validation import (
+    Duration,
+    Fields,
+    duration_ms,
+    file_path,
+    is_async_function,
+    refuse,
+    selector,
+    takes,
+    usual_mistake,
+)
 
 __all__ = ("LookupTable",)
 
@@ -121,8 +131,11 @@ class LookupTable(Generic[R]):
             key: as for `from_file`; None: `load` gives a mapping.
             every: as for `from_file`.
         """
-        if not callable(load) and not isinstance(load, AsyncFunction):
-            raise refuse("load", "an async def without arguments, or an AsyncFunction", load)
+        if not isinstance(load, AsyncFunction):
+            if not is_async_function(load):
+                expected = "an async def without arguments, or an AsyncFunction"
+                raise refuse("load", expected, load, usual_mistake(load))
+            takes("load", load)
         shown = getattr(load, "__name__", type(load).__name__)
         return _table(load, None if key is None else selector("key", key), every, shown)
 
@@ -142,6 +155,7 @@ class LookupTable(Generic[R]):
 
         Raises:
             TypeError: if what was loaded is no table.
+            ValueError: if a row has no key.
         """
         found = await (self.load.invoke(None) if isinstance(self.load, AsyncFunction) else self.load())
         if self.key is None:
@@ -152,8 +166,13 @@ class LookupTable(Generic[R]):
             return dict(found)
         if isinstance(found, Mapping | str | bytes) or not isinstance(found, Iterable):
             raise TypeError(f"a table with key= is a list of rows, got {type(found).__name__}")
-        key = self.key
-        return {key(row): row for row in found}
+        rows = {}
+        for row in found:
+            try:
+                rows[self.key(row)] = row
+            except Exception as error:
+                raise ValueError(f"row {safe_repr(row)} has no key: {describe_error(error)}") from error
+        return rows
 
 
 def _table(load: Any, key: Any, every: Duration | None, shown: str) -> LookupTable[Any]:

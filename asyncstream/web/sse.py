@@ -3,7 +3,8 @@ Server-sent events from a feed: what a browser's `EventSource` reads, with `Last
 
 Each event has an id that says up to where the client has read. One that was cut off sends it along when it
 comes back, and hears what it has missed, as far as that is still kept; if something is not, an event of type
-`missed` says so first. Comments keep proxies from taking a quiet stream for a dead one.
+`missed` says so first. Comments keep proxies from taking a quiet stream for a dead one, also that of a client
+that wants nothing of all that comes; they say how far it has read, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HEARTBEAT = 15.0
 """Seconds of silence after which a comment is sent; many proxies cut a connection after 30."""
 
 GATHER = 0.02
-"""Seconds between two sends to one client: a fast stream is sent in parts, not one by one."""
+"""Seconds between two looks for one client: a fast stream is sent in parts, not one by one."""
 
 PIECE = 64 * 1024
 """Bytes, and one event more, that are made ready for a client: a slow one has no copy of all that is kept."""
@@ -106,25 +107,25 @@ async def stream_feed(
 
 async def _write(send: Send, opening: bytes, feed: Feed[T], events: _Events[T]) -> None:
     """Send what opens the stream, and all events, until the feed ends."""
-    body = opening
+    body, time = opening, asyncio.get_running_loop().time
     while True:
         body += events.next_piece()
         is_behind = events.read < feed.newest
         is_last = feed.ended and not is_behind
         if body or is_last:
             await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+            quiet_at = time() + HEARTBEAT
         if is_last:
             return
-        was_sent, body = bool(body), b""
+        body = b""
         if is_behind:
             continue
-        if was_sent:
-            await asyncio.sleep(GATHER)
+        await asyncio.sleep(GATHER)
         try:
-            async with asyncio.timeout(HEARTBEAT):
+            async with asyncio.timeout_at(quiet_at):
                 await feed.news(events.read)
         except TimeoutError:
-            body = b": quiet\n\n"
+            body = b": quiet\nid: %s\n\n" % feed.mark(events.read).encode()
 
 
 class _Events(Generic[T]):

@@ -50,6 +50,20 @@ def test_command_that_nobody_reads_ends_without_a_word(
     assert (done.returncode, done.stderr) == (UNREAD, "")
 
 
+def test_command_whose_stderr_is_closed_says_nothing_and_goes_on(tmp_path: Path) -> None:
+    text = "from asyncstream import Pipeline\npipeline = Pipeline()\npipeline.source([1]).to(print)\n"
+    (tmp_path / "work.py").write_text(text)
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *COMMAND, "run", "work:pipeline"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
 def test_broken_pipe_of_the_module_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,7 +127,8 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
         (lambda folder: LookupTable.from_sqlite(folder / "no.db", "select 1", "id"), "unable to open"),
         (lambda folder: LookupTable.from_call(_listed), "a mapping of keys to rows, got list"),
         (lambda folder: LookupTable.from_call(_mapped, "id"), "a list of rows, got dict"),
-        (lambda folder: LookupTable.from_call(_listed, "name"), "name"),
+        (lambda folder: LookupTable.from_call(_listed, "name"), "step 'lookup': .* row .* no field 'name'"),
+        (lambda folder: LookupTable.from_call(_listed, lambda row: []), "row .* has no key: .* unhashable"),
     ],
 )
 async def test_what_cannot_be_read_at_the_start_fails_the_job(
@@ -536,6 +537,9 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: _query_with("15"), "parameters: expected values in a list"),
     (lambda s: _query_with(15), "parameters: expected .* by name in a dict, got 15"),
     (lambda s: LookupTable.from_call(3), "load: expected an async def"),  # type: ignore[arg-type]
+    (lambda s: LookupTable.from_call(dict), "load: .* give an instance, dict"),  # type: ignore[arg-type]
+    (lambda s: LookupTable.from_call(lambda: [1]), "load: expected an async def"),  # type: ignore[arg-type, return-value]
+    (lambda s: LookupTable.from_call(_asked), r"load: .* that takes \(\), got"),  # type: ignore[arg-type]
 ]
 
 

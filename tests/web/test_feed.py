@@ -127,7 +127,7 @@ def test_quiet_stream_is_kept_alive_and_a_client_that_leaves_is_forgotten() -> N
     async def main() -> str:
         feed: Feed[int] = Feed(3)
         async with Listening(fed(feed), http("/")) as listening:
-            heard = await listening.until(": quiet\n\n: quiet\n\n")
+            heard = await listening.until(f": quiet\nid: {feed.mark(0)}\n\n" * 2)
         assert len(asyncio.all_tasks()) == 1
         return heard
 
@@ -145,3 +145,23 @@ def test_what_a_client_does_not_want_it_does_not_hear() -> None:
             return lines((await listening.ended()).body.decode())
 
     assert run_virtual(main()) == ["0", "3", "6", "9"]
+
+
+def test_client_that_wants_nothing_of_a_busy_stream_is_kept_alive_and_misses_nothing() -> None:
+    async def main() -> tuple[str, str]:
+        feed: Feed[int] = Feed(5)
+        async with Listening(fed(feed, only=1000), http("/")) as listening:
+            await listening.until("id: ")
+            for number in range(1, 60):  # one a second
+                feed.put(number)
+                await asyncio.sleep(1)
+            heard = listening.answer.body.decode()
+        remembered = lines(heard, "id: ")[-1]
+        feed.end()
+        async with Listening(fed(feed, only=1000), http("/", headers={"Last-Event-ID": remembered})) as again:
+            return heard, (await again.ended()).body.decode()
+
+    heard, again = run_virtual(main())
+    assert heard.count(": quiet\n") == 3
+    assert lines(heard) == []
+    assert lines(again) == ['{"events":9}']  # of those that nobody could see whether it wants them
