@@ -17,12 +17,14 @@ that one. The others overhear it, and emit what `apply_to_keyed_state` makes of 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from asyncstream.elements import Timestamps
-from asyncstream.errors import PipelineError, UserFunctionError, safe_repr
+from asyncstream.errors import CheckpointError, PipelineError, UserFunctionError, safe_repr
 from asyncstream.joins.co_process import FunctionInput
 from asyncstream.operators.base import Operator
 from asyncstream.operators.emitting import Emitter
@@ -283,6 +285,15 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
 
         return receive
 
+    def united(self, states: Sequence[Any]) -> Any:
+        """
+        The snapshot that has these parts; raises `CheckpointError` if they have not the same broadcast state.
+        """
+        whole = super().united(states)
+        for state in states:
+            _check_same(whole["cells"][BROADCAST], state["cells"][BROADCAST])
+        return whole
+
     def overhearing(self, number: int) -> Operator:
         self._emitter.whole = True  # what is not for this one to say is taken back
         return _Overhearing(self._for_all_keys(self._overhear))
@@ -304,6 +315,21 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
         ctx = BroadcastContext(self._emitter, self._state, self._timers, self.context.clock)
         ctx._maps, ctx._step, ctx._unsaid = self._maps, self.context.name, None
         return ctx
+
+
+def _check_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    for name in {**one, **other}:
+        rows, others = one.get(name, []), other.get(name, [])
+        if pickle.dumps(rows) == pickle.dumps(others):  # of values that equal themselves alone, too
+            continue
+        with suppress(Exception):
+            if rows == others:
+                continue
+        raise CheckpointError(
+            f"broadcast state {name!r} should be the same for all keys, and is {safe_repr(rows, 100)} for "
+            f"some and {safe_repr(others, 100)} for others, so process_broadcast hangs on chance, a clock or "
+            "what keys have; mend it, and have it process elements that set all entries anew"
+        )
 
 
 @dataclass(frozen=True)

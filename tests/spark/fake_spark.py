@@ -63,6 +63,11 @@ class StandIn:
         records: rows in an Arrow batch, at most.
         packed: elements in an envelope, at most; as many as there are if left out.
         unsteady: some tasks and micro-batches are given up halfway and run again.
+
+    Attributes:
+        stop_before: the micro-batch before which a query ends, to be started again by another one at the same
+            checkpoint.
+        checkpoints: what queries have left, by the place.
     """
 
     seed: int
@@ -71,6 +76,8 @@ class StandIn:
     packed: int = envelope.PACKED
     unsteady: bool = True
     conf: dict[str, str] = field(init=False)
+    stop_before: int | None = None
+    checkpoints: dict[str, Left] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -78,6 +85,17 @@ class StandIn:
             "spark.sql.shuffle.partitions": str(self.partitions),
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         }
+
+    def rescale(self, location: str, partitions: int) -> None:
+        """Divide the state of a query, and what its shuffles bring, among so many partitions."""
+        self.partitions = partitions
+        self.conf["spark.sql.shuffle.partitions"] = str(partitions)
+        left = self.checkpoints[location]
+        stores: Stores = {}
+        for (operator, _), groups in left.stores.items():
+            for group, kept in groups.items():
+                stores.setdefault((operator, group_of(group) % partitions), {})[group] = kept
+        left.stores = stores
 
     def bounded(self, partitions: Sequence[Rows], schema: StructType) -> Frame:
         """A frame of these rows."""
@@ -133,10 +151,9 @@ class Frame:
     def withWatermark(self, column: str, delay: str) -> Frame:
         assert delay == "0 seconds"
 
-        node = object()
-
         def made(batch: MicroBatch, first: int) -> list[Partition]:
             partitions = self.made(batch, first)
+            node = batch.numbered()
             for arrow in (arrow for partition in partitions for arrow in partition):
                 times = [time // 1000 for time in arrow[column].cast("int64").to_pylist()]
                 batch.reached[node] = max([batch.reached.get(node, 0), *times])
@@ -225,10 +242,10 @@ class Grouped:
         on_driver = _unshipped(shipped)
         on_driver.init(Handle({}, time == "EventTime", 0))
         on_driver.close()
-        node = object()
 
         def made(batch: MicroBatch, first: int) -> list[Partition]:
             parts = batch.shuffled(frame.made(batch, 0), spark.partitions, column)
+            node = batch.numbered()
             return [
                 batch.keyed(shipped, schema, column, time == "EventTime", (node, number), rows)
                 for number, rows in enumerate(parts)
@@ -238,6 +255,18 @@ class Grouped:
 
 
 Groups = dict[Any, "Kept"]
+Stores = dict[tuple[int, int], Groups]
+"""The state, by stateful operator and partition."""
+
+
+@dataclass
+class Left:
+    """What a query has left in its checkpoint; the state is that of the micro-batches that have ended."""
+
+    number: int = 0
+    watermark_ms: int = 0
+    reached: dict[int, int] = field(default_factory=dict)
+    stores: Stores = field(default_factory=dict)
 
 
 @dataclass
@@ -349,7 +378,7 @@ class MicroBatch:
 
     Attributes:
         reached: the largest event time of each input so far, this micro-batch's included.
-        stores: the state, by stateful operator and partition.
+        stores: the state.
     """
 
     def __init__(
@@ -357,8 +386,8 @@ class MicroBatch:
         spark: StandIn,
         number: int = 0,
         watermark_ms: int = 0,
-        stores: dict[Any, Groups] | None = None,
-        reached: Mapping[Any, int] = MappingProxyType({}),
+        stores: Stores | None = None,
+        reached: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.number = number
         self.watermark_ms = watermark_ms
@@ -366,6 +395,12 @@ class MicroBatch:
         self.stores = {} if stores is None else stores
         self._spark = spark
         self._workers = [Worker(), Worker()]
+        self._numbered = 0
+
+    def numbered(self) -> int:
+        """The number of an operation that has to be found again in the next micro-batch."""
+        self._numbered += 1
+        return self._numbered
 
     def __enter__(self) -> MicroBatch:
         return self
@@ -457,6 +492,8 @@ class Query:
         return self
 
     def option(self, name: str, value: str) -> Query:
+        assert name == "checkpointLocation"
+        self._location = value
         return self
 
     def trigger(self, *, availableNow: bool) -> Query:
@@ -466,20 +503,21 @@ class Query:
     def start(self) -> Query:
         """Run to the end."""
         frame, spark = self._frame, self._frame.sparkSession
-        stores: dict[Any, Groups] = {}
-        number = watermark_ms = 0
-        reached: dict[Any, int] = {}
-        while number < (frame.batches or 0) or min(reached.values(), default=0) > watermark_ms:
-            watermark_ms = max(watermark_ms, min(reached.values(), default=0))
+        left = spark.checkpoints.setdefault(self._location, Left())
+        while left.number < (frame.batches or 0) or min(left.reached.values(), default=0) > left.watermark_ms:
+            if left.number == spark.stop_before:
+                break
+            watermark_ms = max(left.watermark_ms, min(left.reached.values(), default=0))
             if spark.unsteady and spark.random.random() < 0.1:
                 # the driver ends before it has committed, and the next one begins with what was
-                with MicroBatch(spark, number, watermark_ms, _copied(stores)) as given_up:
+                with MicroBatch(spark, left.number, watermark_ms, deepcopy(left.stores)) as given_up:
                     frame.made(given_up, 0)
-            with MicroBatch(spark, number, watermark_ms, stores, reached) as batch:
+            stores = deepcopy(left.stores)
+            with MicroBatch(spark, left.number, watermark_ms, stores, left.reached) as batch:
                 rows = frame.made(batch, 0)
-                reached = batch.reached
-            self._write(Frame(spark, partial(_as_they_are, rows), frame.schema), number)
-            number += 1
+            self._write(Frame(spark, partial(_as_they_are, rows), frame.schema), left.number)
+            left.number, left.watermark_ms = left.number + 1, watermark_ms
+            left.reached, left.stores = batch.reached, stores
         return self
 
     def awaitTermination(self, timeout: float) -> bool:
@@ -491,11 +529,6 @@ class Query:
 
 def _as_they_are(rows: list[Partition], batch: MicroBatch, first: int) -> list[Partition]:
     return rows
-
-
-def _copied(stores: dict[Any, Groups]) -> dict[Any, Groups]:
-    # the operators in the keys are known by their identity
-    return {place: deepcopy(groups) for place, groups in stores.items()}
 
 
 def _shipped(code: Any) -> bytes:

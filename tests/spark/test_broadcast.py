@@ -21,7 +21,10 @@ from asyncstream import (
     Stream,
 )
 from asyncstream.checkpoint import Checkpoints, MemoryStore
-from asyncstream.errors import UserFunctionError
+from asyncstream.errors import CheckpointError, UserFunctionError
+from asyncstream.joins.broadcast import KeyedBroadcastOperator
+from asyncstream.operators.base import OperatorContext
+from asyncstream.runtime.spark.state_transfer import united
 from asyncstream.state import ValueDescriptor
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, frame, run_stream, stream, write_more
@@ -236,6 +239,58 @@ def test_every_key_group_has_all_in_the_same_order(seed: int) -> None:
     assert sorted(map(len, lines)) == sorted(map(len, embedded(batches, define)))
     assert len(set(lines)) == len(batches) < len(lines) == len(keys) * len(batches)
     assert max(line.count("WindowResult") for line in lines) == 2 * len(keys)
+
+
+class Pickled:
+    """Counts how often it is pickled."""
+
+    times = 0
+
+    def __reduce__(self) -> Any:
+        Pickled.times += 1
+        return Pickled, ()
+
+    def __getitem__(self, name: str) -> str:
+        return "limit"
+
+
+def test_element_is_pickled_once_for_all_key_groups() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        rules = timed.map(lambda row: Pickled())
+        known = timed.key_by(key_of).connect(rules.broadcast()).process(Rules())
+        return {"known": known, "none": timed.filter(lambda row: False)}
+
+    source: Any = StandIn(1, unsteady=False).stream([[[rule("limit", 1, 2)]]], event_columns())
+    Pickled.times = 0
+    run_stream(on_spark(source.sparkSession, source, define, key_groups=16), Path())
+    assert Pickled.times == 2, "once for the key group that speaks, and once for all others"
+
+
+def rule(kind: str, number: int, ts: int) -> dict[str, Any]:
+    return {"key": kind, "v": number, "ts": ts}
+
+
+def test_key_groups_that_do_not_agree_are_refused_in_words() -> None:
+    def snapshot(*rules: Any) -> Any:
+        operator = KeyedBroadcastOperator(key_of, Rules())
+        operator.open(OperatorContext("rules"))
+        operator._maps.give({"rules": [[name, value] for name, value in rules]})
+        return operator.snapshot()
+
+    same = [("a", float("nan")), ("b", object)]
+    operator = KeyedBroadcastOperator(key_of, Rules())
+    assert operator.united([snapshot(*same), snapshot(*same)])["cells"]["broadcast"]
+    graph = pipeline_of(Rules())
+    told = r"step 'rules': broadcast state 'rules' .* \[\['a', 1\]\] for some and \[\['a', 2\]\] for"
+    with pytest.raises(CheckpointError, match=told):
+        united(graph, [{"rules": snapshot(("a", 1))}, {"rules": snapshot(("a", 2))}], 0)
+
+
+def pipeline_of(function: Any) -> Any:
+    pipeline = Pipeline()
+    rows: Stream[Any] = pipeline.source([])
+    rows.key_by(key_of).connect(rows.broadcast()).process(function, name="rules").discard()
+    return pipeline._graph
 
 
 def test_plan_says_what_runs_in_every_key_group() -> None:

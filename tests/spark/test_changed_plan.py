@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,9 @@ from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import Count, CountTrigger, Max, SessionWindows, Sum, TumblingWindows
+from tests.spark.cluster import event_columns, run_stream
+from tests.spark.contract import on_spark, row
+from tests.spark.fake_spark import StandIn
 
 Define = Callable[[Stream[Any]], Stream[Any]]
 
@@ -189,6 +194,36 @@ def test_what_is_no_group_tells_of_the_plan() -> None:
         look(windows(n=Count()))
     assert store.blob is not None
     assert remembered(graph_of(beside), store.blob[0], [], {}) == {}
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_first_micro_batch_of_timers_alone_is_refused_by_a_changed_later_step(is_given_up: bool) -> None:
+    """It would begin key groups that the checkpoint does not have, and neither plan could go on."""
+    spark: Any = StandIn(1, unsteady=is_given_up)
+    rows = spark.stream(
+        [
+            [[row(1_000, "aa"), row(9_000, "cc")]],
+            [[row(50_000, f"{n}b") for n in range(3)], [row(90_000, "cc")]],
+        ],
+        event_columns(),
+    )
+
+    def plan(**of: Any) -> Any:
+        def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+            first = timed.key_by(key_of).window(TumblingWindows(1)).aggregate(n=Count(), name="first")
+            again = first.map(tuple).key_by(lambda result: result[0][0]).window(TumblingWindows(3600))
+            return {"again": again.aggregate(name="again", **of), "none": timed.filter(lambda row: False)}
+
+        return on_spark(spark, rows, define, key_groups=500)
+
+    spark.stop_before = 2
+    run_stream(plan(n=Count()), Path("checkpoint"))
+    left = deepcopy(spark.checkpoints["checkpoint"])
+    spark.stop_before = None
+    with pytest.raises(CheckpointError, match="step 'again' has changed"):
+        run_stream(plan(t=Sum(len)), Path("checkpoint"))
+    assert spark.checkpoints["checkpoint"] == left
+    run_stream(plan(n=Count()), Path("checkpoint"))
 
 
 def test_checkpoint_is_saved_by_the_program_that_made_it_only() -> None:

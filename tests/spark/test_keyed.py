@@ -220,7 +220,7 @@ def test_state_that_cannot_be_pickled_is_blamed_on_its_step() -> None:
 
 def test_elements_enter_so_many_at_a_time_as_were_packed_together() -> None:
     route = Route(3, Output("ask"), "count")
-    parts = [Leaving(route, 7, 0, [1, 2], [10, 20]), Leaving(route, 7, 0, [3], [None])]
+    parts = [Leaving(route, 7, (0,), [1, 2], [10, 20]), Leaving(route, 7, (0,), [3], [None])]
     payload = b"".join(pack(part) for part in parts)
     assert list(entering(3, payload, watermark=7)) == [
         Entering((3,), [1, 2], [10, 20], watermark=7),

@@ -143,7 +143,7 @@ def test_only_envelopes_that_are_under_way_are_open() -> None:
     def envelope(first: int, origin: int) -> tuple[Any, ...]:
         marks = [*range(first, first + 10)]
         values = [(mark, origin) for mark in marks]
-        payload = pack(Leaving(route, first, 0, values, [None] * 10, marks))
+        payload = pack(Leaving(route, first, (0,), values, [None] * 10, marks))
         return first, origin, first, 0, payload
 
     replay, given, most = Replay(), [], 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from asyncstream.errors import CheckpointError
 from asyncstream.state import ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 from asyncstream.windowing import Count, Sum, TumblingWindows
-from tests.spark.cluster import frame, run_stream, stream, write_batches
+from tests.spark.cluster import frame, run_stream, run_to_the_end, stream, write_batches
 from tests.spark.contract import (
     DELAY,
     Definition,
@@ -238,6 +239,28 @@ def test_what_cannot_be_taken_over_is_refused(spark: SparkSession, tmp_path: Pat
     plan = on_spark(spark, stream(spark, tmp_path / "in", []), windows)
     with pytest.raises(PipelineError, match="settings: expected Checkpoints"):
         plan.save_checkpoint(str(tmp_path), 3)  # type: ignore[arg-type]
+
+
+def test_what_is_no_checkpoint_of_the_plan_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    rows = stream(spark, tmp_path / "in", [[row(1)]])
+    plan = on_spark(spark, rows, windows)
+    settings = Checkpoints(store=MemoryStore(), codec="pickle")
+    run_to_the_end(plan.write_stream(lambda outputs, number: None), tmp_path / "lost")
+    shutil.rmtree(tmp_path / "lost" / "state")
+    plain, counts = rows.writeStream, rows.groupBy("key").count().writeStream.outputMode("update")
+    for writer, name in ((plain, "plain"), (counts, "counts")):
+        run_to_the_end(writer.format("noop"), tmp_path / name)
+    (tmp_path / "file").touch()
+    of_another = "is not of this plan: it has {} operators with state .*, and this plan 1"
+    for name, words in {
+        "lost": of_another.format(0) + ".*its folder 'state' is gone",
+        "plain": of_another.format(0),
+        "counts": of_another.format(1),
+        "absent": "cannot read what a query has left .*Path does not exist.*checkpointLocation",
+        "file": "cannot read what a query has left",
+    }.items():
+        with pytest.raises(CheckpointError, match=words):
+            plan.save_checkpoint(str(tmp_path / name), settings)
 
 
 def row(ts: int, key: str = "k") -> dict[str, Any]:

@@ -311,8 +311,8 @@ def test_exit_without_a_key_keeps_timestamps_and_what_belongs_to_each_watermark(
     exit_.process_batch(["d"], [7])
     assert exit_.count == 4
     assert [item[1:5] for item in exit_.take()] == [
-        (NOW, 3, ["a", "b", "c"], [1, 2, None]),
-        (5, 3, ["d"], [7]),
+        (NOW, (3,), ["a", "b", "c"], [1, 2, None]),
+        (5, (3,), ["d"], [7]),
     ]
     assert given == [1, 2]
     assert exit_.take() == []
@@ -334,7 +334,7 @@ class Packed:
 
 
 def leaving(*values: Any) -> Leaving:
-    return Leaving(Route(0, Output("ask"), "out"), 0, 0, list(values), [None] * len(values))
+    return Leaving(Route(0, Output("ask"), "out"), 0, (0,), list(values), [None] * len(values))
 
 
 def test_no_payload_is_large_unless_an_element_is() -> None:
@@ -363,7 +363,7 @@ def test_what_is_for_one_of_several_outputs_leaves_as_its_rows(count: int, kind:
 
 
 def test_heritage_stays_in_one_piece() -> None:
-    states = Leaving(Route(route_of(1), Output("ask"), "out"), 0, 0, [b"x" * 3_000_000, 5], [None, None])
+    states = Leaving(Route(route_of(1), Output("ask"), "out"), 0, (0,), [b"x" * 3_000_000, 5], [None, None])
     ((count, payload),) = packed(states)
     assert (count, unpack(payload)[0][1]) == (2, 5)
 
@@ -378,7 +378,7 @@ def test_batches_of_envelopes_are_of_a_size_that_can_be_held() -> None:
 
 def test_what_leaves_for_one_place_goes_into_one_envelope_until_that_is_large() -> None:
     packer = Packer(0, event_time=False)
-    items = [leaving(number, b"x" * 1_000)._replace(group=number % 2) for number in range(3_000)]
+    items = [leaving(number, b"x" * 1_000)._replace(groups=(number % 2,)) for number in range(3_000)]
     assert not list(packer.batches(items[:1_000], 0, None))
     assert not list(packer.batches(items[1_000:], 0, None))
     (batch,) = packer.batches([], 0, {})
@@ -413,7 +413,7 @@ def test_envelopes_of_a_bounded_job_are_unpacked_one_after_the_other() -> None:
     task = StageTask(uuid4().hex, stage, Terms(4, frozenset({route}), streaming=False), 1)
     entry = stage.entries[0]
     ALIVE[:] = [alive]
-    items = [Leaving(entry, NOW, number, [Packed(number)], [None]) for number in range(200)]
+    items = [Leaving(entry, NOW, (number,), [Packed(number)], [None]) for number in range(200)]
     (batch_of_envelopes,) = Packer(0, event_time=False).batches(items, 0, {})
     alive.clear()
     rows = [row for found in run_stage(task, iter([batch_of_envelopes])) for row in found.to_pylist()]

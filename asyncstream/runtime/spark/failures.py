@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ("failure_in", "failure_text")
+__all__ = ("failure_in", "failure_text", "reason_of")
 
 _OURS: Final = re.compile(r"^.*?asyncstream\.errors\.(?=\w+: )", re.MULTILINE)
 
 _JAVA: Final = re.compile(
     r"^(?:\tat | ?SQLSTATE: |\n?Driver stacktrace:|\n?JVM stacktrace:|=== Streaming Query ===)", re.MULTILINE
 )
+
+_JAVA_CLASS: Final = re.compile(r"^(?:\w+\.)+\w+: (?=\[)")
+"""Of an error that has a name by which Spark's documents know it."""
 
 
 def failure_text(failed: BaseException | StreamingQuery) -> str:
@@ -47,3 +50,11 @@ def failure_in(text: str) -> str:
     ours = text[found[0].end() :] if found else text
     java = _JAVA.search(ours)
     return (ours if java is None else ours[: java.start()]).strip()
+
+
+def reason_of(error: BaseException) -> str:
+    """In a line, why Spark could not do something."""
+    told = failure_in(str(error)).splitlines() or [type(error).__name__]
+    # of an error that PySpark does not know, the first line only says that there is one
+    line = told[min(1, len(told) - 1)] if told[0].startswith("An error occurred while calling") else told[0]
+    return _JAVA_CLASS.sub("", line.removeprefix(": ").partition(" SQLSTATE: ")[0]).removesuffix(".")

@@ -16,7 +16,7 @@ from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
 from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
-from asyncstream.runtime.spark.failures import failure_in
+from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
@@ -206,7 +206,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
         Raises:
             PipelineError: if the inputs are bounded: such a job leaves nothing to go on from.
-            CheckpointError: if the checkpoint cannot be written.
+            CheckpointError: if the checkpoint cannot be written, or there is none of a query of this plan.
         """
         if not self._streaming:
             raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
@@ -274,9 +274,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         try:
             manager.repartition(location, partitions)
         except Exception as error:
-            # of an error that PySpark does not know, the first line only says that there is one
-            said = failure_in(str(error)).splitlines()[-1].removeprefix(": ")
-            raise CheckpointError(f"cannot divide the state in {location}: {said}") from error
+            raise CheckpointError(f"cannot divide the state in {location}: {reason_of(error)}") from error
 
     def _need_state(self, command: str) -> None:
         if not self._has_state:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from asyncstream.errors import CheckpointError, PipelineError, describe_error
+from asyncstream.errors import CheckpointError, PipelineError
+from asyncstream.runtime.spark.failures import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +66,7 @@ class Notes:
         The number of the last micro-batch; raises `CheckpointError` if there is none, or it has not ended.
         """
         begun, ended = self._numbers("offsets"), self._numbers("commits")
-        if not ended:
+        if not begun or not ended:
             raise CheckpointError(f"{self.location} holds no micro-batch that has ended")
         if begun[-1] != ended[-1]:
             raise CheckpointError(
@@ -158,7 +159,6 @@ def _run(taking_up: DataFrame, location: str) -> None:
         finally:
             query.stop()
     except Exception as error:
-        said = describe_error(error).splitlines()[0]
-        raise CheckpointError(f"the state cannot be taken up: {said}") from error
+        raise CheckpointError(f"the state cannot be taken up: {reason_of(error)}") from error
     if emitted:
         raise CheckpointError(f"{emitted} results left the query while its state was taken up")

@@ -28,7 +28,7 @@ from asyncstream.checkpoint.segments import encode_snapshot
 from asyncstream.checkpoint.stores import holding
 from asyncstream.clock import SystemClock
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.errors import PipelineError
+from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, Step
@@ -81,9 +81,9 @@ class StateTransfer:
                 route = Route(route_of(number), here, f"stage {number}")
                 for group, states in parts.items():
                     known = [states, self.watermark_ms]
-                    yield Leaving(route, MIN_TIMESTAMP, group, known, [None, None])
+                    yield Leaving(route, MIN_TIMESTAMP, (group,), known, [None, None])
         for number, (values, timestamps) in self.unwritten.items():
-            yield Leaving(Route(number, here, "a sink"), MIN_TIMESTAMP, 0, values, timestamps)
+            yield Leaving(Route(number, here, "a sink"), MIN_TIMESTAMP, (0,), values, timestamps)
 
 
 def route_of(stage: int) -> int:
@@ -235,6 +235,9 @@ def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
     Args:
         blobs: what keyed steps remember of each key group.
         watermark_ms: the one that the query had reached.
+
+    Raises:
+        CheckpointError: if key groups contradict each other.
     """
     states: States = {}
     for step in graph:
@@ -246,10 +249,17 @@ def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
                 states[step.name] = state
         else:
             parts = [blob[step.name] for blob in blobs if step.name in blob]
-            state = step.spec.build().united(parts) if parts else None
+            state = _united(step, parts) if parts else None
             if state is not None:
                 states[step.name] = state
     return states
+
+
+def _united(step: OperatorStep, parts: Sequence[Any]) -> Any:
+    try:
+        return step.spec.build().united(parts)
+    except CheckpointError as error:
+        raise CheckpointError(f"step {step.name!r}: {error}") from None
 
 
 async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[Step, Any]]) -> CheckpointInfo:

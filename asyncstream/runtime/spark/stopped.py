@@ -6,18 +6,27 @@ Read by Spark's own readers, which work over Spark Connect too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.errors import AsyncStreamError, CheckpointError
 from asyncstream.plan import Graph
 from asyncstream.runtime.spark.clocks import before
+from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.values import Classes
 from asyncstream.runtime.spark.worker.group_head import remembered
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 __all__ = ("next_watermark_ms", "states_of")
+
+METADATA = ("operatorId", "operatorName", "operatorProperties")
+
+OURS, CHUNKS = '"operators"', '"chunks"'
+"""State variables of ours, as Spark notes them."""
 
 
 def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, classes: Classes) -> list[States]:
@@ -29,15 +38,34 @@ def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, clas
         classes: those of the script, as for `loads`.
 
     Raises:
-        CheckpointError: if it is not for these steps.
+        CheckpointError: if it cannot be read, or is not for these steps.
     """
+    if not keyed:
+        return []
+    with _reading(location):
+        told = spark.read.format("state-metadata").load(location)
+        found = told.select(*METADATA).distinct().orderBy("operatorId").collect()
+        ours = [row for row in found if OURS in (row.operatorProperties or "")]
+        if len(ours) != keyed:
+            names = ", ".join(row.operatorName for row in found) or "none"
+            raise CheckpointError(
+                f"the query in {location} is not of this plan: it has {len(found)} operators with state "
+                f"({names}), and this plan {keyed} of transformWithState; if it is, its folder "
+                "'state' is gone"
+            )
+        return _states_of(spark, location, graph, ours, classes)
+
+
+def _states_of(
+    spark: SparkSession, location: str, graph: Graph, operators: list[Row], classes: Classes
+) -> list[States]:
     read = spark.read.format("statestore").option("path", location)
     read = read.option("flattenCollectionTypes", False)
     states = []
-    for number in range(keyed):
-        of_stage = read.option("operatorId", number)
+    for operator in operators:
+        of_stage = read.option("operatorId", operator.operatorId)
         chunks: dict[Any, list[Any]] = {}
-        if _has_chunks(spark, location, number):
+        if CHUNKS in operator.operatorProperties:  # or a version has run the query that keeps no logs
             for row in of_stage.option("stateVarName", "chunks").load().collect():
                 numbered = sorted((at.number, chunk) for at, chunk in row.map_value.items())
                 chunks[row.key] = [chunk for _, chunk in numbered]
@@ -46,18 +74,26 @@ def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, clas
     return states
 
 
-def _has_chunks(spark: SparkSession, location: str, number: int) -> bool:
-    """Whether the query was run by a version that keeps logs in chunks."""
-    metadata = spark.read.format("state-metadata").load(location)
-    told = metadata.where(metadata.operatorId == number).select("operatorProperties").head()
-    return told is not None and '"chunks"' in told[0]
+@contextmanager
+def _reading(location: str) -> Iterator[None]:
+    """What Spark says in this block of a checkpoint that it cannot read is said in words."""
+    try:
+        yield
+    except AsyncStreamError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"cannot read what a query has left in {location}: {reason_of(error)}; expected the folder, with "
+            "all that is in it, which a query of this plan had as its option checkpointLocation"
+        ) from error
 
 
 def next_watermark_ms(spark: SparkSession, location: str) -> int:
-    """The one that the next micro-batch of the query would have."""
+    """The one that the next micro-batch of the query would have; raises as `states_of`."""
     from pyspark.sql import functions as columns
 
-    known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
-    commits = spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
-    spark_ms = commits.agg(columns.max(known)).head()[0]
+    with _reading(location):
+        known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
+        commits = spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
+        spark_ms = commits.agg(columns.max(known)).head()[0]
     return before(spark_ms or 0)

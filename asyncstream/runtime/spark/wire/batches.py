@@ -25,13 +25,14 @@ class Leaving(NamedTuple):
 
     Attributes:
         watermark: the one that held where they were emitted; `NOW`: this micro-batch's own.
-        group: the key group that they belong to, or any number where there is no key.
+        groups: those that they all go to: that of their key, any number where there is no key, or several of
+            what is for all keys.
         watermarks: the one that held for each, in a job that replays them; they never decrease.
     """
 
     route: Route
     watermark: int
-    group: int
+    groups: Sequence[int]
     values: Sequence[Any]
     timestamps: Sequence[int | None]
     watermarks: list[int] | None = None

@@ -244,7 +244,7 @@ def _rows_leaving(
         rows, times = batch.take(pa.array(places)), stamps[places]
         for start in range(0, len(places), PART):
             part, of_part = rows.slice(start, PART), _Stamps(times[start : start + PART])
-            yield Leaving(route, NOW, group, Columns(part), of_part)
+            yield Leaving(route, NOW, (group,), Columns(part), of_part)
 
 
 def _partials_leaving(
@@ -254,7 +254,7 @@ def _partials_leaving(
 
     each = np.fromiter(keys.each, object, len(keys.each))
     for group, places in _by_group(group_of_key[found.places], groups):
-        yield Leaving(route, NOW, group, found.some(places, each), ())
+        yield Leaving(route, NOW, (group,), found.some(places, each), ())
 
 
 def _by_group(group_of: Numbers, groups: int) -> Iterator[tuple[int, Numbers]]:

@@ -200,10 +200,11 @@ class Packer:
         for item in leaving:
             first = 0
             for count, payload in packed(item):
-                self._add(item, first, count, payload)
+                for group in item.groups:
+                    self._add(item, group, first, count, payload)
+                    if self._size >= BATCH:
+                        yield self._batch(event_time_ms)
                 first += count
-                if self._size >= BATCH:
-                    yield self._batch(event_time_ms)
         if self._count >= PACKED:
             yield self._batch(event_time_ms)
         if counts is None:
@@ -216,11 +217,11 @@ class Packer:
         if self._rows:
             yield self._batch(event_time_ms)
 
-    def _add(self, item: Leaving, first: int, count: int, payload: bytes) -> None:
+    def _add(self, item: Leaving, group: int, first: int, count: int, payload: bytes) -> None:
         """Some elements of those, from the first on, are packed."""
         number = item.route.number
         watermark = item.watermarks[first] if item.watermarks else item.watermark
-        place = (number, item.group, None if item.watermarks else watermark)
+        place = (number, group, None if item.watermarks else watermark)
         envelope = self._open.get(place)
         is_state = number < OBSERVED
         if envelope is not None and (is_state or envelope.size + len(payload) > PAYLOAD):

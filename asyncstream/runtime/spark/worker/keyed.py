@@ -121,6 +121,7 @@ class KeyGroup:
         self._wakes: dict[str, int] = {}
         self._transfer_route = route_of(number)
         self._steps = {step.name: Kind.of(step) for step in stage.steps}
+        self._leads_on = {exit_.number for exit_ in stage.exits} > {output.route for output in outputs}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _processor, (Shipped((self._stage, self._terms, self._number, self._outputs)),)
@@ -161,7 +162,12 @@ class KeyGroup:
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         with telling_the_cause():
             fired_ms = expiredTimerInfo.getExpiryTimeInMs()
-            yield from self._advance(group_of(key[0]), [], timerValues, fired_ms)
+            row = None
+            for row in self._advance(group_of(key[0]), [], timerValues, fired_ms):
+                yield row
+        if row is not None and self._leads_on:
+            # in a micro-batch without rows nothing else has later stages look at their plan
+            yield self._clock()
 
     def close(self) -> None:
         """Nothing is open between two groups."""
@@ -181,7 +187,7 @@ class KeyGroup:
         Refuse the checkpoint of another plan, also if only keys come whose groups are not in it yet.
 
         Such a micro-batch would begin them, and be committed: then neither plan could go on. So there is a
-        head that is of no group, and looked at in each micro-batch with rows.
+        head that is of no group, and looked at in each micro-batch in which keys can come.
         """
         known = self._head()
         mine = self._first_head()._replace(steps=self._steps, unnamed=self._terms.unnamed)
@@ -377,11 +383,16 @@ class KeyGroup:
         leave = in_columns(parts.take(), self._writers)
         envelopes = ((leaving, *part) for leaving in leave for part in packed(leaving))
         for sequence, (leaving, count, payload) in enumerate(envelopes):
-            number, label = leaving.route.number, label_of(leaving.group)
-            origin = origin_of(leaving.route, task)
-            yield make(number, label, origin, sequence, leaving.watermark, count, payload)
+            number, origin = leaving.route.number, origin_of(leaving.route, task)
+            for to in leaving.groups:
+                yield make(number, label_of(to), origin, sequence, leaving.watermark, count, payload)
         for number, count in counts.items():
             yield make(OBSERVED, number, task, 0, NOW, count, b"")
+
+    def _clock(self) -> Row:
+        from pyspark.sql import Row
+
+        return Row(*COLUMNS)(CLOCK, 0, self._number << 32, 0, NOW, 0, b"")
 
     def _context(self, clock: Clock, name: str) -> OperatorContext:
         def wake_at(wake_ms: int) -> None:

@@ -144,9 +144,9 @@ class Exit(Operator):
         """What has been collected since the last time."""
         held, self._held, self.count = self._held, {}, 0
         return [
-            Leaving(self.route, watermark, place, *lists)
+            Leaving(self.route, watermark, groups, *lists)
             for (watermark, group), lists in held.items()
-            for place in self._places_of(group)
+            if (groups := self._places_of(group))
         ]
 
     def _places_of(self, group: int | None) -> Sequence[int]:
@@ -206,9 +206,9 @@ class MarkingExit(Exit):
     def take(self) -> list[Leaving]:
         marked, self._marked, self.count = self._marked, {}, 0
         return [
-            Leaving(self.route, lists[2][0], place, *lists)
+            Leaving(self.route, lists[2][0], groups, *lists)
             for group, lists in marked.items()
-            for place in self._places_of(group)
+            if (groups := self._places_of(group))
         ]
 
     def last(self, key_groups: int) -> Iterator[Leaving]:
@@ -217,9 +217,8 @@ class MarkingExit(Exit):
             places: Sequence[int] = range(key_groups)
         else:
             places = () if self.route.reach is Reach.ONE else self._places
-        if self._wanted and self.watermark > MIN_TIMESTAMP:
-            for place in places:
-                yield Leaving(self.route, self.watermark, place, [], [], [])
+        if self._wanted and self.watermark > MIN_TIMESTAMP and places:
+            yield Leaving(self.route, self.watermark, places, [], [], [])
 
 
 class _Follower(WatermarkStrategy, WatermarkGenerator):
