@@ -227,17 +227,11 @@ class PolicyWindowOperator(Operator):
     def upgraded(self, state: Any) -> Any:
         if is_snapshot(state):
             return state
-        known, own = state["generator"], {name: cell.rule for name, cell in self._generator.cells().items()}
-        cells = {
-            **{name: state[name] for name in ("promised", "wake")},
-            **{name: known[name] for name in ("watermark", "idle")},
-            **{
-                f"highest/{stream}": at
-                for stream, at in known["highest"].items()
-                if f"highest/{stream}" in own
-            },
-        }
+        known = {**state, **state["generator"]}
+        known |= {f"highest/{stream}": at for stream, at in known["highest"].items()}
+        own = {name: cell.rule for name, cell in self._generator.cells().items()}
         rules: dict[str, Rule] = {"promised": "min", "wake": "min", **own}
+        cells = {name: known[name] for name in rules if name in known}
         return snapshot({"managers": [[None, state["managers"]]]}, cells, rules)
 
     def _restored(self) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from asyncstream.state.schema import Schema, described
 from asyncstream.validation import Duration, choice, count, duration_ms, flag, refuse
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
@@ -29,7 +28,7 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkTimeTriggerPolicy,
 )
 
-__all__ = ("LATE", "Extent", "PolicySettings", "policy_schema", "policy_settings")
+__all__ = ("LATE", "Extent", "PolicySettings", "policy_settings")
 
 Extent = int | timedelta
 """The length or the slide of a policy window: a number of elements, or a length of time."""
@@ -160,18 +159,3 @@ def _check_late(late: object, outputs: Collection[str] | None, event_time: bool)
         raise refuse("late", 'nothing with time="processing", where no element is late', late)
     if outputs is not None and late not in outputs:
         raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
-
-
-def policy_schema(settings: PolicySettings) -> Schema:
-    """
-    The schema of what policy windows remember: elements, counts, and each stream's watermark.
-
-    Args:
-        settings: of the step.
-    """
-    form = ("length_count", "length_ms", "slide_count", "slide_ms", "event_time", "streams")
-    rest = ("lag_ms", "watermark_interval_ms", "idle_after_ms")
-    return Schema(
-        {name: described(getattr(settings, name)) for name in form},
-        settings={name: getattr(settings, name) for name in rest},
-    )
