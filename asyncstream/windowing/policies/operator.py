@@ -363,7 +363,7 @@ class PolicyWindowOperator(Operator):
     def _forget_empty(self) -> None:
         """Under a time slide a key without elements is let go; its next window is like its first."""
         if self._key_by is not None and self.settings.slide_ms is not None:
-            for key in [key for key, manager in self._managers.whole().items() if manager.is_empty()]:
+            for key in [key for key, manager in self._managers.whole().items() if not len(manager.queue)]:
                 self._managers.remove(None, key)
 
     def _emit(self, window: list[Event], new: list[Event], expired: list[Event], end_ms: int) -> None:
