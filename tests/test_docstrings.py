@@ -25,7 +25,7 @@ PACKAGES = (
     *(found.name for found in walk_packages(asyncstream.__path__, "asyncstream.") if found.ispkg),
 )
 
-GIVEN = frozenset({"cursor", "graph", "left", "maps", "out", "room", "stream", "streams"})
+GIVEN = frozenset({"cursor", "graph", "left", "maps", "out", "room", "states", "stream", "streams"})
 """Arguments of constructors that programs do not call: they are given the objects."""
 
 

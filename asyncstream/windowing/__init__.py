@@ -5,12 +5,12 @@ In reading order:
 
 | modules | what they are |
 |---|---|
-| `windows`, `assigners` | what a window is; which ones an element is in |
+| `windows`, `assigners` | what a window is; which ones an element is in, and slices of these |
 | `triggers`, `composite_triggers`, `evictors` | when its result is emitted; what is thrown out before |
 | `functions`, `aggregates`, `contexts` | what is computed; what user code sees of the operator |
-| `plan`, `spec`, `factory` | what was asked for, checked; the step; which operator does it |
+| `plan`, `spec` | what was asked for, checked; the step, and which operator does it |
 | `step`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
-| `panes`, `slices`, `pane_store`, `schedule` | on a grid, faster; of what; kept how; what is due when |
+| `panes`, `pane_store`, `schedule` | on a grid, faster; kept how; what is due when |
 | `ticking`, `sessions` | panes with firings by time; sessions, faster |
 | `fused`, `partials` | aggregates as one loop; elements that come folded, from Spark |
 | `schema`, `upgrade` | code that changes between two runs; state of one operator for another |
@@ -40,14 +40,14 @@ from asyncstream.windowing.assigners import (
     WindowAssigner,
 )
 from asyncstream.windowing.composite_triggers import AfterWatermark, ProcessingTimeoutTrigger, PurgingTrigger
+from asyncstream.windowing.contexts import TriggerContext, WindowContext
 from asyncstream.windowing.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from asyncstream.windowing.factory import window_operator
-from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce, WindowContext
+from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.schema import window_schema
-from asyncstream.windowing.spec import WindowSpec
+from asyncstream.windowing.spec import WindowSpec, window_operator
 from asyncstream.windowing.step import LATE
 from asyncstream.windowing.triggers import (
     ContinuousEventTimeTrigger,
@@ -58,7 +58,6 @@ from asyncstream.windowing.triggers import (
     NeverTrigger,
     ProcessingTimeTrigger,
     Trigger,
-    TriggerContext,
     TriggerResult,
 )
 from asyncstream.windowing.windows import GLOBAL_WINDOW, GlobalWindow, TimeWindow, Window, WindowResult

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import module_of
@@ -357,7 +358,10 @@ class InPlace(AggregateFunction[Any, Any]):
         parts: the aggregates by name; one alone has the name None, and snapshots hold its accumulator alone.
         order_free: whether all of them are.
         add_each: adds one element to each accumulator of a row, and gives the row.
-        gather, results: as of `Fused`.
+        gather: merges accumulators by key, behind each of which stands a number, into those that were found
+            before; of a key that comes for the first time it takes what there is, which it copies when the
+            key comes again.
+        results: see there.
     """
 
     add_each: Callable[[Sequence[list[Any]], Any], Any]
@@ -368,8 +372,7 @@ class InPlace(AggregateFunction[Any, Any]):
         self.parts = parts
         self.order_free = all(part.order_free for part in parts.values())
         self.joins_in_order = all(part.order_free or part.joins_in_order for part in parts.values())
-        for name, method in fused(parts)._asdict().items():
-            setattr(self, name, method)
+        vars(self).update(fused(parts))
 
     def is_order_free(self, value: Any) -> bool:
         return all(part.is_order_free(value) for part in self.parts.values())
@@ -404,7 +407,7 @@ class Aggregates(InPlace):
         super().__init__(parts)
 
     def __reduce__(self) -> Any:
-        return _aggregates, (self.parts,)
+        return partial(Aggregates, **self.parts), ()
 
 
 def in_place(aggregate: AggregateFunction[Any, Any]) -> InPlace:
@@ -425,10 +428,6 @@ def _has_no_double(value: Any) -> bool:
     """
     kind = type(value)
     return kind is int or value is None or (kind is float and value == value and not value.is_integer())
-
-
-def _aggregates(parts: dict[str, AggregateFunction[Any, Any]]) -> Aggregates:
-    return Aggregates(**parts)
 
 
 def _itself(value: Any) -> Any:

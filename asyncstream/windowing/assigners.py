@@ -2,18 +2,25 @@
 Window assigners: which windows an element belongs to.
 
 An assigner is configuration without memory. In event time it is given the element's timestamp, in
-processing time the clock's; the arithmetic is the same. `Tumbling` is a case of `Sliding` in all but
-speed. Sliding windows are assigned newest first, cumulative ones oldest first.
+processing time the clock's; the arithmetic is the same. Sliding windows are assigned newest first, cumulative
+ones oldest first.
+
+Where windows lie on a grid, time is cut into *slices* wherever one starts or ends. So all elements of a slice
+are in the same windows, and a window is a run of whole slices. Windows that do not overlap are slices
+themselves. Sliding ones have a slice for each slide, or two where the size is no multiple of the slide.
+(Slices as long as the greatest common divisor of both were more, without bound: 10,800,000 in 3 h by 1 h +
+1 ms.) Slices, and windows made of them, are plain tuples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
-from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Duration, duration_ms, flag, refuse, signed_ms
 from asyncstream.windowing.triggers import (
@@ -22,17 +29,19 @@ from asyncstream.windowing.triggers import (
     ProcessingTimeTrigger,
     Trigger,
 )
-from asyncstream.windowing.windows import GLOBAL_WINDOW, TimeWindow, Window
+from asyncstream.windowing.windows import GLOBAL_WINDOW, Span, TimeWindow, Window
 
 __all__ = (
     "CumulativeWindows",
     "DynamicSessionWindows",
     "GlobalWindows",
     "SessionWindows",
+    "SlicedWindows",
     "SlidingWindows",
     "TimeKind",
     "TumblingWindows",
     "WindowAssigner",
+    "sliced",
 )
 
 TimeKind: TypeAlias = Literal["event", "processing"]
@@ -79,7 +88,30 @@ class WindowAssigner:
         return self
 
 
-class _AlignedWindows(WindowAssigner):
+class SlicedWindows(WindowAssigner):
+    """
+    Windows that are made of slices, no two of which end at the same time.
+
+    Attributes:
+        is_disjoint: whether windows do not overlap, and are one slice each.
+    """
+
+    is_disjoint: bool = False
+
+    def slice_at(self, timestamp: int, /) -> Span:
+        """The slice that a timestamp lies in."""
+        raise NotImplementedError
+
+    def windows_of(self, start: int, /) -> Collection[Any]:
+        """The windows that the slice at `start` is in, in the order in which they are assigned."""
+        return [self.slice_at(start)]
+
+    def starts_in(self, window: Span, known: Collection[int], /) -> Iterable[int]:
+        """The starts of the slices of a window, by time; perhaps of those only that are `known`."""
+        return window[:1]
+
+
+class _AlignedWindows(SlicedWindows):
     """Windows that lie on a grid of time, the same for all keys."""
 
     offset_ms: int
@@ -87,6 +119,9 @@ class _AlignedWindows(WindowAssigner):
     def __init__(self, time: TimeKind) -> None:
         self.event_time = _is_event_time(time)
         self.needs_timestamp = self.event_time
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        return [TimeWindow(*window) for window in self.windows_of(self.slice_at(time_ms)[0])]
 
 
 class TumblingWindows(_AlignedWindows):
@@ -105,6 +140,8 @@ class TumblingWindows(_AlignedWindows):
             that not all parallel steps fire at once.
     """
 
+    is_disjoint = True
+
     def __init__(
         self, size: Duration, *, offset: Duration = 0, time: TimeKind = "event", stagger: bool = False
     ) -> None:
@@ -113,9 +150,9 @@ class TumblingWindows(_AlignedWindows):
         self.offset_ms = _offset_ms(offset, self.size_ms)
         self.stagger = flag("stagger", stagger)
 
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        start = time_ms - (time_ms - self.offset_ms) % self.size_ms
-        return (TimeWindow(start, start + self.size_ms),)
+    def slice_at(self, timestamp: int) -> Span:
+        start = timestamp - (timestamp - self.offset_ms) % self.size_ms
+        return start, start + self.size_ms
 
     def anchored(self, now_ms: int) -> WindowAssigner:
         if not self.stagger:
@@ -151,10 +188,30 @@ class SlidingWindows(_AlignedWindows):
         _check_overlap("slide", slide, self.size_ms, self.slide_ms)
         self.offset_ms = _offset_ms(offset, self.slide_ms)
 
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        size = self.size_ms
-        newest = time_ms - (time_ms - self.offset_ms) % self.slide_ms
-        return [TimeWindow(start, start + size) for start in range(newest, time_ms - size, -self.slide_ms)]
+    @property
+    def is_disjoint(self) -> bool:  # type: ignore[override]
+        return self.slide_ms >= self.size_ms
+
+    def slice_at(self, timestamp: int) -> Span:
+        slide = self.slide_ms
+        start = timestamp - (timestamp - self.offset_ms) % slide
+        if not (cut_ms := self.size_ms % slide):  # from a window's start to the next end of another
+            return start, start + slide
+        cut = start + cut_ms
+        return (start, cut) if timestamp < cut else (cut, start + slide)
+
+    def windows_of(self, start: int) -> Collection[Span]:
+        size, newest = self.size_ms, start - (start - self.offset_ms) % self.slide_ms
+        return [(first, first + size) for first in range(newest, start - size, -self.slide_ms)]
+
+    def starts_in(self, window: Span, known: Collection[int]) -> Iterable[int]:
+        first, end = window
+        if len(known) < self.size_ms // self.slide_ms:
+            return sorted(start for start in known if first <= start < end)
+        starts: Iterable[int] = range(first, end, self.slide_ms)
+        if cut_ms := self.size_ms % self.slide_ms:
+            starts = chain.from_iterable((start, start + cut_ms) for start in starts)
+        return (start for start in starts if start < end)
 
 
 class CumulativeWindows(_AlignedWindows):
@@ -184,11 +241,16 @@ class CumulativeWindows(_AlignedWindows):
         _check_overlap("step", step, self.size_ms, self.step_ms)
         self.offset_ms = _offset_ms(offset, self.size_ms)
 
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        inside = (time_ms - self.offset_ms) % self.size_ms
-        start = time_ms - inside
-        first_end = start + inside - inside % self.step_ms + self.step_ms
-        return [TimeWindow(start, end) for end in range(first_end, start + self.size_ms + 1, self.step_ms)]
+    def slice_at(self, timestamp: int) -> Span:
+        start = timestamp - (timestamp - self.offset_ms) % self.step_ms
+        return start, start + self.step_ms
+
+    def windows_of(self, start: int) -> Collection[Span]:
+        step, first = self.step_ms, start - (start - self.offset_ms) % self.size_ms
+        return [(first, end) for end in range(start + step, first + self.size_ms + 1, step)]
+
+    def starts_in(self, window: Span, known: Collection[int]) -> Iterable[int]:
+        return range(*window, self.step_ms)
 
 
 class SessionWindows(WindowAssigner):
@@ -235,7 +297,7 @@ class DynamicSessionWindows(WindowAssigner):
         return (TimeWindow(time_ms, min(time_ms + gap_ms, MAX_TIMESTAMP)),)
 
 
-class GlobalWindows(WindowAssigner):
+class GlobalWindows(SlicedWindows):
     """
     All elements of a key in one window that never ends; for triggers that count or compare.
 
@@ -245,6 +307,7 @@ class GlobalWindows(WindowAssigner):
     """
 
     event_time = False  # never late, not even at the end of time
+    is_disjoint = True
 
     def __init__(self, *, fire_at_end: bool = False) -> None:
         self.fire_at_end = flag("fire_at_end", fire_at_end)
@@ -252,8 +315,25 @@ class GlobalWindows(WindowAssigner):
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         return (GLOBAL_WINDOW,)
 
+    def slice_at(self, timestamp: int) -> Span:
+        return MIN_TIMESTAMP, MAX_TIMESTAMP + 1
+
+    def windows_of(self, start: int) -> Collection[Any]:
+        return (GLOBAL_WINDOW,)
+
     def default_trigger(self) -> Trigger:
         return EventTimeTrigger() if self.fire_at_end else NeverTrigger()
+
+
+def sliced(assigner: WindowAssigner) -> SlicedWindows | None:
+    """
+    `assigner`, if its windows are made of slices. A subclass may assign otherwise, and the first element is
+    still to say where staggered windows begin.
+    """
+    kinds = (TumblingWindows, SlidingWindows, CumulativeWindows, GlobalWindows)
+    if isinstance(assigner, kinds) and type(assigner) in kinds and not getattr(assigner, "stagger", False):
+        return assigner
+    return None
 
 
 def _is_event_time(time: TimeKind) -> bool:

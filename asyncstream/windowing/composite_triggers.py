@@ -8,12 +8,12 @@ from typing import Any
 
 from asyncstream.state import ValueDescriptor
 from asyncstream.validation import Duration, duration_ms, flag, instance
+from asyncstream.windowing.contexts import TriggerContext
 from asyncstream.windowing.triggers import (
     CONTINUE,
     FIRE,
     FIRE_AND_PURGE,
     Trigger,
-    TriggerContext,
     TriggerResult,
     must_be_asked,
 )
@@ -160,13 +160,8 @@ class AfterWatermark(Trigger):
             if self.early is not None:
                 self.early.clear(window, ctx.nested("early"))
             return FIRE
-        if timestamp < window.max_timestamp:
-            if self.early is None:
-                return CONTINUE
-            return self.early.on_event_time(timestamp, window, ctx.nested("early"))
-        if self.late is None:
-            return CONTINUE
-        return self.late.on_event_time(timestamp, window, ctx.nested("late"))
+        name, part = ("early", self.early) if timestamp < window.max_timestamp else ("late", self.late)
+        return CONTINUE if part is None else part.on_event_time(timestamp, window, ctx.nested(name))
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         name, part = ("late", self.late) if window.max_timestamp <= ctx.watermark else ("early", self.early)

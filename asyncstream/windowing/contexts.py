@@ -4,7 +4,7 @@ What triggers and window functions see of the window operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,60 +15,59 @@ from asyncstream.state import KeyedState, State, StateDescriptor, Tables
 from asyncstream.timers import TimerService
 from asyncstream.windowing.windows import Window, window_from
 
-__all__ = ("FunctionContext", "TriggerScope")
+__all__ = ("TriggerContext", "WindowContext")
 
 S = TypeVar("S", bound=State)
 
 
-class TriggerScope:
+class TriggerContext:
     """
-    The `TriggerContext` of one operator, for whichever key and window its state's cursor is at.
+    What a trigger may ask for, all of it about the current key and window. Times are in milliseconds.
 
     Attributes:
-        states: the triggers' state, by key, with windows as namespaces.
+        states: where the state of triggers is, by key, with windows as namespaces; at the current ones.
         merged: during `on_merge`, the windows that have merged.
     """
 
-    __slots__ = ("_clock", "_handles", "_nested", "_outer", "_prefix", "_timers", "merged", "states")
+    __slots__ = ("_clock", "_handles", "_nested", "_prefix", "_timers", "merged", "states")
 
-    def __init__(
-        self,
-        states: KeyedState,
-        timers: TimerService,
-        clock: Clock,
-        prefix: str = "",
-        outer: TriggerScope | None = None,
-    ) -> None:
+    def __init__(self, states: KeyedState, timers: TimerService, clock: Clock, prefix: str = "") -> None:
         self.states = states
-        self.merged: Sequence[Window] = ()
+        self.merged: list[Window] = []
         self._timers = timers
         self._clock = clock
         self._prefix = prefix
-        self._outer = outer
         self._handles: dict[str, Any] = {}
-        self._nested: dict[str, TriggerScope] = {}
+        self._nested: dict[str, TriggerContext] = {}
 
     @property
     def watermark(self) -> int:
+        """The event time reached."""
         return self._timers.watermark
 
     @property
     def now_ms(self) -> int:
+        """Processing time."""
         return self._clock.now_ms()
 
     def register_event_timer(self, timestamp: int) -> None:
+        """Have `on_event_time` called once the watermark reaches `timestamp`."""
         self._timers.event.register(timestamp, self.states.key, self.states.namespace)
 
     def delete_event_timer(self, timestamp: int) -> None:
+        """Have no such timer."""
         self._timers.event.delete(timestamp, self.states.key, self.states.namespace)
 
     def register_processing_timer(self, timestamp: int) -> None:
+        """Have `on_processing_time` called once the clock reaches `timestamp`."""
         self._timers.register_processing(timestamp, self.states.key, self.states.namespace)
 
     def delete_processing_timer(self, timestamp: int) -> None:
+        """Have no such timer."""
         self._timers.processing.delete(timestamp, self.states.key, self.states.namespace)
 
     def state(self, descriptor: StateDescriptor[S]) -> S:
+        """The handle of a piece of state."""
         handle = self._handles.get(descriptor.name)
         if handle is None:
             named = replace(descriptor, name=self._prefix + descriptor.name)
@@ -76,24 +75,28 @@ class TriggerScope:
         return handle
 
     def merge_state(self, descriptor: StateDescriptor[S]) -> S:
+        """In `on_merge`: move the state of the merged windows into this one's, and give its handle."""
         handle = self.state(descriptor)
-        outermost = self
-        while outermost._outer is not None:
-            outermost = outermost._outer
-        handle.merge_namespaces(self.states.namespace, outermost.merged)
+        handle.merge_namespaces(self.states.namespace, self.merged)
         return handle
 
-    def nested(self, name: str) -> TriggerScope:
-        scope = self._nested.get(name)
-        if scope is None:
-            prefix = f"{self._prefix}{name}/"
-            scope = TriggerScope(self.states, self._timers, self._clock, prefix, self)
-            self._nested[name] = scope
-        return scope
+    def nested(self, name: str) -> TriggerContext:
+        """The context for a trigger inside this one, whose state is kept apart under `name`."""
+        context = self._nested.get(name)
+        if context is None:
+            context = TriggerContext(self.states, self._timers, self._clock, f"{self._prefix}{name}/")
+            context.merged = self.merged
+            self._nested[name] = context
+        return context
 
 
-class FunctionContext:
-    """The `WindowContext` of one operator, for whichever key and window it was pointed at last."""
+class WindowContext:
+    """
+    What a `ProcessWindowFunction` may ask for.
+
+    Attributes:
+        window: the window that fires or goes.
+    """
 
     __slots__ = ("_clock", "_merging", "_out", "_reached", "_states", "_window_states", "window")
 
@@ -111,26 +114,41 @@ class FunctionContext:
         self._merging = merging
 
     def point_at(self, key: Any, window: Window) -> None:
-        """Be about this key and window from now on."""
+        """Be about this key and window from now on; the operator does that."""
         self.window = window
         self._states.key = self._window_states.key = key
         self._window_states.namespace = window
 
     @property
     def watermark(self) -> int:
+        """The event time reached, milliseconds since the epoch."""
         return self._reached()
 
     @property
     def now_ms(self) -> int:
+        """Processing time, milliseconds since the epoch."""
         return self._clock.now_ms()
 
     def side(self, tag: str, value: Any) -> None:
+        """
+        Send `value` to the side output `tag`, with the window's timestamp.
+
+        Raises:
+            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
+        """
         self._out.aside(tag, value, self.window.max_timestamp)
 
     def key_state(self, descriptor: StateDescriptor[S]) -> S:
+        """State of the key, shared by all its windows. Nothing clears it but you."""
         return self._states.state(descriptor)
 
     def window_state(self, descriptor: StateDescriptor[S]) -> S:
+        """
+        State of this window of the key; clear it in `ProcessWindowFunction.clear`.
+
+        Raises:
+            PipelineError: for sessions, whose windows merge.
+        """
         if self._merging:
             raise PipelineError("sessions have no window state: they merge, and it cannot; use key_state")
         return self._window_states.state(descriptor)

@@ -9,16 +9,12 @@ with the aggregate's result, or with the list of all elements where there is no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from asyncstream.state import (
-    State,
-    StateDescriptor,
-    detached,
-)
+from asyncstream.state import MISSING, detached
 from asyncstream.state.schema import attributes
 from asyncstream.validation import flag, function
-from asyncstream.windowing.windows import Window
+from asyncstream.windowing.contexts import WindowContext
 
 __all__ = (
     "FOLDING",
@@ -26,12 +22,10 @@ __all__ = (
     "OrderMatters",
     "ProcessWindowFunction",
     "Reduce",
-    "WindowContext",
     "can_merge",
     "clears",
 )
 
-S = TypeVar("S", bound=State)
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -135,13 +129,6 @@ def can_merge(aggregate: AggregateFunction[Any, Any]) -> bool:
     return getattr(aggregate.merge, "__func__", None) is not AggregateFunction.merge
 
 
-class _Nothing:
-    """The accumulator of a reduction that has seen nothing; never stored."""
-
-
-_NOTHING = _Nothing()
-
-
 class Reduce(AggregateFunction[T, T | None]):
     """
     Folds elements into one of their own type.
@@ -156,51 +143,16 @@ class Reduce(AggregateFunction[T, T | None]):
         self.order_free = flag("order_free", order_free)
 
     def create(self) -> Any:
-        return _NOTHING
+        return MISSING  # which is never stored
 
     def add(self, accumulator: Any, value: T) -> Any:
-        return value if accumulator is _NOTHING else self.reduce(accumulator, value)
+        return value if accumulator is MISSING else self.reduce(accumulator, value)
 
     def merge(self, accumulator: Any, other: Any) -> Any:
-        return other if accumulator is _NOTHING else self.reduce(accumulator, other)
+        return other if accumulator is MISSING else self.reduce(accumulator, other)
 
     def result(self, accumulator: Any) -> T | None:
-        return None if accumulator is _NOTHING else accumulator
-
-
-class WindowContext(Protocol):
-    """What a `ProcessWindowFunction` may ask for."""
-
-    @property
-    def window(self) -> Window:
-        """The window that fires or goes."""
-
-    @property
-    def watermark(self) -> int:
-        """The event time reached, milliseconds since the epoch."""
-
-    @property
-    def now_ms(self) -> int:
-        """Processing time, milliseconds since the epoch."""
-
-    def side(self, tag: str, value: Any) -> None:
-        """
-        Send `value` to the side output `tag`, with the window's timestamp.
-
-        Raises:
-            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
-        """
-
-    def key_state(self, descriptor: StateDescriptor[S]) -> S:
-        """State of the key, shared by all its windows. Nothing clears it but you."""
-
-    def window_state(self, descriptor: StateDescriptor[S]) -> S:
-        """
-        State of this window of the key; clear it in `ProcessWindowFunction.clear`.
-
-        Raises:
-            PipelineError: for sessions, whose windows merge.
-        """
+        return None if accumulator is MISSING else accumulator
 
 
 class ProcessWindowFunction(Generic[Out]):

@@ -2,27 +2,25 @@
 What aggregates do, written out: one of them, or several as one.
 
 A built-in aggregate is declared as source (`Inline`), of which its methods are compiled, as `dataclasses`
-does with `__init__`. Calling each of several for each element would cost more than what they do. So where
-they stand together their source stands one below the other and is compiled once, together with the loops that
-go over many accumulators. Nothing of the user's gets into the text but the names of results, as literals:
-fields are read by functions that it refers to by number. Any other aggregate, also a subclass of a built-in
-one, is called.
+does with `__init__`. Where several stand together their source stands one below the other and is compiled
+once, with the loops that go over many accumulators: calling each would cost more than what they do. Nothing
+of the user's gets into the text but the names of results, as literals: fields are read by functions that it
+refers to by number. Any other aggregate, also a subclass of a built-in one, is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from textwrap import indent
 from types import CodeType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.state import IMMUTABLE
-from asyncstream.state.rows import Rows
 from asyncstream.windowing.functions import AggregateFunction, OrderMatters
 from asyncstream.windowing.windows import WindowResult, new_result
 
-__all__ = ("CALLED", "Fused", "Inline", "Results", "fused", "methods", "results_by")
+__all__ = ("CALLED", "Inline", "Results", "fused", "methods")
 
 
 class Inline(NamedTuple):
@@ -62,31 +60,10 @@ failed for, and with what.
 """
 
 
-class Fused(NamedTuple):
+def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> dict[str, Callable[..., Any]]:
     """
-    The methods of an `AggregateFunction` whose accumulator is a list with those of its parts.
-
-    Three go over many. `add_each` adds an element to each accumulator of a row, and gives the row. `gather`
-    merges accumulators by key, behind each of which stands a number, into those that were found before; of a
-    key that comes for the first time it takes what there is, which it copies when the key comes again.
-    """
-
-    create: Callable[[], list[Any]]
-    add: Callable[[list[Any], Any], list[Any]]
-    add_order_free: Callable[[list[Any], Any], list[Any]]
-    add_each: Callable[[Sequence[list[Any]], Any], Sequence[list[Any]]]
-    merge: Callable[[list[Any], list[Any]], list[Any]]
-    gather: Callable[[Rows, Rows], None]
-    result: Callable[[list[Any]], Any]
-    results: Results
-    save: Callable[[list[Any]], Any]
-    load: Callable[[Any], list[Any]]
-
-
-def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> Fused:
-    """
-    One function for each method, of the aggregates by the names of their results. Under None stands one
-    alone, whose result and whose saved accumulator are not put into a dict or list.
+    The methods of an `InPlace`, each by its name, of the aggregates by the names of their results. Under None
+    stands one alone, whose result and whose saved accumulator are not put into a dict or list.
     """
     names: dict[str, Any] = {"immutable": IMMUTABLE, "OrderMatters": OrderMatters, "new": new_result}
     checks: list[str] = []
@@ -166,8 +143,9 @@ def save(accumulator):
 def load(accumulator):
     return [{", ".join(load)}]
 """
-    exec(_code(text), names)
-    return Fused(*(names[method] for method in Fused._fields))
+    found: dict[str, Callable[..., Any]] = {}
+    exec(_code(text), names, found)
+    return found
 
 
 @lru_cache(256)
@@ -197,23 +175,6 @@ def result(self, accumulator):
     found: dict[str, Any] = {}
     exec(compile(text, "<aggregate>", "exec"), {}, found)
     return found
-
-
-def results_by(result_of: Callable[[Any], Any]) -> Results:
-    """What makes the results of a window by a function of the accumulator."""
-
-    def results(
-        start_ms: int, end_ms: int, cells: Iterable[tuple[Any, Any]], emit: Callable[[WindowResult], None]
-    ) -> tuple[Any, BaseException] | None:
-        key = None
-        try:
-            for key, accumulator in cells:
-                emit(new_result((key, start_ms, end_ms, result_of(accumulator))))
-        except BaseException as error:
-            return key, error
-        return None
-
-    return results
 
 
 def _source_of(part: AggregateFunction[Any, Any]) -> Inline:

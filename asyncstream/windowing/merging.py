@@ -1,12 +1,10 @@
 """
 Which windows of one key are open, where windows that touch become one.
 
-After Flink's MergingWindowSet: each open window knows its *state window*, the name under which its
-contents are kept. When windows merge, the contents stay where the biggest of them are and only the name
-of the window changes, so a session of a million elements that grows by one copies nothing.
-
-Open windows never touch each other: those that did have merged. They are kept sorted by start, which
-therefore sorts them by end as well, so the few that a new one touches are found by bisection.
+After Flink's MergingWindowSet: each open window knows its *state window*, the name under which its contents
+are kept. When windows merge, the contents stay where the biggest of them are and only the name of the window
+changes, so a session of a million elements that grows by one copies nothing. Open windows never touch each
+other, so sorted by start they are sorted by end as well, and what a new one touches is found by bisection.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ class MergingWindowSet:
     __slots__ = ("_state_windows", "_windows")
 
     def __init__(self, pairs: Iterable[tuple[TimeWindow, TimeWindow]] = ()) -> None:
-        """`pairs` are (window, state window) to start with, in any order."""
         self._state_windows = dict(pairs)
         self._windows = sorted(self._state_windows)
 

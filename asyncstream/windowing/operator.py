@@ -2,25 +2,19 @@
 The window operator for any assigner, trigger, evictor and function.
 
 Theory, after Flink's WindowOperator. A *cell* is the contents of one window of one key: an accumulator,
-a list of elements, or with an evictor a list of (element, timestamp). Contents exist from the first
-element until a purge or the window's clean-up.
+a list of elements, or with an evictor a list of (element, timestamp). Each element is put into the cells of
+its windows, each time the trigger is asked, and the clean-up timer registered. In event time that is for the
+last millisecond + the allowed lateness, from which on the window is late.
 
-Each element, for each of its windows: put it into the cell, ask the trigger, register the clean-up timer.
-Most triggers would do nothing about a further element of a window that has not ended, or only count it, and
-say so (`Trigger.needs_each_element`, `Trigger.counter`). With them, where windows lie on a grid, the cells of
-a key that an element was put into stand in a *row*, one for each window of the slice (`slices`): the next
-element of the key in that slice is added along the row, and no more is done. A row is as good as its cells:
-it is forgotten when one of them is removed, replaced or frozen.
-
-Each timer that fires: ask the trigger; if it was the clean-up timer, let the window go. In event time a
-window is cleaned up when the watermark reaches its last millisecond + the allowed lateness, and from then
-on it is late. Without lateness that is one timer with the trigger's.
+Most triggers do nothing about a further element of a window that has not ended, or only count it, and say so
+(`Trigger.needs_each_element`, `Trigger.counter`). With them, where windows lie on a grid, the cells of a key
+stand in a *row*, one for each window of the slice (`assigners`): the next element of the key in that slice is
+added along the row, and no more is done. A row is forgotten when one of its cells is removed, replaced or
+frozen.
 
 Sessions have a `MergingWindowSet` for each key, and the cell goes by the state window that it names.
-Timers of a window that has merged away find nothing and do nothing.
-
-Windows may reach beyond the ends of time, where no element can be. What ends after time does is complete
-with the final watermark, with which everything is; its results carry the last timestamp there is.
+Timers of a window that has merged away find nothing and do nothing. Windows may reach beyond the ends of
+time: what ends after it is complete with the final watermark, and its results carry the last timestamp.
 
 The order of results is the order of timers: by time, then by registration. The operators in `panes` and
 `sessions` give the same results in the same order, where the plan is one of theirs.
@@ -40,14 +34,13 @@ from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import TimerService, reached
 from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
-from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
-from asyncstream.windowing.contexts import TriggerScope
+from asyncstream.windowing.assigners import GlobalWindows, SlicedWindows, WindowAssigner, sliced
+from asyncstream.windowing.contexts import TriggerContext
 from asyncstream.windowing.merging import MergingWindowSet
+from asyncstream.windowing.pane_store import SliceRows
 from asyncstream.windowing.plan import RULES, WindowPlan
-from asyncstream.windowing.slices import SliceRows, Slicing, has_slices, slicing_of
 from asyncstream.windowing.step import WindowStep, check_timestamp
 from asyncstream.windowing.triggers import CONTINUE, TriggerResult, must_be_asked
-from asyncstream.windowing.upgrade import Contents, as_contents
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, new_result, window_from
 
 __all__ = ("WindowOperator",)
@@ -79,10 +72,9 @@ class WindowOperator(TimedOperator, WindowStep):
         self._trigger = plan.effective_trigger
         self._event_time = plan.assigner.event_time
         self._is_endless = isinstance(plan.assigner, GlobalWindows)
-        self._closes_with_input = plan.closes_with_input
         self._with_times = plan.evictor is not None
         self._anchor_ms: int | None = None
-        self._slicing: Slicing | None = None
+        self._slicing: SlicedWindows | None = None
         self._rows = SliceRows()
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
         self._folding = folding
@@ -99,7 +91,7 @@ class WindowOperator(TimedOperator, WindowStep):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         clock = context.clock
-        self._timers = TimerService(
+        self._timers = timers = TimerService(
             self._on_event_time,
             self._on_processing_time,
             context.wake_at,
@@ -109,17 +101,14 @@ class WindowOperator(TimedOperator, WindowStep):
             namespace_of=window_from,
             blame=self.blame,
         )
+        self._register = timers.event.register if self._event_time else timers.register_processing
         self._states = KeyedState(clock, self.tables, "trigger", window_from)
-        self._scope = TriggerScope(self._states, self._timers, clock)
+        self._scope = TriggerContext(self._states, self._timers, clock)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._anchor_ms is None and values:
             self._anchor(self.context.clock.now_ms())
-        elements = pairs(values, timestamps)
-        if self._slicing is None:
-            self._add_one_by_one(elements)
-        else:
-            self._add_by_slices(elements, self._slicing)
+        self._add_all(pairs(values, timestamps), self._slicing)
         self._emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -138,7 +127,7 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def end_input(self) -> None:
         self._timers.catch_up(self.context.clock.now_ms() - 1)
-        if self._closes_with_input:
+        if self._plan.closes_with_input:
             self._close_windows()
             self._emitter.flush()
         super().end_input()
@@ -157,9 +146,6 @@ class WindowOperator(TimedOperator, WindowStep):
     def _reached(self) -> int:
         return self._timers.watermark
 
-    def _snapshot_of(self, found: Contents) -> Any:
-        return as_contents(found, self._plan)
-
     def _loaded_sessions(self, kept: Any) -> MergingWindowSet:
         return self._new_sessions((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]
 
@@ -169,30 +155,19 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _follow_assigner(self, assigner: WindowAssigner) -> None:
         self._assigner = assigner
-        self._slicing = slicing_of(assigner) if has_slices(assigner) else None
+        self._slicing = sliced(assigner)
         self._asks_each = must_be_asked(self._trigger, assigner.event_time)
         self._counter = self._trigger.counter()
 
     # Elements
 
-    def _add_one_by_one(self, elements: Iterator[tuple[Any, Any]]) -> None:
-        value: Any = None
-        try:
-            for value, timestamp in elements:
-                key = self._key_by(value)
-                time_ms = self._time_of(timestamp)
-                self._add(key, value, timestamp, time_ms, self._assigner.assign(value, time_ms))
-        except BaseException as error:
-            self._emitter.flush()
-            self.fail_on(value, error)
-
-    def _add_by_slices(self, elements: Iterator[tuple[Any, Any]], slicing: Slicing) -> None:
+    def _add_all(self, elements: Iterator[tuple[Any, Any]], slicing: SlicedWindows | None) -> None:
         key_by, add_each, event_time = self._key_by, self._folding.add_each, self._event_time
         with_times = self._with_times
         most = 0 if self._counter is None else self._counter[0] - 1
         watermark = reached(self._timers.watermark)
         start, end, rows, has_rows = 0, 0, {}, False
-        windows: list[Any] = []
+        windows: Sequence[Any] = ()
         counts: list[Rows] = []
         value: Any = None
         try:
@@ -202,12 +177,15 @@ class WindowOperator(TimedOperator, WindowStep):
                 if not start <= time_ms < end:
                     if event_time:
                         check_timestamp(time_ms)
-                    start, end = slicing.slice_at(time_ms)
-                    windows = [window_from(window) for window in slicing.windows_of(start)]
-                    is_past = not windows or (event_time and end - 1 <= watermark)
-                    has_rows = not (self._asks_each or is_past)
-                    rows = self._rows.of((start, end)) if has_rows else {}
-                    counts = self._counts(windows) if has_rows else []
+                    if slicing is None:
+                        windows = self._assigner.assign(value, time_ms)
+                    else:
+                        start, end = slicing.slice_at(time_ms)
+                        windows = [window_from(window) for window in slicing.windows_of(start)]
+                        is_past = not windows or (event_time and end - 1 <= watermark)
+                        has_rows = not (self._asks_each or is_past)
+                        rows = self._rows.of((start, end)) if has_rows else {}
+                        counts = self._counts(windows) if has_rows else []
                 row = rows.get(key)
                 if row is not None:
                     for count in counts:
@@ -293,7 +271,7 @@ class WindowOperator(TimedOperator, WindowStep):
     def _merge(self, key: Any, window: Any, merged: Sequence[Any], state_windows: list[Any]) -> None:
         states, scope, trigger = self._states, self._scope, self._trigger
         states.namespace = window
-        scope.merged = merged
+        scope.merged[:] = merged
         trigger.on_merge(window, scope)
         for old in merged:
             states.namespace = old
@@ -398,12 +376,6 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _cleanup_ms(self, window: Window) -> int:
         return window.max_timestamp + self._lateness_ms
-
-    def _register(self, cleanup_ms: int, key: Any, window: Window) -> None:
-        if self._event_time:
-            self._timers.event.register(cleanup_ms, key, window)
-        else:
-            self._timers.register_processing(cleanup_ms, key, window)
 
     def _clean_up(self, key: Any, window: Window, place: Window) -> None:
         self._contents.remove(place, key)

@@ -2,20 +2,15 @@
 The accumulators of slices, by slice and key, and of windows: what a window holds is merged of its slices.
 
 Theory. A window may also be kept *whole*, where the order of its elements matters, and where it was so in a
-snapshot that another kind of operator took. What it holds of a key is then an accumulator of its own, with
-those of its slices behind it; either may be missing.
+snapshot of another kind of operator. What it holds of a key is then an accumulator of its own, with those of
+its slices behind it; either may be missing.
 
-Where slices make up windows together, the number of a key's first element stands behind its accumulator, in
-the same list: a window's results come in the order in which its keys first came.
-
-Slices are merged by time, not in the order of their elements. For aggregates that are `order_free` that is
-the same. Others join in order (`AggregateFunction.joins_in_order`): a list of all elements, or the last one.
-It is the same for them as long as the elements of a key come slice by slice. With one that comes into a slice
-before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and new ones
-begun. So no two of a key's accumulators have seen elements in turns, and in the order of their numbers they
-are merged as their elements came.
-
-Windows that do not overlap are slices themselves, and none of this is about them.
+Where windows overlap, the number of a key's first element stands behind its accumulator, in the same list: a
+window's results come in the order in which its keys first came. And slices are merged by time, which for
+aggregates that are `order_free` is as good as the order of elements. For those that join in order
+(`joins_in_order`) it is as long as the elements of a key come slice by slice. With one that comes into a
+slice before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and
+new ones begun. So no two of them have seen elements in turns; they are merged in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -32,13 +27,16 @@ from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
-from asyncstream.windowing.plan import RULES
-from asyncstream.windowing.slices import Slicing, Span, max_timestamp
+from asyncstream.windowing.plan import RULES, WindowPlan
+from asyncstream.windowing.windows import Span, max_timestamp
 
-__all__ = ("PaneStore",)
+__all__ = ("PaneStore", "SliceRows")
 
 _NUMBER: Final = itemgetter(-1)
 """Of an accumulator in a slice, when its first element came."""
+
+_SLICES_WITH_ROWS: Final = 4
+"""As many as elements out of order alternate between."""
 
 
 class PaneStore:
@@ -59,8 +57,8 @@ class PaneStore:
         windows: the whole windows that there are.
     """
 
-    def __init__(self, slicing: Slicing, aggregate: AggregateFunction[Any, Any], tables: Tables) -> None:
-        """`aggregate` is what the plan folds elements with."""
+    def __init__(self, plan: WindowPlan, tables: Tables) -> None:
+        slicing, aggregate = plan.slicing, plan.folding
         self._slicing = slicing
         self._is_disjoint = slicing.is_disjoint
         listed = in_place(aggregate)
@@ -74,8 +72,8 @@ class PaneStore:
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self.whole = tables.declare(table("open", save=listed.save, load=listed.load))
         self.slices = tables.declare(table("slices", save=save, load=load))
-        save, load = partial(_mapped, save), partial(_mapped, load)
-        self._closed = tables.declare(table("closed", save=save, load=load))
+        save_all, load_all = lambda parts: [*map(save, parts)], lambda parts: [*map(load, parts)]
+        self._closed = tables.declare(table("closed", save=save_all, load=load_all))
         self.numbers = None if self._is_disjoint else count()
         tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self.ends: dict[int, int] = {}
@@ -281,6 +279,45 @@ class PaneStore:
             self.numbers = count(number)
 
 
+class SliceRows:
+    """
+    Accumulators by slice and key: for each window of the slice that of the key, in one row.
+
+    So an element is added to all of its windows in one loop, without a look at any of them. A row is good as
+    long as its accumulators are where they were found.
+    """
+
+    __slots__ = ("_slices",)
+
+    def __init__(self) -> None:
+        self._slices: dict[Span, Rows] = {}
+
+    def of(self, place: Span) -> Rows:
+        """The rows of a slice by key, to be read and written."""
+        rows = self._slices.get(place)
+        if rows is None:
+            if len(self._slices) == _SLICES_WITH_ROWS:
+                del self._slices[next(iter(self._slices))]
+            rows = self._slices[place] = {}
+        return rows
+
+    def forget(self, key: Any) -> None:
+        """Have no rows of a key."""
+        for rows in self._slices.values():
+            rows.pop(key, None)
+
+    def forget_until(self, time_ms: float) -> None:
+        """Have no rows of slices that have ended by then."""
+        if self._slices:
+            self._slices = {
+                place: rows for place, rows in self._slices.items() if max_timestamp(place) > time_ms
+            }
+
+    def clear(self) -> None:
+        """Have no rows."""
+        self._slices.clear()
+
+
 def _follow_one_another(slices: Sequence[Rows]) -> bool:
     """Whether there are slices, each of which had all its keys before the next had its first."""
     last = -1
@@ -295,7 +332,3 @@ def _numbered(aggregate: AggregateFunction[Any, Any]) -> tuple[Callable[..., Any
     """`save` and `load` for accumulators in lists, behind each of which stands a number."""
     save, load = aggregate.save, aggregate.load
     return lambda accumulator: [save(accumulator), accumulator[-1]], lambda kept: [*load(kept[0]), kept[1]]
-
-
-def _mapped(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-    return [function(value) for value in values]

@@ -1,18 +1,15 @@
 """
 Windows on a grid of time, for all keys together: tumbling, sliding and cumulative ones.
 
-Theory. Normally an element is added once, to its *slice* (`slices`, `pane_store`), however many windows that
-is in, and the result of a window is merged of its slices. A window is *armed* by the first element of one of
-its slices while it is still to fire, and fires for the keys that its slices hold.
+Theory. Normally an element is added once, to its *slice* (`assigners`), however many windows that is in, and
+the result of a window is merged of its slices (`pane_store`). A window is *armed* by the first element of one
+of its slices while it is still to fire, and fires for the keys that its slices hold.
 
 * Where a slice ends after all that has fired, none of its windows has: that is the fast case. In the others
   the windows are looked at one by one, and those that have fired do so again at once.
-* Slices are merged by time, not in the order of their elements. For sums of integers that is the same; for
-  sums of floats, whose digits hang on the grouping, for texts or for a NaN among numbers it is not. So the
-  aggregate says of each element whether order matters with it (`AggregateFunction.is_order_free`). With the
-  first such element all that is held becomes whole windows, and each element is added to each of its windows
-  in turn: *in order*. Elements of one slice are in the same windows, so for each key the accumulators of
-  these stand in one *row*, and one compiled loop goes along it.
+* With the first element of which the aggregate says that its order matters (`is_order_free`), all that is
+  held becomes whole windows, and each element is added to each of its windows in turn: *in order*. For each
+  key the accumulators of the windows of a slice stand in one *row*, and one compiled loop goes along it.
 * A trigger may count elements before a window's end or after it, and fire with every so many-th
   (`plan.Firings`). For windows that do not overlap the counts stand in tables beside the accumulators.
 
@@ -39,14 +36,12 @@ from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.functions import OrderMatters
-from asyncstream.windowing.pane_store import PaneStore
+from asyncstream.windowing.pane_store import PaneStore, SliceRows
 from asyncstream.windowing.partials import Partials
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
-from asyncstream.windowing.schedule import CleanUp, Schedule
-from asyncstream.windowing.slices import SliceRows, Span, max_timestamp, slicing_of
+from asyncstream.windowing.schedule import Schedule
 from asyncstream.windowing.step import LATE, PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import Contents, as_panes
-from asyncstream.windowing.windows import new_result
+from asyncstream.windowing.windows import Span, max_timestamp, new_result
 
 __all__ = ("PaneWindowOperator",)
 
@@ -70,9 +65,9 @@ class PaneWindowOperator(PlainWindowOperator):
         firings = plan.firings
         if plan.kept != self.keeps or firings is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
-        self._slicing = slicing_of(plan.assigner)
+        self._slicing = plan.slicing
         kept = self.tables
-        self._panes = panes = PaneStore(self._slicing, plan.folding, kept)
+        self._panes = panes = PaneStore(plan, kept)
         self._fired_ms: float = MIN_TIMESTAMP
         self._in_order = not panes.can_share
         for name in ("fired_ms", "in_order"):
@@ -149,7 +144,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     check_timestamp(timestamp)
                     start, end = self._slicing.slice_at(timestamp)
                     if end - 1 <= settled or not self._has_slice(start, end):
-                        self._add_behind(start, end, key, value, timestamp)
+                        self._add_behind(start, key, value, timestamp)
                         end = start
                         continue
                     place = (start, end)
@@ -224,7 +219,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     start, end = self._slicing.slice_at(timestamp)
                     windows = self._slicing.windows_of(start)
                     if end - 1 <= settled or not windows:
-                        self._add_behind(start, end, key, value, timestamp)
+                        self._add_behind(start, key, value, timestamp)
                         end = start
                         continue
                     rows = self._rows.of((start, end))
@@ -266,7 +261,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     self._fire_again(window, key)
 
     def _opened_at(self, start: int) -> tuple[Span, list[Span]]:
-        """The slice that starts there, and those of its windows that are not late, which are to fire."""
+        """The slice that starts there, and those of its windows that are not late; there is room for them."""
         place = self._slicing.slice_at(start)
         windows = [window for window in self._slicing.windows_of(start) if not self._is_late(window)]
         if windows and not self._in_order:
@@ -274,7 +269,8 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in windows:
             if self._in_order:
                 self._keep_whole(window)
-            self._schedule.arm(window)
+            if max_timestamp(window) > self._watermark:
+                self._schedule.arm(window)
         return place, windows
 
     def _has_slice(self, start: int, end: int) -> bool:
@@ -287,7 +283,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._schedule.arm(window)
         if windows:
             self._panes.open((start, end))
-            self._schedule.keep_slice((start, end), self._slicing.last_end(start))
+            self._schedule.keep_slice((start, end), max(windows)[1])
         return bool(windows)
 
     def _keep_whole(self, window: Span) -> None:
@@ -296,25 +292,22 @@ class PaneWindowOperator(PlainWindowOperator):
             self._panes.windows.add(window)
             self._schedule.keep_window(window)
 
-    def _add_behind(self, start: int, end: int, key: Any, value: Any, timestamp: int) -> None:
+    def _add_behind(self, start: int, key: Any, value: Any, timestamp: int) -> None:
         """Put an element into a slice of which windows may have fired, or which is none."""
-        windows = [window for window in self._slicing.windows_of(start) if not self._is_late(window)]
+        place, windows = self._opened_at(start)
         if not windows:
             self._leave_out(value, timestamp, timestamp)
             return
         panes = self._panes
         if self._in_order:
             for window in windows:
-                self._keep_whole(window)
                 panes.aggregate.add(panes.own(window, key), value)
         else:
-            self._has_slice(start, end)
-            panes.put((start, end), key, value)
+            panes.put(place, key, value)
         for window in windows:
             if max_timestamp(window) <= self._watermark:
                 self._count(self._late, self._firings.late, window, key, panes.merged(window, key))
                 continue
-            self._schedule.arm(window)
             self._fire_again(window, key)
             self._begin(window, key, timestamp)
             if self._firings.early:
@@ -346,10 +339,10 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _fire(self, watermark: float) -> None:
         while (due := self._schedule.take(watermark)) is not None:
-            if isinstance(due, CleanUp):
-                self._clean_up(due.place, due.is_slice)
+            if due.what == "fire":
+                self._fire_window(due.place)
             else:
-                self._fire_window(due)
+                self._clean_up(due.place, due.what == "slice")
         if watermark >= self._fired_ms or self._panes.is_empty():
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False
@@ -420,7 +413,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _compare_watermark(self) -> None:
         """See whether the watermark agrees with what has fired."""
         is_behind = self._watermark < self._fired_ms
-        is_due = self._schedule.fires_by(self._watermark)
+        is_due = any(max_timestamp(window) <= self._watermark for window in self._schedule.armed)
         self._is_unsure = not (self._in_order or self._slicing.is_disjoint) if is_behind else is_due
         if not is_due and (not is_behind or self._panes.is_empty()):
             self._fired_ms = min(self._watermark, MAX_TIMESTAMP)
@@ -432,7 +425,7 @@ class PaneWindowOperator(PlainWindowOperator):
         panes = self._panes
         schedule = self._schedule = Schedule(self._lateness_ms)
         for start, end in panes.ends.items():
-            schedule.keep_slice((start, end), self._slicing.last_end(start))
+            schedule.keep_slice((start, end), max(self._slicing.windows_of(start))[1])
         for window in panes.windows:
             schedule.keep_window(window)
             if max_timestamp(window) > self._fired_ms:
@@ -447,9 +440,6 @@ class PaneWindowOperator(PlainWindowOperator):
                 seen.add(window)
                 if max_timestamp(window) > self._fired_ms:
                     schedule.arm(window)
-
-    def _snapshot_of(self, found: Contents) -> Any:
-        return as_panes(found, self._plan)
 
     def _count_open(self) -> int:
         return len(self._panes)

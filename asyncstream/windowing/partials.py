@@ -1,9 +1,6 @@
 """
-Elements that have been folded by slice and key on their way to the operator of their windows.
-
-Where many elements of a key go to another process together, less gets there, and less is left to do, if what
-their aggregates make of them goes instead. After Flink's local and global aggregation, and the partial
-aggregates of databases.
+Elements that have been folded by slice and key on their way to the operator of their windows: less goes to
+another process, and less is left to do there. After Flink's local and global aggregation.
 
 Nobody is to tell the difference. So no element may show in a firing: windows fire at their ends only, and all
 elements of a slice are late or none is. And an accumulator must be the same however elements are grouped:
@@ -14,14 +11,13 @@ checkpoint says so of a column of whole numbers, may come out with another last 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, overload
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.validation import fields_of
 from asyncstream.windowing.aggregates import Aggregates, Count, FieldAggregate, Max, Mean, Min, Sum
-from asyncstream.windowing.assigners import SlidingWindows
+from asyncstream.windowing.assigners import SlicedWindows, SlidingWindows, sliced
 from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.plan import AT_END, WindowPlan
-from asyncstream.windowing.slices import Slicing, slicing_of
 
 __all__ = ("Folding", "Part", "Partial", "Partials", "folding_of")
 
@@ -51,7 +47,7 @@ class Part(NamedTuple):
 class Folding(NamedTuple):
     """How elements may be folded: by what time, and to which aggregates."""
 
-    slicing: Slicing
+    slicing: SlicedWindows
     parts: tuple[Part, ...]
 
 
@@ -78,15 +74,11 @@ class Partials(Sequence[Partial]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    @overload
-    def __getitem__(self, place: int) -> Partial: ...
-    @overload
-    def __getitem__(self, place: slice) -> Partials: ...
-    def __getitem__(self, place: int | slice) -> Any:
+    def __getitem__(self, place: Any) -> Any:
         starts, keys, counts = self._starts[place], self._keys[place], self._counts[place]
         accumulators = [column[place] for column in self._accumulators]
         if isinstance(place, slice):
-            return Partials(starts, keys, counts, accumulators)  # type: ignore[arg-type]
+            return Partials(starts, keys, counts, accumulators)
         return starts, keys, counts, accumulators
 
     def __iter__(self) -> Iterator[Partial]:
@@ -99,14 +91,14 @@ class Partials(Sequence[Partial]):
 
 def folding_of(plan: WindowPlan) -> Folding | None:
     """How elements may be folded before the operator of this plan has them; None: they may not."""
-    if plan.kept != "panes" or plan.firings != AT_END or plan.allowed_lateness_ms:
+    assigner, aggregate = sliced(plan.assigner), plan.folding
+    if assigner is None or plan.kept != "panes" or plan.firings != AT_END or plan.allowed_lateness_ms:
         return None
-    assigner, aggregate = plan.assigner, plan.folding
     if isinstance(assigner, SlidingWindows) and assigner.slide_ms > assigner.size_ms:
         return None  # what comes between two windows is late or not by itself
     each = aggregate.parts.values() if type(aggregate) is Aggregates else (aggregate,)
     parts = tuple(part for one in each if (part := _part_of(one)) is not None)
-    return Folding(slicing_of(assigner), parts) if len(parts) == len(each) else None
+    return Folding(assigner, parts) if len(parts) == len(each) else None
 
 
 def _part_of(aggregate: AggregateFunction[Any, Any]) -> Part | None:

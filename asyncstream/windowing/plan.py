@@ -7,11 +7,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from asyncstream.errors import PipelineError
+from asyncstream.errors import InternalError, PipelineError
 from asyncstream.state.tables import Rule
 from asyncstream.validation import check_sides, count, instance, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
-from asyncstream.windowing.assigners import GlobalWindows, SessionWindows, WindowAssigner
+from asyncstream.windowing.assigners import (
+    GlobalWindows,
+    SessionWindows,
+    SlicedWindows,
+    WindowAssigner,
+    sliced,
+)
 from asyncstream.windowing.composite_triggers import AfterWatermark, PurgingTrigger
 from asyncstream.windowing.evictors import CountEvictor, Evictor
 from asyncstream.windowing.functions import (
@@ -21,7 +27,6 @@ from asyncstream.windowing.functions import (
     can_merge,
     clears,
 )
-from asyncstream.windowing.slices import has_slices, slicing_of
 from asyncstream.windowing.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -172,9 +177,15 @@ class WindowPlan:
         is_default = self.firings == AT_END and not is_told
         if type(self.assigner) is SessionWindows:  # a subclass may assign otherwise
             return "sessions" if is_default else "contents"
-        if not has_slices(self.assigner):
-            return "contents"
-        return "panes" if is_default or slicing_of(self.assigner).is_disjoint else "contents"
+        slicing = sliced(self.assigner)
+        return "panes" if slicing is not None and (is_default or slicing.is_disjoint) else "contents"
+
+    @property
+    def slicing(self) -> SlicedWindows:
+        """The assigner, whose windows are made of slices."""
+        if (slicing := sliced(self.assigner)) is None:
+            raise InternalError(f"{type(self.assigner).__name__} has no slices")
+        return slicing
 
     @property
     def firings(self) -> Firings | None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.aggregates import Aggregates
-from asyncstream.windowing.assigners import GlobalWindows, WindowAssigner
+from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.plan import WindowPlan
-from asyncstream.windowing.slices import slicing_of
+from asyncstream.windowing.upgrade import in_tables
 
 __all__ = ("window_schema",)
 
@@ -41,64 +41,44 @@ def window_schema(plan: WindowPlan) -> Schema:
         settings |= {"trigger": trigger, "evictor": evictor}
     if plan.process is not None:
         settings["function"] = type(plan.process).__name__
-    if aggregate is None or plan.evictor is not None:  # all elements are kept, whatever is made of them
-        settings["aggregate"] = described(aggregate)
-        return Schema(form, {}, settings, _as_it_is)
-    if not isinstance(aggregate, Aggregates):
-        form["aggregate"] = described(aggregate)
-        return Schema(form, {}, settings, _as_it_is)
-    form["aggregate"] = "by name"
-    parts = {name: described(part) for name, part in aggregate.parts.items()}
-    return Schema(form, parts, settings, partial(_rearranged, aggregate, plan.assigner))
+    if isinstance(aggregate, Aggregates) and plan.evictor is None:
+        form["aggregate"] = "by name"
+        parts = {name: described(part) for name, part in aggregate.parts.items()}
+        return Schema(form, parts, settings, partial(_rearranged, aggregate, plan))
+    # with an evictor all elements are kept, whatever is made of them
+    where = settings if aggregate is None or plan.evictor is not None else form
+    where["aggregate"] = described(aggregate)
+    return Schema(form, {}, settings, lambda state, was: state)
 
 
-def _rearranged(aggregates: Aggregates, assigner: WindowAssigner, state: Any, was: Schema) -> Any:
+def _rearranged(aggregates: Aggregates, plan: WindowPlan, state: Any, was: Schema) -> Any:
     """A snapshot whose accumulators stand where `aggregates` has theirs; new ones have seen nothing."""
     places = {name: place for place, name in enumerate(was.parts)}
     if list(places) == list(aggregates.parts):
         return state
+    state = in_tables(state)
     parts = [(places.get(name), part) for name, part in aggregates.parts.items()]
 
     def moved(accumulator: Any) -> list[Any]:
         return [part.save(part.create()) if place is None else accumulator[place] for place, part in parts]
 
-    if "tables" not in state:  # of version 0.2
-        return {
-            **state,
-            "contents": [[key, window, moved(accumulator)] for key, window, accumulator in state["contents"]],
-        }
     tables = dict(state["tables"])
-    for name in {"contents", "slices", "closed", "open"} & tables.keys():
-        change: Callable[[Any], Any] = moved
-        if name in ("slices", "closed") and not slicing_of(assigner).is_disjoint:
-            change = _numbered(moved) if name == "slices" else _each(_numbered(moved))
-        tables[name] = [
-            [place, [[key, change(accumulator)] for key, accumulator in rows]] for place, rows in tables[name]
-        ]
-    if "sessions" in tables:
-        tables["sessions"] = [
-            [place, [[key, [_with_held(one, moved) for one in sessions]] for key, sessions in rows]]
-            for place, rows in tables["sessions"]
-        ]
+    is_numbered = bool({"slices", "closed"} & tables.keys()) and not plan.slicing.is_disjoint
+
+    def numbered(kept: Any) -> Any:
+        return [moved(kept[0]), kept[1]] if is_numbered else moved(kept)
+
+    changes: dict[str, Callable[[Any], Any]] = {
+        "contents": moved,
+        "open": moved,
+        "slices": numbered,
+        "closed": lambda parts: [numbered(part) for part in parts],
+        "sessions": lambda sessions: [[*one[:2], moved(one[2]), *one[3:]] for one in sessions],
+    }
+    for name in changes.keys() & tables.keys():
+        change = changes[name]
+        tables[name] = [[place, [[key, change(kept)] for key, kept in rows]] for place, rows in tables[name]]
     return {**state, "tables": tables}
-
-
-def _numbered(moved: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    """The same for what has a number behind it."""
-    return lambda kept: [moved(kept[0]), kept[1]]
-
-
-def _each(change: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    return lambda kept: [change(part) for part in kept]
-
-
-def _with_held(session: Any, moved: Callable[[Any], Any]) -> list[Any]:
-    start, end, accumulator, *rest = session
-    return [start, end, moved(accumulator), *rest]
-
-
-def _as_it_is(state: Any, was: Schema) -> Any:
-    return state
 
 
 def _kinds(trigger: Any) -> Any:

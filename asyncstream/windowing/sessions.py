@@ -3,16 +3,13 @@ Sessions with a fixed gap.
 
 Theory. Each key has its open sessions sorted by start; they never touch each other, and the last one takes
 nearly every element. A session is *armed* until it fires; the key of an armed one waits in a calendar at a
-time at which the session would have ended once. When a session grows its key stays where it is (deferred
-re-arm): once that time has come and the session's end has not, it is put down again, for that end. So growing
-costs no timer, and a time never comes too late: ends only grow. Which session of its key a time is about need
-not be kept: it lies in the one that has grown over it, also if several have merged into that.
+time at which the session would have ended once. Only when that has come is it put down again, for the end
+that the session has by then. So growing costs no timer, and a time never comes too late: ends only grow. The
+session that a time is about lies in the one that has grown over it, also if several have merged into that.
 
 Sessions that end at the same time fire in the order in which they got their present window, which is when
-`WindowOperator` registers its timer; `number` keeps that.
-
-Within the allowed lateness a session that has fired stays, and grows and merges like the others; its key
-waits in another calendar for the time of its clean-up.
+`WindowOperator` registers its timer; `number` keeps that. Within the allowed lateness a session that has
+fired stays, and grows and merges like the others; its key waits in another calendar for its clean-up.
 
 Calendars follow from the sessions and are not kept. Where sessions may be more than memory holds, the keys
 wait in tables like timers, which may be elsewhere too, and sessions are fetched many at a time.
@@ -36,22 +33,19 @@ from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.plan import RULES, WindowPlan
 from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.upgrade import Contents, as_sessions
 
 __all__ = ("SessionWindowOperator",)
 
 
+@dataclass(slots=True, eq=False)
 class _Session:
     """One session of a key; armed if it has not fired."""
 
-    __slots__ = ("accumulator", "armed", "end", "number", "start")
-
-    def __init__(self, start: int, end: int, accumulator: Any, number: int, armed: bool = False) -> None:
-        self.start = start
-        self.end = end
-        self.accumulator = accumulator
-        self.number = number
-        self.armed = armed
+    start: int
+    end: int
+    accumulator: Any
+    number: int
+    armed: bool = False
 
     def __deepcopy__(self, memo: Any) -> _Session:
         return _Session(self.start, self.end, detached(self.accumulator), self.number, self.armed)
@@ -342,9 +336,6 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _count_from(self, number: int) -> None:
         self._numbers = count(number)
-
-    def _snapshot_of(self, found: Contents) -> Any:
-        return as_sessions(found)
 
     def _count_open(self) -> int:
         return self._waiting.open

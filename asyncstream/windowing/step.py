@@ -6,7 +6,7 @@ emitted, and what process functions work with.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar, NoReturn
@@ -22,11 +22,11 @@ from asyncstream.state import Cell
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import reached
 from asyncstream.windowing.aggregates import InPlace
-from asyncstream.windowing.contexts import FunctionContext
+from asyncstream.windowing.contexts import WindowContext
 from asyncstream.windowing.functions import AggregateFunction, clears
-from asyncstream.windowing.fused import Results, results_by
+from asyncstream.windowing.fused import Results
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
-from asyncstream.windowing.upgrade import Contents, contents_of, in_tables, kind_of
+from asyncstream.windowing.upgrade import upgraded
 from asyncstream.windowing.windows import TimeWindow, Window, new_result
 
 __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
@@ -60,7 +60,7 @@ class WindowStep(Operator):
         super().open(context)
         if self._plan.process is not None:
             take(self, self._plan.process)
-        self._function_context = FunctionContext(
+        self._function_context = WindowContext(
             self._emitter, self._reached, context.clock, self._plan.assigner.merging, self.tables
         )
 
@@ -76,12 +76,7 @@ class WindowStep(Operator):
         }
 
     def upgraded(self, state: Any) -> Any:
-        state = in_tables(state)
-        return state if kind_of(state) == self.keeps else self._snapshot_of(contents_of(state, self._plan))
-
-    @abstractmethod
-    def _snapshot_of(self, found: Contents) -> Any:
-        """What another kind of operator remembered, as a snapshot of this kind."""
+        return upgraded(state, self._plan, self.keeps)
 
     @abstractmethod
     def _reached(self) -> int:
@@ -171,10 +166,9 @@ class PlainWindowOperator(WindowStep):
         aggregate: AggregateFunction[Any, Any],
     ) -> None:
         """Emit the results of one window at its end for some keys, given as (key, accumulator)."""
-        if self._plan.process is not None:
-            results: Results = partial(self._process_each, aggregate.result)
-        else:
-            results = aggregate.results if isinstance(aggregate, InPlace) else results_by(aggregate.result)
+        results: Results = partial(self._results, aggregate.result)
+        if self._plan.process is None and isinstance(aggregate, InPlace):
+            results = aggregate.results
         last_ms, rest = min(end_ms - 1, MAX_TIMESTAMP), iter(cells)
         for first in rest:
             made: list[Any] = []
@@ -183,23 +177,25 @@ class PlainWindowOperator(WindowStep):
             if failure is not None:
                 self._fail_at(start_ms, end_ms, *failure)
 
-    def _process_each(
+    def _results(
         self,
         result_of: Callable[[Any], Any],
         start_ms: int,
         end_ms: int,
         cells: Iterable[tuple[Any, Any]],
-        emit: object,
+        emit: Callable[[Any], None],
     ) -> tuple[Any, BaseException] | None:
-        """As `Results`: have the process function emit them, and tell it of windows that go with this."""
-        key, window = None, TimeWindow(start_ms, end_ms)
-        process, goes = self._plan.process, self._clears and not self._lateness_ms
-        clear = process.clear if process is not None and goes else None
+        """As `Results`; a process function emits them, and is told of windows that go with this."""
+        key, window, process = None, TimeWindow(start_ms, end_ms), self._plan.process
+        goes = self._clears and not self._lateness_ms
         try:
             for key, accumulator in cells:
+                if process is None:
+                    emit(new_result((key, start_ms, end_ms, result_of(accumulator))))
+                    continue
                 self._process_window(key, window, result_of(accumulator))
-                if clear is not None:
-                    clear(key, self._function_context)
+                if goes:
+                    process.clear(key, self._function_context)
         except BaseException as error:
             return key, error
         return None
@@ -246,16 +242,12 @@ class PlainWindowOperator(WindowStep):
                 keys.append(key)
         except BaseException as error:
             failure = error
-        rest = iter(keys)
-        if failure is None:
-            return keys, partial(next, rest)  # of whatever element
 
-        def next_key(value: Any) -> Any:
-            for key in rest:
-                return key
-            raise failure
+        def again() -> Iterator[Any]:
+            yield from keys
+            raise failure  # type: ignore[misc]
 
-        return keys, next_key
+        return keys, partial(next, iter(keys) if failure is None else again())  # of whatever element
 
     def _fail(self, value: Any, timestamp: int | None, error: BaseException) -> NoReturn:
         """Fail over this element, at which the loop over a batch met `error`."""

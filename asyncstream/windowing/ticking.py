@@ -1,11 +1,9 @@
 """
 Windows that also fire by time before their end, each for all keys together: `panes` with ticks.
 
-Theory. A key's first tick in a window follows from its first element there, each tick sets the next, and
-those of a window that has fired at its end are forgotten. `ContinuousEventTimeTrigger` and
-`ContinuousProcessingTimeTrigger` do that for `WindowOperator`, by asking for timers and for state. Here the
-operator knows it of them (`Trigger.ticks`), so no trigger is asked, and nothing is looked up for a further
-element. What is kept is the same, so each operator goes on with what another kind has kept.
+Theory. A key's first tick in a window follows from its first element there, and each tick sets the next, as
+the continuous triggers do for `WindowOperator`. The operator knows that of them (`Trigger.ticks`), so none is
+asked. What is kept is the same, so each operator goes on with what another kind has kept.
 
 The last millisecond of a window is its last tick. In event time that is the end at which it fires anyway, so
 there is no timer for it. Windows do not overlap here, so ticks of event time never tie with another's end.
@@ -23,7 +21,7 @@ from asyncstream.state import MISSING, Table
 from asyncstream.timers import TimerService
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import WindowPlan
-from asyncstream.windowing.slices import Span, max_timestamp
+from asyncstream.windowing.windows import Span, max_timestamp
 
 __all__ = ("TickingWindowOperator",)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
+from asyncstream.state import ReducingDescriptor, ReducingState, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
+from asyncstream.windowing.contexts import TriggerContext
 from asyncstream.windowing.windows import Window
 
 __all__ = (
@@ -31,12 +32,9 @@ __all__ = (
     "ProcessingTimeTrigger",
     "Ticks",
     "Trigger",
-    "TriggerContext",
     "TriggerResult",
     "must_be_asked",
 )
-
-S = TypeVar("S", bound=State)
 
 
 class TriggerResult(Enum):
@@ -88,39 +86,6 @@ class Ticks(NamedTuple):
     def after(self, tick: int, last_ms: int) -> int:
         """The tick after another one."""
         return min(tick + self.interval_ms, last_ms)
-
-
-class TriggerContext(Protocol):
-    """What a trigger may ask for, all of it about the current key and window. Times are in milliseconds."""
-
-    @property
-    def watermark(self) -> int:
-        """The event time reached."""
-
-    @property
-    def now_ms(self) -> int:
-        """Processing time."""
-
-    def register_event_timer(self, timestamp: int) -> None:
-        """Have `on_event_time` called once the watermark reaches `timestamp`."""
-
-    def delete_event_timer(self, timestamp: int) -> None:
-        """Have no such timer."""
-
-    def register_processing_timer(self, timestamp: int) -> None:
-        """Have `on_processing_time` called once the clock reaches `timestamp`."""
-
-    def delete_processing_timer(self, timestamp: int) -> None:
-        """Have no such timer."""
-
-    def state(self, descriptor: StateDescriptor[S]) -> S:
-        """The handle of a piece of state."""
-
-    def merge_state(self, descriptor: StateDescriptor[S]) -> S:
-        """In `on_merge`: move the state of the merged windows into this one's, and give its handle."""
-
-    def nested(self, name: str) -> TriggerContext:
-        """The context for a trigger inside this one, whose state is kept apart under `name`."""
 
 
 class Trigger:

@@ -3,12 +3,7 @@ Snapshots of one kind of window operator as snapshots of another.
 
 A plan may change between two runs such that another kind serves it, for instance when its process function
 gets a `clear`. What all kinds have in common are the contents of each window of each key: every kind gives
-them and can be made of them. So does version 0.2, in which all kinds had one form:
-
-* contents: (key, window, accumulator), windows as plain tuples;
-* merging: (key, window, state window) of each open session;
-* timers: (timestamp, key, window) by domain;
-* trigger, key, window: keyed state of triggers and of the function.
+them and can be made of them. So does version 0.2, in which all kinds had the form of `WindowOperator`.
 """
 
 from __future__ import annotations
@@ -24,22 +19,24 @@ from asyncstream.state.tables import Snapshot, Tables
 from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
 from asyncstream.windowing.pane_store import PaneStore
 from asyncstream.windowing.plan import COUNTERS, RULES, Kept, WindowPlan
-from asyncstream.windowing.slices import max_timestamp, slicing_of
 from asyncstream.windowing.triggers import Ticks
+from asyncstream.windowing.windows import max_timestamp
 
-__all__ = (
-    "Contents",
-    "Pane",
-    "as_contents",
-    "as_panes",
-    "as_sessions",
-    "contents_of",
-    "in_tables",
-    "kind_of",
-)
+__all__ = ("Contents", "Pane", "contents_of", "in_tables", "upgraded")
 
 _TOLD_BY: Final[dict[str, Kept]] = {"fired_ms": "panes", "anchor_ms": "contents", "number": "sessions"}
 """By the first of these cells that is there: which kind of operator. Tables without rows may be absent."""
+
+
+def upgraded(state: Any, plan: WindowPlan, kind: Kept) -> Snapshot:
+    """
+    A snapshot of any version and kind of operator as one of this kind.
+
+    Raises:
+        CheckpointError: if it is none, or its windows are not of the plan.
+    """
+    state = in_tables(state)
+    return state if _kind_of(state) == kind else _MAKE[kind](contents_of(state, plan), plan)
 
 
 class Pane(NamedTuple):
@@ -82,8 +79,10 @@ class Contents:
 
 def in_tables(state: Any) -> Snapshot:
     """
-    A snapshot of any version in the form of today: in version 0.2 all of them were of `WindowOperator`;
-    raises `CheckpointError` if it is none.
+    A snapshot in the form of today: in version 0.2 all of them were of `WindowOperator`.
+
+    Raises:
+        CheckpointError: if it is none.
     """
     if not isinstance(state, Mapping):
         raise CheckpointError(
@@ -108,8 +107,7 @@ def in_tables(state: Any) -> Snapshot:
     return Contents([]).snapshot(tables, cells)
 
 
-def kind_of(state: Snapshot) -> Kept:
-    """Which kind of operator took a snapshot; raises `CheckpointError` if that cannot be told."""
+def _kind_of(state: Snapshot) -> Kept:
     for name, kind in _TOLD_BY.items():
         if name in state["cells"]:
             return kind
@@ -118,7 +116,7 @@ def kind_of(state: Snapshot) -> Kept:
 
 def contents_of(state: Snapshot, plan: WindowPlan) -> Contents:
     """What a snapshot of any kind of operator holds."""
-    kind = kind_of(state)
+    kind = _kind_of(state)
     beside = ("key/", "window/", "trigger/", *(["timers/"] if kind == "panes" else []))
     tables = {name: rows for name, rows in state["tables"].items() if name.startswith(beside)}
     if kind == "contents" and plan.kept == "panes" and plan.firings is not None and plan.firings.ticks:
@@ -174,7 +172,7 @@ def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     tables, fired_ms = state["tables"], state["cells"]["fired_ms"]
     slices = tables.get("slices", ())
-    if slicing_of(plan.assigner).is_disjoint:
+    if plan.slicing.is_disjoint:
         held = slices
     else:
         pending = {tuple(window) for window, _ in tables.get("again", ())}
@@ -197,7 +195,7 @@ def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 def _merged(kept: Mapping[str, Any], plan: WindowPlan, gone_ms: int, pending: Container[Any]) -> list[Any]:
     """The rows of windows, of those of slices and of whole windows; as `PaneStore.make_whole`."""
     tables = Tables()
-    panes = PaneStore(slicing_of(plan.assigner), plan.folding, tables)
+    panes = PaneStore(plan, tables)
     tables.restore(snapshot(dict(kept), {}, {}))
     panes.index()
     panes.make_whole(gone_ms, pending)
@@ -215,7 +213,7 @@ _GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
 # ------------------------------------------------------------------ what each kind is made of
 
 
-def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
+def _as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
     """A snapshot for `WindowOperator`: each window of each key has timers of its own."""
     set_timers: list[tuple[int, Any, Any]] = []
     for timestamp, rows in found.tables.get("timers/event", ()):
@@ -238,8 +236,7 @@ def as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
     return found.snapshot(tables, {"anchor_ms": None, "trigger": {}})
 
 
-def as_sessions(found: Contents) -> Snapshot:
-    """A snapshot for `SessionWindowOperator`."""
+def _as_sessions(found: Contents, plan: WindowPlan) -> Snapshot:
     numbers = count()
     sessions: dict[Any, list[Any]] = {}
     for key, (start, end), held, pending in found.panes:
@@ -248,12 +245,9 @@ def as_sessions(found: Contents) -> Snapshot:
     return found.snapshot({"sessions": [[None, rows]]}, {"number": next(numbers)})
 
 
-def as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
-    """
-    A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices; raises
-    `CheckpointError` if there are other windows.
-    """
-    slicing, aggregate = slicing_of(plan.assigner), plan.folding
+def _as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
+    """A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices."""
+    slicing, aggregate = plan.slicing, plan.folding
     for window in {pane.window for pane in found.panes}:
         if window not in slicing.windows_of(window[0]):
             raise CheckpointError(f"it holds a window from {window[0]} to {window[1]} ms, which is none here")
@@ -272,3 +266,10 @@ def as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
     }
     cells = {"fired_ms": fired_ms, "lateness_ms": plan.allowed_lateness_ms, "number": 0, "in_order": in_order}
     return found.snapshot(tables, cells)
+
+
+_MAKE: Final[dict[Kept, Callable[[Contents, WindowPlan], Snapshot]]] = {
+    "panes": _as_panes,
+    "sessions": _as_sessions,
+    "contents": _as_contents,
+}

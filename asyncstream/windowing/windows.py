@@ -16,9 +16,11 @@ from asyncstream.elements import MAX_TIMESTAMP
 __all__ = (
     "GLOBAL_WINDOW",
     "GlobalWindow",
+    "Span",
     "TimeWindow",
     "Window",
     "WindowResult",
+    "max_timestamp",
     "new_result",
     "window_from",
 )
@@ -31,6 +33,15 @@ if TYPE_CHECKING:  # where nothing is said of the types, they may be any
 else:
     K = TypeVar("K")
     V = TypeVar("V")
+
+
+Span: TypeAlias = tuple[int, int]
+"""A window, or a slice of some, as a plain tuple: its first millisecond, and the first one after it."""
+
+
+def max_timestamp(span: Span) -> int:
+    """The last millisecond in it; a window fires when event time comes to that."""
+    return span[1] - 1
 
 
 class TimeWindow(NamedTuple):

@@ -19,9 +19,9 @@ from asyncstream.windowing import (
     Sum,
     TumblingWindows,
 )
-from asyncstream.windowing.factory import window_operator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.policies import policy_window
+from asyncstream.windowing.spec import window_operator
 from tests.operators.recorder import Recorder
 
 

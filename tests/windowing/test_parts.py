@@ -32,8 +32,8 @@ from tests.windowing.harness import ms
 
 
 def test_assigners_place_a_time_in_their_windows() -> None:
-    assert TumblingWindows(ms(10)).assign(None, 10) == (TimeWindow(10, 20),)
-    assert TumblingWindows(ms(10)).assign(None, -1) == (TimeWindow(-10, 0),)
+    assert TumblingWindows(ms(10)).assign(None, 10) == [TimeWindow(10, 20)]
+    assert TumblingWindows(ms(10)).assign(None, -1) == [TimeWindow(-10, 0)]
     sliding = SlidingWindows(ms(10), ms(4))
     assert sliding.assign(None, 9) == [TimeWindow(8, 18), TimeWindow(4, 14), TimeWindow(0, 10)]
     assert SlidingWindows(ms(2), ms(5)).assign(None, 4) == []

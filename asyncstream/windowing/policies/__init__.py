@@ -41,7 +41,6 @@ from asyncstream.windowing.policies.operator import (
 from asyncstream.windowing.policies.settings import (
     LATE,
     PolicySettings,
-    policy_schema,
     policy_settings,
 )
 from asyncstream.windowing.policies.spec import PolicySpec, policy_spec
@@ -63,7 +62,6 @@ __all__ = (
     "EXPIRED",
     "PolicySettings",
     "PolicySpec",
-    "policy_schema",
     "policy_settings",
     "policy_spec",
     "WindowManager",

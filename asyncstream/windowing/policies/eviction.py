@@ -107,15 +107,20 @@ class EvictionPolicy(Policy, ABC):
         parts = self.partition((Event(None, timestamp_ms, 0),), now_ms)
         return Decision.EXPIRE if parts.expired else Decision.PROCESS if parts.window else Decision.KEEP
 
-    @abstractmethod
     def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
         """
-        Decide about `events`, all that are held in order of arrival.
+        Decide about `events`, all that are held in order of arrival; without a reference time all stay.
 
         Args:
             events: none is after the reference time, if this policy reads time: those are kept anyway.
             now_ms: processing time, milliseconds since the epoch.
         """
+        reference = self._reference(now_ms)
+        return Partition([], [], list(events)) if reference is None else self._parted(events, reference)
+
+    @abstractmethod
+    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
+        """`partition`, once there is a reference time."""
 
     def _reference(self, now_ms: int) -> int | None:
         """The end of the window that fires; before the first, the clock, or None."""
@@ -125,19 +130,7 @@ class EvictionPolicy(Policy, ABC):
         """The decisions begin again for the same firing."""
 
 
-class _Parting(EvictionPolicy):
-    """Base of those that keep all while there is no reference time."""
-
-    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
-        reference = self._reference(now_ms)
-        return Partition([], [], list(events)) if reference is None else self._parted(events, reference)
-
-    @abstractmethod
-    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
-        """`partition`, once there is a reference time."""
-
-
-class CountEviction(_Parting):
+class CountEviction(EvictionPolicy):
     """
     The last `length` events to arrive; timestamps are not looked at.
 
@@ -166,7 +159,7 @@ class CountEviction(_Parting):
         return Partition(expired, window, window)
 
 
-class TimeEviction(_Parting):
+class TimeEviction(EvictionPolicy):
     """
     The events of the last `length_ms` milliseconds: start < timestamp <= end.
 
@@ -204,7 +197,7 @@ class WatermarkTimeEviction(TimeEviction):
     waits = True
 
 
-class WatermarkCountEviction(_Parting):
+class WatermarkCountEviction(EvictionPolicy):
     """
     The last `length` events to arrive among those at or before the reference time.
 

@@ -82,10 +82,7 @@ class WindowManager:
             room = self._trigger.room() if self._is_started else None
             if room is not None and room < chunk:
                 chunk = room
-            if chunk < total:
-                self.queue.add(values[taken : taken + chunk], timestamps[taken : taken + chunk])
-            else:
-                self.queue.add(values, timestamps)
+            self.queue.add(values[taken : taken + chunk], timestamps[taken : taken + chunk])
             taken += chunk
             self._eviction.track(chunk)
             self._added += chunk - 1
@@ -152,10 +149,6 @@ class WindowManager:
     def wake_ms(self) -> int | None:
         """Processing time at which to `advance` next, milliseconds since the epoch; None: not needed."""
         return self._trigger.wake_ms(self.queue)
-
-    def is_empty(self) -> bool:
-        """Whether no event is held."""
-        return not len(self.queue)
 
     def snapshot(self) -> dict[str, Any]:
         """What `restore` needs to go on from here."""

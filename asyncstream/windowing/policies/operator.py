@@ -227,17 +227,11 @@ class PolicyWindowOperator(Operator):
     def upgraded(self, state: Any) -> Any:
         if is_snapshot(state):
             return state
-        known, own = state["generator"], {name: cell.rule for name, cell in self._generator.cells().items()}
-        cells = {
-            **{name: state[name] for name in ("promised", "wake")},
-            **{name: known[name] for name in ("watermark", "idle")},
-            **{
-                f"highest/{stream}": at
-                for stream, at in known["highest"].items()
-                if f"highest/{stream}" in own
-            },
-        }
+        known = {**state, **state["generator"]}
+        known |= {f"highest/{stream}": at for stream, at in known["highest"].items()}
+        own = {name: cell.rule for name, cell in self._generator.cells().items()}
         rules: dict[str, Rule] = {"promised": "min", "wake": "min", **own}
+        cells = {name: known[name] for name in rules if name in known}
         return snapshot({"managers": [[None, state["managers"]]]}, cells, rules)
 
     def _restored(self) -> None:
@@ -369,7 +363,7 @@ class PolicyWindowOperator(Operator):
     def _forget_empty(self) -> None:
         """Under a time slide a key without elements is let go; its next window is like its first."""
         if self._key_by is not None and self.settings.slide_ms is not None:
-            for key in [key for key, manager in self._managers.whole().items() if manager.is_empty()]:
+            for key in [key for key, manager in self._managers.whole().items() if not len(manager.queue)]:
                 self._managers.remove(None, key)
 
     def _emit(self, window: list[Event], new: list[Event], expired: list[Event], end_ms: int) -> None:

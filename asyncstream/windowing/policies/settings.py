@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from asyncstream.state.schema import Schema, described
 from asyncstream.validation import Duration, choice, count, duration_ms, flag, refuse
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
@@ -28,17 +27,15 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
+from asyncstream.windowing.step import LATE
 
-__all__ = ("LATE", "Extent", "PolicySettings", "policy_schema", "policy_settings")
+__all__ = ("LATE", "Extent", "PolicySettings", "policy_settings")
 
 Extent = int | timedelta
 """The length or the slide of a policy window: a number of elements, or a length of time."""
 
 ONLY_STREAM: Final = "input"
 """Name of the stream to wait for where the user names none."""
-
-LATE: Final = "late"
-"""Tag of the output for late elements where the user names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +157,3 @@ def _check_late(late: object, outputs: Collection[str] | None, event_time: bool)
         raise refuse("late", 'nothing with time="processing", where no element is late', late)
     if outputs is not None and late not in outputs:
         raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
-
-
-def policy_schema(settings: PolicySettings) -> Schema:
-    """
-    The schema of what policy windows remember: elements, counts, and each stream's watermark.
-
-    Args:
-        settings: of the step.
-    """
-    form = ("length_count", "length_ms", "slide_count", "slide_ms", "event_time", "streams")
-    rest = ("lag_ms", "watermark_interval_ms", "idle_after_ms")
-    return Schema(
-        {name: described(getattr(settings, name)) for name in form},
-        settings={name: getattr(settings, name) for name in rest},
-    )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
-from asyncstream.state.schema import Schema
+from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.policies.operator import COUNTED, PolicyWindow, PolicyWindowOperator, policy_window
-from asyncstream.windowing.policies.settings import Extent, PolicySettings, policy_schema
+from asyncstream.windowing.policies.settings import Extent, PolicySettings
 
 __all__ = ("PolicySpec", "policy_spec")
 
@@ -45,7 +45,12 @@ class PolicySpec(Spec):
 
     @property
     def schema(self) -> Schema:
-        return policy_schema(self.settings)
+        form = ("length_count", "length_ms", "slide_count", "slide_ms", "event_time", "streams")
+        rest = ("lag_ms", "watermark_interval_ms", "idle_after_ms")
+        return Schema(
+            {name: described(getattr(self.settings, name)) for name in form},
+            settings={name: getattr(self.settings, name) for name in rest},
+        )
 
     @property
     def clock(self) -> ClockUse:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.windowing.policies.events import Event, EventQueue, Policy
+from asyncstream.windowing.policies.events import EventQueue, Policy
 from asyncstream.windowing.policies.eviction import Firing
 
 __all__ = (
@@ -137,22 +137,17 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
 
     def _next_end_ms(self, queue: EventQueue) -> int | None:
         earliest = queue.earliest()
-        if self._has_more(queue.reached):
+        # of what the last window's end has passed, that which is reason enough for the next one
+        held = [event for event in queue.reached if not event.window] if self._only_new else queue.reached
+        if held:
             if self._end_ms is not None:
                 return self._end_ms
             # no window of the slide has ended yet, but one that was asked for has passed these
-            unseen = [event for event in queue.reached if not (self._only_new and event.window)]
-            earliest = min(event.timestamp for event in unseen)
+            earliest = min(event.timestamp for event in held)
         if earliest is None:
             return None
         aligned = -(-earliest // self._slide_ms) * self._slide_ms
         return aligned if self._end_ms is None else max(self._end_ms, aligned)
-
-    def _has_more(self, reached: list[Event]) -> bool:
-        """Whether events that the last window's end has passed are reason enough for the next window."""
-        if self._only_new:
-            return any(not event.window for event in reached)
-        return bool(reached)
 
 
 class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):

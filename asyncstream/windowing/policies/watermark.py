@@ -72,7 +72,11 @@ class WatermarkEventGenerator:
 
     def tick(self, now_ms: int = 0) -> int | None:
         """The new watermark at processing time `now_ms`, if it is higher than the last."""
-        self._notice_idle(now_ms)
+        if self._idle_after_ms is not None:
+            for stream in self._highest:
+                # from the first tick on, also for a stream that never spoke
+                if now_ms - self._spoke_ms.setdefault(stream, now_ms) >= self._idle_after_ms:
+                    self._idle.add(stream)
         active = [highest for stream, highest in self._highest.items() if stream not in self._idle]
         if not active:
             # no stream to wait for: go as far as any has come
@@ -93,18 +97,8 @@ class WatermarkEventGenerator:
             )
             for stream in self._highest
         }
-        watermark = Cell(
-            partial(getattr, self, "watermark_ms"), partial(setattr, self, "watermark_ms"), "min"
-        )
-        return {"watermark": watermark, "idle": Cell(self._idle_streams, self._idle.update, "min"), **highest}
-
-    def _idle_streams(self) -> list[str]:
-        return sorted(self._idle)
-
-    def _notice_idle(self, now_ms: int) -> None:
-        if self._idle_after_ms is None:
-            return
-        for stream in self._highest:
-            # from the first tick on, also for a stream that never spoke
-            if now_ms - self._spoke_ms.setdefault(stream, now_ms) >= self._idle_after_ms:
-                self._idle.add(stream)
+        return {
+            "watermark": Cell.of(self, "watermark_ms", "min"),
+            "idle": Cell(lambda: sorted(self._idle), self._idle.update, "min"),
+            **highest,
+        }

@@ -17,8 +17,8 @@ from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.wire.rows import values_of
 from asyncstream.validation import Fields
 from asyncstream.windowing import Count, Max, Mean, Min, WindowSpec
+from asyncstream.windowing.assigners import SlicedWindows
 from asyncstream.windowing.partials import Folding, Part, Partials, folding_of
-from asyncstream.windowing.slices import Slicing
 from asyncstream.windowing.step import LATE
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def folded(folding: Folding, batch: pa.RecordBatch, stamps: Numbers, keys: Keys)
     return Folded(begins[slice_of], key_of, np.bincount(cells, minlength=len(key_of)), columns)
 
 
-def _starts(slicing: Slicing, stamps: Numbers) -> list[int] | None:
+def _starts(slicing: SlicedWindows, stamps: Numbers) -> list[int] | None:
     """Where the slices start that rows are in, by time; None: too many, or before all time."""
     import numpy as np
 
