@@ -179,8 +179,10 @@ class GenerationsOfKeys(Generations):
         """Another step like this goes on, which has declared the table, or does so later."""
         before, after, table = Tables(), Tables(), KeyTable("t")
         before.declare(self.table)
-        before.cut()
-        before.merge()
+        self.cut()
+        self.write_the_delta()
+        while self.merging is not None:
+            self.merge_a_slice()
         if declared:
             after.declare(table)
         after.go_on(before, {})

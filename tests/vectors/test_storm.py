@@ -22,6 +22,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import PipelineError, UserFunctionError
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.validation import instant_ms
+from asyncstream.windowing import LATE
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
@@ -33,7 +34,7 @@ from asyncstream.windowing.policies.eviction import (
 )
 from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.operator import EXPIRED, PolicyWindow, PolicyWindowOperator
-from asyncstream.windowing.policies.settings import LATE, PolicySettings, policy_settings
+from asyncstream.windowing.policies.settings import PolicySettings, policy_settings
 from asyncstream.windowing.policies.trigger import (
     CountTriggerPolicy,
     TimeTriggerPolicy,

@@ -29,7 +29,7 @@ from asyncstream.windowing.policies.trigger import (
 )
 from asyncstream.windowing.step import LATE
 
-__all__ = ("LATE", "Extent", "PolicySettings", "policy_settings")
+__all__ = ("Extent", "PolicySettings", "policy_settings")
 
 Extent = int | timedelta
 """The length or the slide of a policy window: a number of elements, or a length of time."""
