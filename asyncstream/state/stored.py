@@ -82,10 +82,6 @@ class Recent:
         self._newer, self._older = {}, {}
 
 
-def _dumps(value: Any) -> bytes:
-    return pickle.dumps(value, 5)
-
-
 class Stored(ABC):
     """
     Bytes under names.
@@ -109,7 +105,7 @@ class Stored(ABC):
     def __init__(
         self,
         where: str,
-        dumps: Callable[[Any], bytes] = _dumps,
+        dumps: Callable[[Any], bytes] = lambda value: pickle.dumps(value, 5),
         loads: Callable[[bytes], Any] = pickle.loads,
         recent_rows: int = RECENT,
     ) -> None:
@@ -118,7 +114,7 @@ class Stored(ABC):
         self.dumps, self.loads = dumps, loads
         self.tables = 0
         self.broken: StateError | None = None
-        self.on_failure: Callable[[StateError], None] = _nothing_else
+        self.on_failure: Callable[[StateError], None] = lambda error: None
 
     def next_number(self) -> int:
         """Of a table that has none yet."""
@@ -202,7 +198,3 @@ class StateBackend(ABC):
             StateError: if it cannot be used.
             MissingExtra: if what it needs is not installed.
         """
-
-
-def _nothing_else(error: StateError) -> None:
-    """For those who see what is raised."""
