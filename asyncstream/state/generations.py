@@ -83,21 +83,6 @@ class Generations:
         merges: how many cuts were merged.
     """
 
-    __slots__ = (
-        "_dropped",
-        "_frozen",
-        "_gone",
-        "_left",
-        "_notes",
-        "_old",
-        "_remote",
-        "has_older",
-        "is_remote",
-        "merges",
-        "name",
-        "young",
-    )
-
     young: dict[Any, Rows]
     _gone: dict[Any, set[Any]]
     _dropped: set[Any]

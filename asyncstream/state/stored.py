@@ -87,7 +87,7 @@ class Stored(ABC):
     Bytes under names.
 
     Attributes:
-        get: what is under a name, or None.
+        get: what is under a name, or None; asked after `check`.
         broken: why it cannot be used any more, or None.
         on_failure: told of that once.
         dumps: gives the bytes of which `loads` makes an equal value.
@@ -158,7 +158,6 @@ class Stored(ABC):
                 text = error if isinstance(error, str) else describe_error(error)
                 self.broken = StateError(f"the state in {self._where} cannot be used any more: {text}")
                 self.broken.__cause__ = error if isinstance(error, BaseException) else None
-            self.get = self._refuse
             self.on_failure(self.broken)
         raise self.broken
 
@@ -170,13 +169,8 @@ class Stored(ABC):
     def _end(self) -> None:
         """Have every call fail from now on."""
         self.recent.clear()
-        self.get = self._refuse
         if self.broken is None:
             self.broken = StateError(f"the state in {self._where} was closed")
-
-    def _refuse(self, name: bytes) -> bytes | None:
-        self.check()
-        return None
 
 
 class StateBackend(ABC):
