@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
@@ -138,26 +138,17 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
             else:
                 stored[part.stored] = part.data
         steps[name] = replace(step, parts=tuple(replace(part, data=None) for part in parts))
-    description = json.dumps(
-        {
-            "id": info.id,
-            "pipeline": info.pipeline,
-            "created_ms": info.created_ms,
-            "codec": info.codec,
-            "finished": info.finished,
-            "lease": info.lease,
-            "savepoint": info.savepoint,
-            "steps": {
-                name: {
-                    "role": step.role,
-                    "kind": step.kind,
-                    "schema": step.schema,
-                    "parts": [[list(part.path), list(part.chunks), part.stored] for part in step.parts],
-                }
-                for name, step in steps.items()
-            },
+    plain = {one.name: getattr(info, one.name) for one in fields(info) if one.name not in ("size", "steps")}
+    described = {
+        name: {
+            "role": step.role,
+            "kind": step.kind,
+            "schema": step.schema,
+            "parts": [[list(part.path), list(part.chunks), part.stored] for part in step.parts],
         }
-    ).encode()
+        for name, step in steps.items()
+    }
+    description = json.dumps({**plain, "steps": described}).encode()
     head = _HEAD.pack(MAGIC, VERSION, len(description), sum(map(len, contents)))
     manifest = b"".join((head, _checksum((head, description, *contents)), description, *contents))
     kept = {part.stored: part.size for step in steps.values() for part in step.parts if part.stored}

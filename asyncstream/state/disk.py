@@ -50,18 +50,6 @@ class DiskRows:
         stored: the database.
     """
 
-    __slots__ = (
-        "_count",
-        "_high",
-        "_leaving",
-        "_low",
-        "_low_is_exact",
-        "_names",
-        "_next",
-        "_resting",
-        "_stored",
-    )
-
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._names = Names(stored.next_number())

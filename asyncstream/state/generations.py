@@ -83,21 +83,6 @@ class Generations:
         merges: how many cuts were merged.
     """
 
-    __slots__ = (
-        "_dropped",
-        "_frozen",
-        "_gone",
-        "_left",
-        "_notes",
-        "_old",
-        "_remote",
-        "has_older",
-        "is_remote",
-        "merges",
-        "name",
-        "young",
-    )
-
     young: dict[Any, Rows]
     _gone: dict[Any, set[Any]]
     _dropped: set[Any]
@@ -166,29 +151,20 @@ class Generations:
     def _merging_here(self, old: MemoryRows, frozen: Mapping[Any, Rows]) -> Iterator[None]:
         done = 0
         for namespace in list(frozen):
-            rows = frozen[namespace]
-            if namespace in self._dropped or not rows:
-                continue
-            if namespace not in old:
+            is_new = namespace not in old
+            for some in (frozen[namespace],) if is_new else _slices(frozen[namespace]):
+                if namespace in self._dropped:
+                    break
                 gone = self._gone.get(namespace)
-                if gone:
-                    rows = {key: value for key, value in rows.items() if key not in gone}
-                if rows:
-                    old.adopt(namespace, rows)
-                done += 1
-            else:
-                rest = iter(list(rows.items()))
-                while some := list(islice(rest, SLICE)):
-                    gone = self._gone.get(namespace, set())
-                    left = [row for row in some if row[0] not in gone]
-                    if left and namespace not in self._dropped:
-                        old.update(namespace, left)
-                    if len(some) == SLICE:
-                        yield
-                    done += len(some)
-            if done >= SLICE:
-                done = 0
-                yield
+                left = {key: some[key] for key in some if key not in gone} if gone else some
+                if not is_new:
+                    old.update(namespace, left.items())
+                elif left:
+                    old.adopt(namespace, left)
+                done += 1 if is_new else len(some)
+                if done >= SLICE:
+                    done = 0
+                    yield
 
     def _handed_over(self, frozen: Mapping[Any, Rows]) -> Iterator[Entry]:
         """What was cut and is not removed, row by row; each leaves `frozen` with this."""
@@ -324,3 +300,9 @@ class Generations:
         self._gone.pop(namespace, None)
         if self._notes or self._frozen is not None:
             self._dropped.add(namespace)
+
+
+def _slices(rows: Rows) -> Iterator[Rows]:
+    rest = iter(list(rows.items()))
+    while some := dict(islice(rest, SLICE)):
+        yield some

@@ -111,10 +111,6 @@ class State:
         """Have the current entry hold this; it counts as written, or that entry of a map."""
         cursor = self._cursor
         self._rows.put(cursor.namespace, cursor.key, value)
-        self._grown(entry)
-
-    def _grown(self, entry: Any = None) -> None:
-        """What the current entry holds has grown, or has this entry of a map."""
         if self._ages is not None:
             self._ages.write(self._row(), entry)
 
@@ -161,7 +157,8 @@ class ListState(State, Generic[T]):
             self._write([value])
         else:
             found.append(value)
-            self._grown()
+            if self._ages is not None:
+                self._ages.write(self._row())
 
     def extend(self, values: Iterable[T]) -> None:
         """Append several values."""
@@ -211,7 +208,8 @@ class MapState(State, Generic[K, V]):
             self._write({key: value}, key)
         else:
             found[key] = value
-            self._grown(key)
+            if self._ages is not None:
+                self._ages.write(self._row(), key)
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""

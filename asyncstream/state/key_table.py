@@ -63,8 +63,6 @@ class KeyTable(Table):
         lone: the key of each lone row by namespace, perhaps short. A cut replaces it, as it does `young`.
     """
 
-    __slots__ = ("lone",)
-
     lone: dict[Any, Any]
 
     def _unfold(self, namespace: Hashable) -> None:

@@ -43,19 +43,6 @@ class KeyedState:
         namespace_of: makes a namespace of what the codec gives back.
     """
 
-    __slots__ = (
-        "_ages",
-        "_clock",
-        "_handles",
-        "_kinds",
-        "_lives",
-        "_namespace_of",
-        "_prefix",
-        "_tables",
-        "key",
-        "namespace",
-    )
-
     def __init__(
         self,
         clock: Clock | None = None,

@@ -82,16 +82,12 @@ class Recent:
         self._newer, self._older = {}, {}
 
 
-def _dumps(value: Any) -> bytes:
-    return pickle.dumps(value, 5)
-
-
 class Stored(ABC):
     """
     Bytes under names.
 
     Attributes:
-        get: what is under a name, or None.
+        get: what is under a name, or None; asked after `check`.
         broken: why it cannot be used any more, or None.
         on_failure: told of that once.
         dumps: gives the bytes of which `loads` makes an equal value.
@@ -109,7 +105,7 @@ class Stored(ABC):
     def __init__(
         self,
         where: str,
-        dumps: Callable[[Any], bytes] = _dumps,
+        dumps: Callable[[Any], bytes] = lambda value: pickle.dumps(value, 5),
         loads: Callable[[bytes], Any] = pickle.loads,
         recent_rows: int = RECENT,
     ) -> None:
@@ -118,7 +114,7 @@ class Stored(ABC):
         self.dumps, self.loads = dumps, loads
         self.tables = 0
         self.broken: StateError | None = None
-        self.on_failure: Callable[[StateError], None] = _nothing_else
+        self.on_failure: Callable[[StateError], None] = lambda error: None
 
     def next_number(self) -> int:
         """Of a table that has none yet."""
@@ -162,7 +158,6 @@ class Stored(ABC):
                 text = error if isinstance(error, str) else describe_error(error)
                 self.broken = StateError(f"the state in {self._where} cannot be used any more: {text}")
                 self.broken.__cause__ = error if isinstance(error, BaseException) else None
-            self.get = self._refuse
             self.on_failure(self.broken)
         raise self.broken
 
@@ -174,13 +169,8 @@ class Stored(ABC):
     def _end(self) -> None:
         """Have every call fail from now on."""
         self.recent.clear()
-        self.get = self._refuse
         if self.broken is None:
             self.broken = StateError(f"the state in {self._where} was closed")
-
-    def _refuse(self, name: bytes) -> bytes | None:
-        self.check()
-        return None
 
 
 class StateBackend(ABC):
@@ -202,7 +192,3 @@ class StateBackend(ABC):
             StateError: if it cannot be used.
             MissingExtra: if what it needs is not installed.
         """
-
-
-def _nothing_else(error: StateError) -> None:
-    """For those who see what is raised."""

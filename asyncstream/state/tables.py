@@ -118,18 +118,6 @@ class Tables:
     Iterating gives the tables, in the order in which they were declared.
     """
 
-    __slots__ = (
-        "_cells",
-        "_cleaning",
-        "_derived",
-        "_listeners",
-        "_new_old",
-        "_notes",
-        "_restored",
-        "_tables",
-        "_unclaimed",
-    )
-
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
         self._derived: list[Table] = []

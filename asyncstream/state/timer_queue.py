@@ -92,8 +92,6 @@ class TimerQueue:
         coming: told the keys of timers that come into memory since they are due soon.
     """
 
-    __slots__ = ("_advancing", "_away", "_coming", "_heap", "_merges", "_run", "_stale", "_table")
-
     def __init__(
         self, table: KeyTable | None = None, coming: Callable[[list[Any]], None] | None = None
     ) -> None:

@@ -177,12 +177,12 @@ class GenerationsOfKeys(Generations):
     @rule(declared=st.booleans())
     def go_on(self, declared: bool) -> None:
         """Another step like this goes on, which has declared the table, or does so later."""
-        before, after, table = Tables(), Tables(), KeyTable("t")
-        before.declare(self.table)
         self.cut()
         self.write_the_delta()
-        while self.merging is not None:
-            self.merge_a_slice()
+        self.table.merge()
+        self.merging = None
+        before, after, table = Tables(), Tables(), KeyTable("t")
+        before.declare(self.table)
         if declared:
             after.declare(table)
         after.go_on(before, {})

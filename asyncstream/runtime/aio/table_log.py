@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ T = TypeVar("T")
 log = logging.getLogger("asyncstream.checkpoint")
 
 
+@dataclass(eq=False)
 class TableLog:
     """
     The tables of a job, as its checkpoints hold them.
@@ -46,29 +48,28 @@ class TableLog:
         inline_bytes: larger parts are for the store.
 
     Attributes:
+        chains: by step, then by table.
+        cuts: what is not yet in the chains, with its step.
         cutting: held from a cut until what was cut is encoded and merged.
         storing: held while something is written to the store.
         rows: makes a place for the oldest generation of a table; None: in memory.
         is_full: whether a step has so many young rows that merging is urgent.
     """
 
-    def __init__(
-        self, history: History, codec: Codec, lease: Callable[[], Lease], inline_bytes: int, pipeline: str
-    ) -> None:
-        self._history = history
-        self._codec = codec
-        self._lease = lease
-        self._inline_bytes = inline_bytes
-        self._pipeline = pipeline
-        self._operators: Mapping[str, Operator] = {}
-        self.chains: dict[str, dict[str, Chain]] = {}  # by step, then by table
-        self.cuts: list[tuple[str, Cut]] = []  # what is not yet in the chains
-        self._steps: set[str] = set()  # that keep tables
-        self._thread: asyncio.Future[Any] | None = None  # that encodes
-        self.cutting = asyncio.Lock()
-        self.storing = asyncio.Lock()
-        self.rows: Callable[[], OldRows] | None = None
-        self.is_full: Callable[[Tables], bool] = lambda tables: False
+    _history: History
+    _codec: Codec
+    _lease: Callable[[], Lease]
+    _inline_bytes: int
+    _pipeline: str
+    chains: dict[str, dict[str, Chain]] = field(default_factory=dict)
+    cuts: list[tuple[str, Cut]] = field(default_factory=list)
+    cutting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rows: Callable[[], OldRows] | None = None
+    is_full: Callable[[Tables], bool] = lambda tables: False
+    _operators: Mapping[str, Operator] = field(default_factory=dict)
+    _steps: set[str] = field(default_factory=set)  # that keep tables
+    _thread: asyncio.Future[Any] | None = None  # that encodes
 
     def begin(self, operators: Mapping[str, Operator]) -> None:
         """Be about the tables of these operators, by the names of their steps."""
