@@ -38,11 +38,7 @@ from asyncstream.windowing.policies.operator import (
     PolicyWindowOperator,
     policy_window,
 )
-from asyncstream.windowing.policies.settings import (
-    LATE,
-    PolicySettings,
-    policy_settings,
-)
+from asyncstream.windowing.policies.settings import PolicySettings, policy_settings
 from asyncstream.windowing.policies.spec import PolicySpec, policy_spec
 from asyncstream.windowing.policies.trigger import (
     CountTriggerPolicy,
@@ -57,7 +53,6 @@ __all__ = (
     "policy_window",
     "PolicyWindow",
     "PolicyWindowOperator",
-    "LATE",
     "SKIPPED",
     "EXPIRED",
     "PolicySettings",
