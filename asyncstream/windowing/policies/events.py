@@ -1,7 +1,8 @@
 """
 What a policy window holds: events, in order of arrival, and which of them event time has reached.
 
-One watermark may fire fifty windows over half a million events, so none may look at all of them. `reached`
+A window manager that looks at all it holds whenever a window fires spends quadratic time on a backlog:
+one watermark may fire fifty windows over half a million events. So the queue keeps two lists. `reached`
 holds, in order of arrival, the events that the last reference time has passed; they are few, because
 those that are too old leave. What lies ahead of it is sorted by time, on demand and at
 nearly no cost when it is nearly sorted, so that each event is moved to `reached` once.
@@ -9,9 +10,9 @@ nearly no cost when it is nearly sorted, so that each event is moved to `reached
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, takewhile
+from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
@@ -80,18 +81,19 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.reached: list[Event] = []
-        self._ahead: list[Event] = []  # beyond the reference; the earliest last: they go from the end
+        self._ahead: list[Event] = []  # beyond the reference, by time; those before _first are gone
+        self._first = 0
         self._fresh: list[Event] = []  # beyond it too, added since _ahead was sorted, by arrival
         self._fresh_ms = MAX_TIMESTAMP  # lowest timestamp in _fresh
         self._reference_ms: int | None = None
         self._order = 0  # of the last event added
 
     def __len__(self) -> int:
-        return len(self.reached) + len(self._ahead) + len(self._fresh)
+        return len(self.reached) + len(self._ahead) - self._first + len(self._fresh)
 
     def __iter__(self) -> Iterator[Event]:
         """All events in order of arrival."""
-        return iter(sorted(chain(self.reached, self._ahead, self._fresh), key=_ORDER))
+        return iter(sorted(chain(self.reached, self._ahead[self._first :], self._fresh), key=_ORDER))
 
     def add(self, values: Sequence[Any], timestamps: Sequence[int]) -> None:
         """Take in elements that arrived in this order; at least one."""
@@ -109,19 +111,18 @@ class EventQueue:
 
     def earliest(self) -> int | None:
         """The lowest timestamp beyond the reference time, milliseconds since the epoch."""
-        if self._ahead:
-            return min(self._ahead[-1].timestamp, self._fresh_ms)
+        if self._first < len(self._ahead):
+            return min(self._ahead[self._first].timestamp, self._fresh_ms)
         return self._fresh_ms if self._fresh else None
 
     def count_until(self, until_ms: int) -> int:
         """How many events there are with timestamp <= `until_ms`, which is not before the reference time."""
-        place = self._place(until_ms)
-        return len(self.reached) + len(self._ahead) - place
+        return len(self.reached) + self._place(until_ms) - self._first
 
     def between(self, after_ms: int, until_ms: int) -> list[Event]:
         """The events with `after_ms` < timestamp <= `until_ms`, in order of arrival."""
-        first = self._place(until_ms)
-        found = self._ahead[first : self._place(after_ms)]
+        end = self._place(until_ms)
+        found = self._ahead[self._place(after_ms) : end]
         found += [event for event in self.reached if after_ms < event.timestamp <= until_ms]
         found.sort(key=_ORDER)
         return found
@@ -135,23 +136,30 @@ class EventQueue:
             self._fresh_ms = min(map(_TIMESTAMP, self._fresh), default=MAX_TIMESTAMP)
         self._reference_ms = reference_ms
         passed = self._place(reference_ms)
-        self._move(self._ahead[passed:])
-        del self._ahead[passed:]
+        self._move(self._ahead[self._first : passed])
+        self._first = passed
 
     def reach_all(self) -> None:
         """Count all events as reached, whatever their time; those that come later are beyond again."""
-        self._move(self._ahead + self._fresh)
-        self._ahead, self._fresh, self._fresh_ms = [], [], MAX_TIMESTAMP
+        self._move(self._ahead[self._first :] + self._fresh)
+        self._ahead, self._first = [], 0
+        self._fresh, self._fresh_ms = [], MAX_TIMESTAMP
 
     def drop_while(self, is_gone: Callable[[Event], bool]) -> list[Event]:
         """Remove events from the front, up to the first that is not gone; where time follows arrival."""
-        dropped = list(takewhile(is_gone, chain(self.reached, reversed(self._ahead), self._fresh)))
+        dropped: list[Event] = []
+        for events, first in ((self.reached, 0), (self._ahead, self._first), (self._fresh, 0)):
+            end = first
+            while end < len(events) and is_gone(events[end]):
+                end += 1
+            dropped += events[first:end]
+            if events is self._ahead:
+                self._first = end
+            elif end:
+                del events[:end]
+            if end < len(events):
+                break
         if dropped:
-            ahead = max(0, len(dropped) - len(self.reached))
-            fresh = max(0, ahead - len(self._ahead))
-            del self.reached[: len(dropped)]
-            del self._ahead[max(0, len(self._ahead) - ahead) :]
-            del self._fresh[:fresh]
             self._fresh_ms = min(map(_TIMESTAMP, self._fresh), default=MAX_TIMESTAMP)
         return dropped
 
@@ -175,21 +183,24 @@ class EventQueue:
         reached = set(state["reached"])
         events = [Event(*fields) for fields in state["events"]]
         self.reached = [event for event in events if event.order in reached]
-        self._ahead = []
+        self._ahead, self._first = [], 0
         self._fresh = [event for event in events if event.order not in reached]
         self._fresh_ms = min(map(_TIMESTAMP, self._fresh), default=MAX_TIMESTAMP)
         self._reference_ms = state["reference"]
         self._order = state["order"]
 
     def _place(self, time_ms: int) -> int:
-        """Where in `_ahead` the events not later than `time_ms` begin."""
+        """Where in `_ahead` the events later than `time_ms` begin."""
         if self._fresh:
-            self._ahead.reverse()
+            del self._ahead[: self._first]
+            self._first = 0
             self._ahead += self._fresh
             self._ahead.sort(key=_TIMESTAMP)
-            self._ahead.reverse()
             self._fresh, self._fresh_ms = [], MAX_TIMESTAMP
-        return bisect_left(self._ahead, -time_ms, key=lambda event: -event.timestamp)
+        elif self._first > len(self._ahead) // 2:
+            del self._ahead[: self._first]
+            self._first = 0
+        return bisect_right(self._ahead, time_ms, self._first, key=_TIMESTAMP)
 
     def _move(self, events: list[Event]) -> None:
         """Add events to `reached`, each in its place."""
