@@ -1,5 +1,5 @@
 """
-The fields of dataclasses, attrs classes and pydantic models.
+The fields of dataclasses, attrs classes, pydantic models and NamedTuples.
 
 attrs and pydantic are no dependencies: a class of theirs can only be there if they are imported.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -57,7 +57,9 @@ def has_fields(kind: type) -> bool:
 
 @lru_cache(maxsize=1000)
 def fields_of(kind: Any) -> tuple[Field, ...]:
-    """The fields of a class that `has_fields`."""
+    """The fields of a class that `has_fields`, or of a NamedTuple."""
+    if issubclass(kind, tuple):
+        return tuple(Field(name, True, _default_in(kind._field_defaults, name)) for name in kind._fields)
     if dataclasses.is_dataclass(kind):
         return tuple(map(_of_dataclass, dataclasses.fields(kind)))
     if is_model(kind):
@@ -74,6 +76,10 @@ def default_of(field: Field, path: str) -> Any:
     if field.default is not None:
         return field.default()
     raise CodecError(f"{path} has a new field {field.name!r}, which older values lack; give it a default")
+
+
+def _default_in(defaults: Mapping[str, Any], name: str) -> Callable[[], Any] | None:
+    return partial(_given, defaults[name]) if name in defaults else None
 
 
 def _of_dataclass(field: dataclasses.Field[Any]) -> Field:

@@ -94,6 +94,7 @@ def _judged(path: str, tag: str, classes: Classes) -> NamedClass:
 _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     "$enum": ("enum", lambda kind: issubclass(kind, Enum)),
     "$named": ("NamedTuple", is_named_tuple),
+    "$namedtuple": ("NamedTuple", is_named_tuple),
     "$dataclass": ("dataclass or attrs class", is_record),
     "$model": ("pydantic model", is_model),
     "$error": ("exception", lambda kind: issubclass(kind, BaseException)),

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
+from functools import reduce
+from operator import or_
 from pickle import PicklingError
 from types import NoneType
 from typing import Any, Final
@@ -68,9 +70,8 @@ class Packer:
             return {"$dataclass": [self._path(kind), self._attributes(value)]}
         if is_named_tuple(kind) and len(value) == len(kind._fields):
             held(value, ())
-            return {
-                "$named": [self._path(kind), *map(self._at, [f".{name}" for name in kind._fields], value)]
-            }
+            parts = {name: self._at(f".{name}", part) for name, part in zip(kind._fields, value, strict=True)}
+            return {"$namedtuple": [self._path(kind), parts]}
         known = KINDS.get(kind)
         if known is not None:
             return {known.tag: self.pack(known.parts(value))}
@@ -130,8 +131,10 @@ class Packer:
     def _enum_member(self, value: Enum) -> Any:
         if type(value).__members__.get(value.name) is value:
             return value.name
-        if isinstance(value, Flag):  # a combination is no member, but a number that the flags are made from
-            return self.pack(value.value)
+        if isinstance(value, Flag):  # a combination is no member, but made of some, or a number
+            members = list(value)
+            is_made_of = bool(members) and reduce(or_, members) == value
+            return [member.name for member in members] if is_made_of else self.pack(value.value)
         raise Refused(f"cannot keep {safe_repr(value, 80)}, which is no member of its enum")
 
     def _attributes(self, value: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
+from functools import reduce
+from operator import or_
 from types import NoneType
 from typing import Any, Final
 from uuid import UUID
@@ -79,9 +81,19 @@ class Unpacker:
             raise CodecError(f"{path} is not an enum any more")
         if issubclass(kind, Flag) and type(member) is int:
             return kind(member)
-        if member not in kind.__members__:
-            raise CodecError(f"the enum {path} has no member {member!r} any more")
-        return kind.__members__[member]
+        names = member if issubclass(kind, Flag) and type(member) is list else [member]
+        for name in names:
+            if name not in kind.__members__:
+                raise CodecError(f"the enum {path} has no member {name!r} any more")
+        return reduce(or_, map(kind.__members__.__getitem__, names))
+
+    def named_tuple(self, packed: list[Any]) -> Any:
+        path, parts = packed
+        kind = self._class(path)
+        if not is_named_tuple(kind):
+            raise CodecError(f"{path} is not a NamedTuple any more")
+        attributes = self._attributes(kind, path, parts)
+        return tuple.__new__(kind, map(attributes.__getitem__, kind._fields))
 
     def named(self, packed: list[Any]) -> Any:
         path, *values = packed
@@ -179,7 +191,8 @@ _UNPACKERS: Final[dict[str, Callable[[Unpacker, Any], Any]]] = {
     "$numpy": lambda by, packed: numpy_scalar(packed, by.unpack),
     "$ndarray": lambda by, packed: numpy_array(packed, by.unpack),
     "$enum": Unpacker.enum,
-    "$named": Unpacker.named,
+    "$named": Unpacker.named,  # of version 0.2, without names of fields
+    "$namedtuple": Unpacker.named_tuple,
     "$dataclass": Unpacker.record,
     "$model": Unpacker.model,
     "$error": Unpacker.error,

@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
+from zlib import crc32
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.codec import Codec
@@ -142,6 +143,8 @@ class InboxFile:
         with self._transaction(ours=False):
             for statement in _TABLES:
                 execute(statement)
+            if not execute("SELECT 1 FROM pragma_table_info('accepted') WHERE name = 'sum'").fetchone():
+                execute("ALTER TABLE accepted ADD COLUMN sum INTEGER")  # of version 0.2
             execute("INSERT OR IGNORE INTO inbox VALUES (1, ?, 0, 0, NULL, NULL)", (os.urandom(8).hex(),))
             self.state = InboxState(*execute(_STATE).fetchone())
             lease = self.state.lease
@@ -168,8 +171,8 @@ class InboxFile:
         given: list[object] = []
         for place, (data, id) in enumerate(elements):
             if firsts.setdefault(id or place, place) == place:
-                given += (place, id, data)
-        accept = _ACCEPT.format(", ".join(["(?, ?, ?)"] * len(firsts)))
+                given += (place, id, data, _check_of(data, id))
+        accept = _ACCEPT.format(", ".join(["(?, ?, ?, ?)"] * len(firsts)))
         newest = self.state.newest
         with self._naming_errors("write to"):
             made = self._database.execute(accept, (*given, newest, self._inbox.clock.now_ms(), self._token))
@@ -189,13 +192,20 @@ class InboxFile:
 
     def rows(self, after: int, until: int, limit: int) -> list[tuple[int, Any]]:
         """Elements with their numbers, in order; raises `CodecError` if one cannot be read any more."""
-        query = "SELECT number, value FROM accepted WHERE number > ? AND number <= ? ORDER BY number LIMIT ?"
+        columns = "number, value, id, sum"
+        query = f"SELECT {columns} FROM accepted WHERE number > ? AND number <= ? ORDER BY number LIMIT ?"
         with self._naming_errors("read"):
             found = self._database.execute(query, (after, until, limit)).fetchall()
-        numbers = [number for number, _ in found]
+        numbers = [number for number, *_ in found]
         if numbers != list(range(after + 1, after + 1 + len(numbers))) or not numbers:
             raise InboxBroken(f"{self._inbox.path} has lost elements behind number {after}")
-        return [(number, self._inbox.codec.decode(data)) for number, data in found]
+        for number, data, id, check in found:
+            if check is not None and check != _check_of(data, id):
+                raise InboxBroken(
+                    f"{self._inbox.path} is damaged: the bytes of element {number} are not those that were "
+                    "accepted. Put the file back from before, or begin with another inbox"
+                )
+        return [(number, self._inbox.codec.decode(data)) for number, data, *_ in found]
 
     # ------------------------------------------------------------------ forgetting
 
@@ -320,6 +330,13 @@ class InboxState(NamedTuple):
             raise SourceError(str(error)) from error
 
 
+def _check_of(data: Any, id: str | None) -> int:
+    """What tells whether these are the bytes of an element as it was accepted."""
+    if type(data) is not bytes or not (id is None or type(id) is str):
+        return -1
+    return crc32(data, 0 if id is None else crc32(id.encode("utf-8", "surrogatepass")))
+
+
 def _signature(writer: Writer | None) -> str | None:
     return None if writer is None else writer.lease.to_json().decode()
 
@@ -359,7 +376,7 @@ def _cannot_go_on(path: str, read: int, why: str) -> SourceError:
 
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS accepted "
-    "(number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, id TEXT UNIQUE, value BLOB)",
+    "(number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, id TEXT UNIQUE, value BLOB, sum INTEGER)",
     "CREATE TABLE IF NOT EXISTS inbox (one INTEGER PRIMARY KEY, identity TEXT NOT NULL, "
     "newest INTEGER NOT NULL, forgotten INTEGER NOT NULL, lease TEXT, token TEXT)",
     "CREATE TRIGGER IF NOT EXISTS newest AFTER INSERT ON accepted "
@@ -367,9 +384,9 @@ _TABLES: Final = (
 )
 
 _ACCEPT: Final = (
-    "INSERT INTO accepted (number, at_ms, id, value) "
-    "WITH given (place, id, value) AS (VALUES {}), asked (newest, now_ms, token) AS (VALUES (?, ?, ?)) "
-    "SELECT asked.newest + row_number() OVER (ORDER BY place), now_ms, given.id, given.value "
+    "INSERT INTO accepted (number, at_ms, id, value, sum) "
+    "WITH given (place, id, value, sum) AS (VALUES {}), asked (newest, now_ms, token) AS (VALUES (?, ?, ?)) "
+    "SELECT asked.newest + row_number() OVER (ORDER BY place), now_ms, given.id, given.value, given.sum "
     "FROM given, asked, inbox WHERE inbox.token = asked.token "
     "AND NOT EXISTS (SELECT 1 FROM accepted AS before WHERE before.id = given.id)"
 )

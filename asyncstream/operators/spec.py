@@ -21,7 +21,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.state.schema import Schema, described
 
-__all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "JournalUse", "KeyBy", "Lend", "Spec")
+__all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "JournalUse", "KeyBy", "Lend", "Spec", "no_key")
 
 KeyBy: TypeAlias = Callable[[Any], Any]
 """Gives the key of an element."""
@@ -44,6 +44,10 @@ class ClockUse(Enum):
 
     WAITS = "waits"
     """It does nothing of use unless the clock advances."""
+
+
+def no_key(element: object) -> None:
+    """The key of every element where there are no keys."""
 
 
 @dataclass(frozen=True)

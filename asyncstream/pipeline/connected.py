@@ -17,9 +17,9 @@ from asyncstream.joins import (
 )
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process_spec import KeyedFunctionSpec
-from asyncstream.operators.spec import KeyBy
+from asyncstream.operators.spec import KeyBy, no_key
 from asyncstream.pipeline.ending import shown_on_error
-from asyncstream.pipeline.stream import SideStreams, Stream, no_key
+from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.validation import instance
 
 __all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "connected")

@@ -20,7 +20,7 @@ from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, 
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.ingestion import IngestionTimeSpec
-from asyncstream.operators.spec import EventTime, Spec
+from asyncstream.operators.spec import EventTime, Spec, no_key
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.batching import Batching
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from asyncstream.windowing import WindowAssigner
     from asyncstream.windowing.policies import PolicyWindow
 
-__all__ = ("AsyncResults", "SideStreams", "Stream", "no_key")
+__all__ = ("AsyncResults", "SideStreams", "Stream")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -482,10 +482,6 @@ class SideStreams(Stream[T]):
         if self._sides is not None:
             choice("tag", tag, self._sides)
         return Stream(self._graph, Output(self._output.step, text("tag", tag)))
-
-
-def no_key(element: object) -> None:
-    """The key of every element where there are no keys."""
 
 
 def _shown(value: object) -> object:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.errors import PipelineError
 from asyncstream.operators.failures import OnError
-from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec
+from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec, no_key
 from asyncstream.state.schema import Schema
 from asyncstream.validation import text
 
@@ -116,6 +116,8 @@ class OperatorStep:
         if schema is not None and spec.calls is None:  # what waits for calls finds its key again
             names = ("key",) if len(spec.keys) == 1 else ("key of the left", "key of the right")
             schema = schema.reading(dict(zip(names, spec.keys, strict=False)))
+            if keys := [key for key in spec.keys if key is not None]:
+                schema = schema.grouped(any(key is not no_key for key in keys))
         object.__setattr__(self, "schema", schema)  # frozen: only here
 
     @property

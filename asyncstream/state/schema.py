@@ -13,6 +13,7 @@ A schema has parts, by what a change of each means:
 Functions cannot be compared: all are alike in a schema. So a field given by its name ("price") is compared,
 and one given by a function (`lambda e: e["price"]`) is not. Which fields the key is made of, or elements are
 ranked by, is noted apart, as `fields`, if they were given by names: of two that are known they must be alike.
+So is whether there are keys at all.
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ class Schema:
             what: named for what, fn in readers.items() if fn and (named := named_fields(fn)) is not None
         }
         return replace(self, fields={**self.fields, **found}) if found else self
+
+    def grouped(self, by_key: bool) -> Schema:
+        """The same, with whether elements are kept apart by keys; compared as `fields` are."""
+        grouping = "by key" if by_key else "all elements together"
+        return replace(self, fields={**self.fields, "grouping": grouping})
 
     def fingerprint(self) -> str:
         """Equal for two schemas exactly if the state of one is, as it stands, a state of the other."""

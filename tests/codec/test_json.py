@@ -291,6 +291,33 @@ def test_a_new_field_without_a_default_is_refused() -> None:
         JSON.decode(b'{"$dataclass":["tests.codec.test_json:Demanding",{"old":1}]}')
 
 
+class Place(NamedTuple):
+    row: int
+    column: int
+    sheet: str = "one"
+
+
+def test_fields_of_a_named_tuple_are_found_by_name() -> None:
+    for kept, made in (
+        ('"column":2,"row":1,"sheet":"two"', Place(1, 2, "two")),
+        ('"row":1,"column":2', Place(1, 2, "one")),
+    ):
+        assert JSON.decode(f'{{"$namedtuple":["{__name__}:Place",{{{kept}}}]}}'.encode()) == made
+    for kept, words in (
+        ('"row":1,"col":2', "Place has no field 'col' any more"),
+        ('"row":1', "Place has a new field 'column', .* give it a default"),
+    ):
+        with pytest.raises(CodecError, match=words):
+            JSON.decode(f'{{"$namedtuple":["{__name__}:Place",{{{kept}}}]}}'.encode())
+
+
+def test_flags_are_kept_by_their_names() -> None:
+    kept = JSON.encode(Right.READ | Right.WRITE)
+    assert kept.endswith(b'["READ","WRITE"]]}')
+    with pytest.raises(CodecError, match="Right has no member 'GONE' any more"):
+        JSON.decode(kept.replace(b"WRITE", b"GONE"))
+
+
 def test_restoring_a_dataclass_does_not_run_its_code() -> None:
     counter = Counter(3)
     counter.total = 9
@@ -370,6 +397,12 @@ def test_value_inside_itself_is_refused() -> None:
         b'{"$enum":["tests.codec.test_json:Colour","GREEN"]}',
         b'{"$enum":["tests.codec.test_json:Point","x"]}',
         b'{"$named":["tests.codec.test_json:Point",1]}',
+        b'{"$namedtuple":["tests.codec.test_json:Point"]}',
+        b'{"$namedtuple":["tests.codec.test_json:Point",[1,2]]}',
+        b'{"$namedtuple":["tests.codec.test_json:Place",{"__class__":1}]}',
+        b'{"$enum":["tests.codec.test_json:Right",[]]}',
+        b'{"$enum":["tests.codec.test_json:Right",[[]]]}',
+        b'{"$enum":["tests.codec.test_json:Level",["LOW"]]}',
         b'{"$dataclass":["tests.codec.test_json:Reading",{"gone":1}]}',
         b'{"$dataclass":["tests.codec.test_json:Absent",{}]}',
         b'{"$dataclass":["no.such.module:X",{}]}',
@@ -469,6 +502,11 @@ def test_codec_is_found_by_name_or_passed_through() -> None:
             codec(wrong)  # type: ignore[arg-type]
 
 
+def test_what_version_0_2_wrote_is_read() -> None:
+    old = b'[{"$named":["tests.codec.test_json:Point",1,2]},{"$enum":["tests.codec.test_json:Right",3]}]'
+    assert JSON.decode(old) == [Point(1, 2), Right.READ | Right.WRITE]
+
+
 def test_bytes_are_the_same_in_every_version() -> None:
     values: dict[Any, Any] = {
         "a": (1, 2**64, 1.5, math.inf, "\ud800", b"x", bytearray(b"y"), Right.READ | Right.WRITE, Level.LOW),
@@ -484,9 +522,9 @@ def test_bytes_are_the_same_in_every_version() -> None:
     }
     assert JSON.encode(values).decode() == (
         '{"$dict":["a",{"$tuple":[1,{"$int":"0x10000000000000000"},1.5,{"$float":"inf"},{"$str":"7aCA"},'
-        '{"$bytes":"eA=="},{"$bytearray":"eQ=="},{"$enum":["tests.codec.test_json:Right",3]},{"$enum":["'
-        'tests.codec.test_json:Level","LOW"]}]},{"$named":["tests.codec.test_json:Point",1,2]},[{"$datet'
-        'ime":["2024-01-02T00:00:00",0,{"$zone":"Europe/Berlin"}]},{"$time":["01:00:00",1,null]},{"$time'
+        '{"$bytes":"eA=="},{"$bytearray":"eQ=="},{"$enum":["tests.codec.test_json:Right",["READ","WRITE'
+        '"]]},{"$enum":["tests.codec.test_json:Level","LOW"]}]},{"$namedtuple":["tests.codec.test_json:Po'
+        'int",{"x":1,"y":2}]},[{"$datetime":["2024-01-02T00:00:00",0,{"$zone":"Europe/Berlin"}]},{"$time":["01:00:00",1,null]},{"$time'
         'delta":[1,0,0]},{"$decimal":"1.0"},{"$uuid":"00000000000000000000000000000001"}],3,{"$error":["'
         'builtins:FileNotFoundError",{"$tuple":[2,"gone","a"]},{},null]},4,[{"$numpy":["<f4","AAAAPw=="]'
         '},{"$ndarray":["<i2",[2],"AAABAA==","C"]},{"$array":["i",4,"AQAAAA=="]},{"$numpy":["str","a"]}]'

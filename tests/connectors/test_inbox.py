@@ -95,6 +95,35 @@ def test_an_id_is_accepted_once_in_a_group_in_a_process_and_in_the_next(path: Pa
         assert file.rows(0, 5, 9) == [(1, 1), (2, 3), (3, 5), (4, 5), (5, 7)]
 
 
+@pytest.mark.parametrize("id", [None, "a"])
+@pytest.mark.parametrize("column", ["value", "id"])
+def test_an_element_of_which_a_bit_has_changed_is_refused(path: Path, id: str | None, column: str) -> None:
+    inbox = Inbox(path)
+    with opened(inbox) as file:
+        accept(inbox, file, (id, 120), (id and "b", 3))
+    with closing(sqlite3.connect(path)) as database, database:
+        flipped = "CAST('130' AS BLOB)" if column == "value" else "'c'"
+        database.execute(f"UPDATE accepted SET {column} = {flipped} WHERE number = 1")
+    with opened(inbox) as file:
+        with pytest.raises(InboxBroken, match="bytes of element 1 are not those that were accepted"):
+            file.rows(0, 2, 9)
+        assert file.rows(1, 2, 9) == [(2, 3)]
+
+
+def test_an_inbox_without_checks_is_read_and_gets_them(path: Path) -> None:
+    inbox = Inbox(path)
+    with opened(inbox) as file:
+        accept(inbox, file, ("a", 1))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("ALTER TABLE accepted DROP COLUMN sum")
+    with opened(inbox) as file:
+        assert accept(inbox, file, ("a", 1), ("b", 2)) == [False, True]
+        assert file.rows(0, 2, 9) == [(1, 1), (2, 2)]
+    with closing(sqlite3.connect(path)) as database:
+        kept = [there for (there,) in database.execute("SELECT sum IS NOT NULL FROM accepted")]
+    assert kept == [0, 1]
+
+
 def test_a_group_that_fails_leaves_nothing_and_the_next_goes_on(path: Path) -> None:
     inbox = Inbox(path)
     with opened(inbox) as file:

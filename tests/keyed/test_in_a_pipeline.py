@@ -23,7 +23,7 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.keyed import DeduplicateSpec
-from asyncstream.pipeline.stream import no_key
+from asyncstream.operators.spec import no_key
 from asyncstream.state import TimeToLive
 from asyncstream.testing import harness
 

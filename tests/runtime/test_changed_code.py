@@ -15,6 +15,7 @@ from asyncstream import (
     Count,
     JsonLinesSink,
     JsonLinesSource,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     MemoryStore,
     NoWatermarks,
@@ -362,6 +363,51 @@ async def test_another_field_by_its_name_is_refused(step: str) -> None:
     with pytest.raises(CheckpointError, match=r"step 'w' has changed .* was .*'x'.* and is .*'y'"):
         await two_runs(by("x"), by("y"))
     assert await two_runs(by("x"), by("x")) == await one_run(by("x"))
+
+
+class Pairing(KeyedCoProcessFunction[Any, Any, Any]):
+    count = ValueDescriptor[int]("count")
+
+    def open(self, ctx: Any) -> None:
+        self.counted = ctx.state(self.count)
+
+    def process_left(self, value: Any, ctx: Any, out: Any) -> None:
+        self.counted.set((self.counted.get() or 0) + 1)
+
+    def process_right(self, value: Any, ctx: Any, out: Any) -> None:
+        out(self.counted.get())
+
+
+def _kept_apart(stream: Stream[Any]) -> Any:
+    return stream.key_by(lambda e: e["k"])
+
+
+TOGETHER: dict[str, tuple[Step, Step]] = {
+    "windows": (
+        lambda s: _kept_apart(s).window(TumblingWindows(2)).aggregate(name="w", n=Count()),
+        lambda s: s.window_all(TumblingWindows(2)).aggregate(name="w", n=Count()),
+    ),
+    "policy windows": (
+        lambda s: _kept_apart(s).policy_window(length=3, name="w"),
+        lambda s: s.policy_window(length=3, name="w"),
+    ),
+    "connected": (
+        lambda s: _kept_apart(s).connect(_kept_apart(s)).process(Pairing(), name="w"),
+        lambda s: s.connect(s).process(Pairing(), name="w"),
+    ),
+}
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("step", TOGETHER)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_step_that_has_got_keys_or_lost_them_is_refused(
+    step: str, backwards: bool, snapshot: bool
+) -> None:
+    first, second = reversed(TOGETHER[step]) if backwards else TOGETHER[step]
+    with pytest.raises(CheckpointError, match=r"'w' has changed .*grouping was '.*' and is '.*'"):
+        await two_runs(first, second, snapshot=snapshot)
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asyncstream.operators.spec import ClockUse, KeyBy, Spec
+from asyncstream.operators.spec import ClockUse, KeyBy, Spec, no_key
 from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.policies.operator import COUNTED, PolicyWindow, PolicyWindowOperator, policy_window
 from asyncstream.windowing.policies.settings import Extent, PolicySettings
@@ -41,7 +41,7 @@ class PolicySpec(Spec):
 
     @property
     def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by or _one_for_all,)
+        return (self.key_by or no_key,)
 
     @property
     def schema(self) -> Schema:
@@ -60,10 +60,6 @@ class PolicySpec(Spec):
     @property
     def has_own_watermark(self) -> bool:
         return self.settings.event_time
-
-
-def _one_for_all(element: object) -> None:
-    """The key of every element where there is one sequence of windows."""
 
 
 def policy_spec(
