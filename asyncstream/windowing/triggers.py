@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, State, StateDescriptor, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
+from asyncstream.windowing.shown import Shown
 from asyncstream.windowing.windows import Window
 
 __all__ = (
@@ -123,7 +124,7 @@ class TriggerContext(Protocol):
         """The context for a trigger inside this one, whose state is kept apart under `name`."""
 
 
-class Trigger:
+class Trigger(Shown):
     """
     Base of all triggers: never fires.
 
