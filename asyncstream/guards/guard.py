@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from asyncstream.aside import Tasks, heed
 from asyncstream.clock import monotonic_seconds
+from asyncstream.errors import safe_repr
 from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
 from asyncstream.validation import is_async_function, refuse, usual_mistake
@@ -39,6 +41,7 @@ __all__ = (
     "loop_time",
     "time_of",
     "usable_as_decorator",
+    "written",
 )
 
 In = TypeVar("In")
@@ -95,6 +98,10 @@ class Guard(AsyncFunction[In, Out]):
     def __init_subclass__(cls) -> None:
         # the same function, not one that calls the other: that would be a coroutine more for each call
         cls.__call__ = cls.invoke  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        inner = self.inner
+        return f"{written(type(self))}({getattr(inner, '__qualname__', None) or safe_repr(inner)})"
 
     async def __call__(self, value: In, /) -> Out:
         """The call itself: a guard is used like the function inside."""
@@ -237,6 +244,11 @@ async def delivery(place: asyncio.Future[Out]) -> Out:
         raise
 
 
+def written(guard: Any) -> str:
+    """How people write the guard of this class: `single_flight` for a `SingleFlight`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", guard.__name__).lower()
+
+
 class Decorator(Protocol):
     """Puts a guard around a function."""
 
@@ -262,4 +274,5 @@ def usable_as_decorator(make: Callable[Concatenate[Call[Any, Any], P], Guard[Any
     def guard(fn: Any = None, /, **options: Any) -> Any:
         return functools.partial(constructor, **options) if fn is None else constructor(fn, **options)
 
+    guard.__name__ = guard.__qualname__ = written(make)
     return guard  # type: ignore[return-value]

@@ -35,6 +35,7 @@ from asyncstream.windowing import (
     WindowSpec,
 )
 from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_spec
+from asyncstream.windowing.shown import shown_ms
 
 __all__ = (
     "Extent",
@@ -254,30 +255,8 @@ def policy_step(
 def shown_plan(plan: WindowPlan) -> dict[str, object]:
     """How windows are shown with a step's settings."""
     return {
-        "window": _described(plan.assigner),
-        "trigger": _described(plan.trigger),
-        "evictor": _described(plan.evictor),
-        "allowed_lateness": _shown_ms(plan.allowed_lateness_ms) or None,
+        "window": repr(plan.assigner),
+        "trigger": plan.trigger and repr(plan.trigger),
+        "evictor": plan.evictor and repr(plan.evictor),
+        "allowed_lateness": shown_ms(plan.allowed_lateness_ms) or None,
     }
-
-
-def _shown_ms(length_ms: int) -> timedelta:
-    """A length of time as plans show it; one that no timedelta holds as the longest that there is."""
-    return timedelta(milliseconds=min(length_ms, timedelta.max // timedelta(milliseconds=1)))
-
-
-def _described(setting: object) -> object:
-    """An assigner, trigger or evictor as plans show it: `TumblingWindows(size=1:00:00)`."""
-    if not isinstance(setting, WindowAssigner | Trigger | Evictor):
-        return getattr(setting, "__name__", setting)
-    parts = []
-    for name, value in getattr(setting, "__dict__", {}).items():
-        if name == "event_time" and not value:
-            parts.append("time=processing")
-        elif not value or isinstance(value, bool) or name.startswith("_"):
-            continue
-        elif name.endswith("_ms"):
-            parts.append(f"{name.removesuffix('_ms')}={_shown_ms(value)}")
-        else:
-            parts.append(f"{name}={_described(value)}")
-    return f"{type(setting).__name__}({', '.join(parts)})"

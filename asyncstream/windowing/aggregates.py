@@ -27,6 +27,7 @@ from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, instance, refuse, selector
 from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
 from asyncstream.windowing.fused import Inline, Results, fused, methods
+from asyncstream.windowing.shown import Shown
 
 __all__ = (
     "ELEMENTS",
@@ -55,7 +56,7 @@ Field: TypeAlias = Fields | Callable[[Any], Any] | None
 """What of an element counts: the fields of these names, what the function gives, or the element itself."""
 
 
-class FieldAggregate(AggregateFunction[Any, Out]):
+class FieldAggregate(Shown, AggregateFunction[Any, Out]):
     """
     Base of the aggregates of one field.
 
@@ -67,6 +68,7 @@ class FieldAggregate(AggregateFunction[Any, Out]):
     """
 
     does: ClassVar[Inline]
+    unshown = ("value_of",)
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)

@@ -17,6 +17,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
 from asyncstream.windowing.contexts import TriggerContext
+from asyncstream.windowing.shown import Shown
 from asyncstream.windowing.windows import Window
 
 __all__ = (
@@ -88,7 +89,7 @@ class Ticks(NamedTuple):
         return min(tick + self.interval_ms, last_ms)
 
 
-class Trigger:
+class Trigger(Shown):
     """
     Base of all triggers: never fires.
 

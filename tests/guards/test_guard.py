@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from asyncstream import guards
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import CallTimeout, PipelineError
 from asyncstream.guards import (
@@ -247,3 +249,22 @@ async def test_background_tasks_end_when_they_are_stopped() -> None:
     await asyncio.sleep(1)
     await background.stop()
     assert len(ended) == 2
+
+
+@pytest.mark.parametrize("name", ["retry", "cached", "single_flight", "rate_limit", "adaptive_concurrency"])
+def test_guard_is_called_what_people_write(name: str) -> None:
+    guard: Any = getattr(guards, name)
+    assert guard.__name__ == guard.__qualname__ == name
+    assert str(inspect.signature(guard)).startswith("(fn: ")
+    assert pickle.loads(pickle.dumps(guard)) is guard
+
+
+async def plain(value: int) -> int:
+    return value
+
+
+def test_guards_are_shown_as_they_are_nested() -> None:
+    assert (
+        repr(guards.cached(guards.single_flight(guards.retry(plain))))
+        == "cached(single_flight(retry(plain)))"
+    )
