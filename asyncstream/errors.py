@@ -8,7 +8,8 @@ relatives (your function, or the service it calls), `SourceError` and `SinkError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from typing import Any, Final
@@ -39,6 +40,7 @@ __all__ = (
     "encodable",
     "module_of",
     "safe_repr",
+    "told_as",
 )
 
 _LONGEST: Final = 10_000
@@ -258,6 +260,15 @@ def module_of(extra: str, name: str, feature: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingExtra(feature, extra) from error
+
+
+@contextmanager
+def told_as(kind: type[AsyncStreamError], doing: str, *errors: type[Exception]) -> Iterator[None]:
+    """What is raised in this block, and is one of `errors`, comes out as a `kind` that says what was done."""
+    try:
+        yield
+    except errors as error:
+        raise kind(f"cannot {doing}: {describe_error(error)}") from error
 
 
 def describe_error(error: BaseException) -> str:

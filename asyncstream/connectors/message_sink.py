@@ -20,11 +20,12 @@ from asyncstream.validation import selector
 __all__ = ("MessageSink",)
 
 M = TypeVar("M")
+C = TypeVar("C")
 
 
-class MessageSink(CountingSink[Any], Generic[M]):
+class MessageSink(CountingSink[Any], Generic[M, C]):
     """
-    A sink that makes a message of each element, and waits until the broker has them.
+    A sink that makes a message M of each element, and waits until the broker has them, through a client C.
 
     A batch that is being sent comes to its end though the write is cancelled (`carried_through`): the job is
     told how many the broker has.
@@ -40,14 +41,19 @@ class MessageSink(CountingSink[Any], Generic[M]):
         self._what = what
         self._encode = encoder(encode, default)
         self._id = None if id is None else selector("id", id)
+        self._client: C | None = None
 
     @abstractmethod
     def _message(self, value: Any) -> M:
         """The message of an element; may raise anything."""
 
     @abstractmethod
-    async def _send(self, messages: Sequence[M]) -> None:
+    async def _send(self, client: C, messages: Sequence[M]) -> None:
         """Send messages, and count in `_taken` those that the broker has."""
+
+    @abstractmethod
+    async def _leave(self, client: C) -> object:
+        """Close what it writes through."""
 
     def _id_of(self, value: Any) -> str | None:
         """
@@ -63,7 +69,9 @@ class MessageSink(CountingSink[Any], Generic[M]):
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
-        await carried_through(self._send([self._prepared(value) for value in values]))
+        if self._client is None:
+            raise SinkError(f"the sink of {self._what} is not open")
+        await carried_through(self._send(self._client, [self._prepared(value) for value in values]))
 
     def _prepared(self, value: Any) -> M:
         try:
@@ -71,6 +79,7 @@ class MessageSink(CountingSink[Any], Generic[M]):
         except Exception as error:
             raise SinkError(why_unwritten(value, self._what, error)) from error
 
-    def _closed(self) -> SinkError:
-        """The error of a sink that is not open, to be raised by the caller."""
-        return SinkError(f"the sink of {self._what} is not open")
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await self._leave(client)

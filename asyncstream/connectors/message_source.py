@@ -5,12 +5,13 @@ become of those that are none.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.cancellation import Fetching
+from asyncstream.connectors.cancellation import Fetching, now_and_then, stopped
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
@@ -19,14 +20,15 @@ __all__ = ("GONE", "MessageSource")
 
 T = TypeVar("T")
 M = TypeVar("M")
+C = TypeVar("C")
 
 GONE: Final = object()
 """In place of an element: there is nothing in this message, which is passed over."""
 
 
-class MessageSource(Source[T], Generic[T, M]):
+class MessageSource(Source[T], Generic[T, M, C]):
     """
-    A source that asks for messages, one request at a time.
+    A source that asks for messages M, one request at a time, through a client C.
 
     A message that is no element goes to `rejected`; or it fails the source, once all before it were
     delivered. A `read` that is cancelled has taken nothing: what its request brings is there for the next.
@@ -41,17 +43,25 @@ class MessageSource(Source[T], Generic[T, M]):
         self._batch = count("batch", batch)
         self._fetching: Fetching[Sequence[M]] = Fetching(self._fetch)
         self._failure: SourceError | None = None
+        self._client: C | None = None
+        self._alive: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         self._failure = None
 
-    @abstractmethod
-    def _opened(self) -> object:
-        """What it reads through; raises what `_closed` gives if the source is not open."""
+    def _opened(self) -> C:
+        """What it reads through."""
+        if self._client is None:
+            raise SourceError(f"the source of {self._what} is not open")
+        return self._client
 
-    def _closed(self) -> SourceError:
-        """The error of a source that is not open, to be raised by the caller."""
-        return SourceError(f"the source of {self._what} is not open")
+    def _show_every(self, seconds: float, show: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have the server hear of this source, also while nobody reads."""
+        self._alive = asyncio.ensure_future(now_and_then(seconds, show))
+
+    @abstractmethod
+    async def _leave(self, client: C) -> object:
+        """Close what it reads through."""
 
     @abstractmethod
     async def _fetch(self) -> Sequence[M]:
@@ -98,4 +108,8 @@ class MessageSource(Source[T], Generic[T, M]):
         return SourceBatch(values, timestamps, rejected)
 
     async def close(self) -> None:
+        await stopped(self._alive)
         await self._fetching.stop()
+        client, self._client = self._client, None
+        if client is not None:
+            await self._leave(client)

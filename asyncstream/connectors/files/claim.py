@@ -28,7 +28,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
 from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, told_as
 from asyncstream.filelock import lock
 from asyncstream.lease import Lease, presence
 
@@ -265,7 +265,5 @@ async def fenced(claim: Claim, writer: Writer) -> None:
     `TransactionalSink.fence` for a sink with such a claim; raises `SinkError` if the record cannot be
     written, or another process takes the file over at this moment.
     """
-    try:
+    with told_as(SinkError, f"write the record of {claim.file}", OSError):
         await carried_through(aside(lambda: claim.fence(writer)))
-    except OSError as error:
-        raise SinkError(f"cannot write the record of {claim.file}: {describe_error(error)}") from error

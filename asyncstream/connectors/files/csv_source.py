@@ -106,7 +106,10 @@ class CsvSource(LineSource[T]):
             try:
                 _, self._columns = self._record(lines, lines.mark())
             except Malformed as malformed:
-                raise self._error(malformed) from malformed.__cause__
+                raise SourceError(
+                    f"{self._path}, line {malformed.line_number}: {malformed.reason}; there is no header to "
+                    "be read: write the file as UTF-8 with lines that end in \\n, or name columns="
+                ) from malformed.__cause__
         else:
             self._columns = list(self._given_columns)
         twice = [column for column, times in Counter(self._columns).items() if times > 1]

@@ -12,7 +12,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +21,14 @@ from urllib.parse import unquote, urlsplit
 from asyncstream.addresses import server_address
 from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.connectors.cancellation import answered_within
-from asyncstream.errors import describe_error
+from asyncstream.errors import AsyncStreamError, describe_error, told_as
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-__all__ = ("Address", "Connection", "MqttError", "address_of", "check_tls")
+__all__ = ("Address", "Connection", "MqttError", "address_of", "check_tls", "naming")
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -44,6 +44,11 @@ _UNACKNOWLEDGED: Final = 0xFFFF
 
 class MqttError(Exception):
     """What the broker or the connection says, in words."""
+
+
+def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
+    """What a connection raises comes out as an error of this kind, with what was being done."""
+    return told_as(kind, doing, MqttError, TimeoutError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,15 @@ A topic of MQTT as a sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of, check_tls
+from asyncstream.connectors.mqtt.connection import Connection, address_of, check_tls, naming
 from asyncstream.connectors.mqtt.messages import MqttMessage
 from asyncstream.connectors.rows import Default
-from asyncstream.errors import SinkError, describe_error
+from asyncstream.errors import SinkError
 from asyncstream.validation import flag, function, text
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _PART: Final = 10_000
 """Messages that are under way at a time: the protocol has numbers for 65,535."""
 
 
-class MqttSink(MessageSink[_Message]):
+class MqttSink(MessageSink[_Message, Connection]):
     """
     Publishes elements with QoS 1, and waits until the broker has them: at least once.
 
@@ -61,19 +60,11 @@ class MqttSink(MessageSink[_Message]):
         where = "topics" if self._fixed is None else f"topic {text('topic', self._fixed)!r}"
         super().__init__(f"{where} of {self._address}", encode, default)
         self._retain = flag("retain", retain)
-        self._connection: Connection | None = None
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        try:
-            yield
-        except (MqttError, TimeoutError, ValueError) as error:
-            raise SinkError(f"cannot write to {self._what}: {describe_error(error)}") from error
 
     async def open(self) -> None:
-        self._connection = Connection(self._address, self._tls)
-        with self._naming():
-            await self._connection.open()
+        self._client = Connection(self._address, self._tls)
+        with naming(SinkError, f"write to {self._what}"):
+            await self._client.open()
 
     def _message(self, value: Any) -> _Message:
         topic, payload, retain = self._fixed, value, self._retain
@@ -85,18 +76,13 @@ class MqttSink(MessageSink[_Message]):
             raise TypeError(f"expected a topic without wildcards, got {topic!r}")
         return topic, self._encode(payload), retain
 
-    async def _send(self, messages: Sequence[_Message]) -> None:
-        connection = self._connection
-        if connection is None:
-            raise self._closed()
-        with self._naming():
+    async def _send(self, client: Connection, messages: Sequence[_Message]) -> None:
+        with naming(SinkError, f"write to {self._what}"):
             for start in range(0, len(messages), _PART):
-                sent = [connection.publish(*message) for message in messages[start : start + _PART]]
+                sent = [client.publish(*message) for message in messages[start : start + _PART]]
                 for mid in sent:
-                    await connection.published(mid)
+                    await client.published(mid)
                     self._taken += 1
 
-    async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+    async def _leave(self, client: Connection) -> None:
+        await client.close()

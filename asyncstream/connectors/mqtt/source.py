@@ -5,17 +5,16 @@ Topics of MQTT as a source, by a session that the broker keeps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
-from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of, check_tls
+from asyncstream.connectors.mqtt.connection import Connection, address_of, check_tls, naming
 from asyncstream.connectors.mqtt.messages import MqttMessage
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _ASK = 0.1
 """... and while nothing can come, for all that may be unacknowledged is."""
 
 
-class MqttSource(MessageSource[T, "MQTTMessage"]):
+class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
     """
     Reads topics of MQTT, at least once; acknowledges a message when it is done with and a checkpoint is safe.
 
@@ -95,7 +94,6 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
         self._most = count("unacknowledged", unacknowledged)
         if self._most > 0xFFFF:
             raise refuse("unacknowledged", "65535 at most, which MQTT has numbers for", unacknowledged)
-        self._connection: Connection | None = None
         self._begin(0)
 
     def _begin(self, run: int) -> None:
@@ -108,31 +106,19 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
     async def open(self) -> None:
         await super().open()
         self._begin(0 if self.writer is None else self.writer.lease.number)
-        self._connection = connection = Connection(
+        self._client = connection = Connection(
             self._address, self._tls, self._client_id, self._session, self._most
         )
-        with self._naming("read"):
+        with naming(SourceError, f"read {self._what}"):
             await connection.open()
             await connection.subscribe(self._topics)
 
     def is_replayable(self) -> bool:
         return True
 
-    def _opened(self) -> Connection:
-        if self._connection is None:
-            raise self._closed()
-        return self._connection
-
-    @contextmanager
-    def _naming(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except (MqttError, TimeoutError, ValueError) as error:
-            raise SourceError(f"cannot {doing} {self._what}: {describe_error(error)}") from error
-
     async def _fetch(self) -> Sequence[MQTTMessage]:
         connection = self._opened()
-        with self._naming("read"):
+        with naming(SourceError, f"read {self._what}"):
             while not (found := connection.take(self._batch)):
                 is_full = len(self._unacknowledged) >= self._most
                 if is_full and self.checkpoint_soon is not None:
@@ -180,11 +166,8 @@ class MqttSource(MessageSource[T, "MQTTMessage"]):
         done: list[int] = []
         while self._unacknowledged and self._unacknowledged[0][0] <= position["read"]:
             done.append(self._unacknowledged.popleft()[1])
-        with self._naming("acknowledge messages of"):
+        with naming(SourceError, f"acknowledge messages of {self._what}"):
             self._opened().acknowledge(done)
 
-    async def close(self) -> None:
-        await super().close()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+    async def _leave(self, client: Connection) -> None:
+        await client.close()

@@ -7,15 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from asyncstream.addresses import server_address
 from asyncstream.aside import wait_at_most
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import AsyncStreamError, SourceError, describe_error
+from asyncstream.errors import AsyncStreamError, SourceError, told_as
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -91,15 +90,11 @@ async def connect(url: str, options: Options) -> Client:
     )
 
 
-@contextmanager
-def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
+def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
     """What the client raises comes out as an error of this kind, with what was being done."""
     from nats.errors import Error
 
-    try:
-        yield
-    except (Error, OSError, TimeoutError) as error:
-        raise kind(f"cannot {doing}: {describe_error(error)}") from error
+    return told_as(kind, doing, Error, OSError)
 
 
 class Pull:

@@ -20,7 +20,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.nats.connection import naming
@@ -113,7 +112,6 @@ class NatsConsumerSource(NatsSource[T]):
         self._subject = None if subject is None else text("subject", subject)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._ack_wait = duration_seconds("ack_wait", ack_wait)
-        self._alive: asyncio.Task[None] | None = None
         self._held: dict[int, str] = {}  # where to acknowledge it; "" until it is handed out again
         self._numbers = Numbers()
 
@@ -122,7 +120,7 @@ class NatsConsumerSource(NatsSource[T]):
         self._held, self._numbers = {}, Numbers()
         with naming(SourceError, f"read {self._what}"):
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
-        self._alive = asyncio.ensure_future(now_and_then(wait / 3, self._show))
+        self._show_every(wait / 3, self._show)
 
     async def _consumer(self) -> ConsumerInfo:
         """The consumer, which is made if it is not there."""
@@ -226,7 +224,3 @@ class NatsConsumerSource(NatsSource[T]):
             self._numbers = Numbers()
             for number in sorted(self._held):
                 self._numbers.add(number)
-
-    async def close(self) -> None:
-        await stopped(self._alive)
-        await super().close()

@@ -41,7 +41,7 @@ _AS_IT_IS: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Characters of an id besides letters and digits; a header cannot hold all others, or loses them."""
 
 
-class NatsSink(MessageSink[_Message]):
+class NatsSink(MessageSink[_Message, "tuple[Client, JetStreamContext]"]):
     """
     Publishes elements to a subject of a stream, and waits until the stream has them.
 
@@ -74,17 +74,15 @@ class NatsSink(MessageSink[_Message]):
         self._options = checked_options(client)
         self._subject = text("subject", subject)
         super().__init__(f"subject {subject!r} of {place_of(url)}", encode, default, id)
-        self._connection: Client | None = None
-        self._js: JetStreamContext | None = None
 
     async def open(self) -> None:
         from nats.js.errors import NotFoundError
 
         with naming(SinkError, f"write to {self._what}"):
-            self._connection = await connect(self._url, self._options)
-            self._js = self._connection.jetstream()
+            connection = await connect(self._url, self._options)
+            self._client = connection, connection.jetstream()
             try:
-                await self._js.find_stream_name_by_subject(self._subject)
+                await self._client[1].find_stream_name_by_subject(self._subject)
             except NotFoundError as error:
                 raise SinkError(f"no stream takes {self._what}: add one with this subject first") from error
 
@@ -92,10 +90,8 @@ class NatsSink(MessageSink[_Message]):
         id = self._id_of(value)
         return self._encode(value), None if id is None else {"Nats-Msg-Id": quote(id, safe=_AS_IT_IS)}
 
-    async def _send(self, messages: Sequence[_Message]) -> None:
-        connection, js = self._connection, self._js
-        if connection is None or js is None:
-            raise self._closed()
+    async def _send(self, client: tuple[Client, JetStreamContext], messages: Sequence[_Message]) -> None:
+        connection, js = client
         with naming(SinkError, f"write to {self._what}"):
             answers = [
                 await js.publish_async(self._subject, data, headers=headers) for data, headers in messages
@@ -109,7 +105,5 @@ class NatsSink(MessageSink[_Message]):
                     answer.result()
                     self._taken += 1
 
-    async def close(self) -> None:
-        connection, self._connection, self._js = self._connection, None, None
-        if connection is not None:
-            await connection.close()
+    async def _leave(self, client: tuple[Client, JetStreamContext]) -> None:
+        await client[0].close()

@@ -33,7 +33,7 @@ __all__ = ("NatsSource", "NatsStreamSource", "number_of", "time_ms_of")
 T = TypeVar("T")
 
 
-class NatsSource(MessageSource[T, "Msg"], Generic[T]):
+class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     """What sources of NATS share: the connection, and how messages become elements."""
 
     def __init__(
@@ -52,20 +52,14 @@ class NatsSource(MessageSource[T, "Msg"], Generic[T]):
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._decode = decoder(decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
-        self._connection: Client | None = None
         self._pull: Pull | None = None
 
     async def open(self) -> None:
         await super().open()
         self._pull = None
         with naming(SourceError, f"read {self._what}"):
-            self._connection = await connect(self._url, self._options)
+            self._client = await connect(self._url, self._options)
             await self._about()
-
-    def _opened(self) -> Client:
-        if self._connection is None:
-            raise self._closed()
-        return self._connection
 
     @property
     def _js(self) -> JetStreamContext:
@@ -116,11 +110,8 @@ class NatsSource(MessageSource[T, "Msg"], Generic[T]):
     def _time_ms(self, message: Msg) -> int:
         return time_ms_of(message)
 
-    async def close(self) -> None:
-        await super().close()
-        connection, self._connection, self._pull = self._connection, None, None
-        if connection is not None:
-            await connection.close()
+    async def _leave(self, client: Client) -> None:
+        await client.close()
 
 
 class NatsStreamSource(NatsSource[T]):

@@ -26,7 +26,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
 
 from asyncstream.connectors.base import SourceBatch
-from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
@@ -99,7 +98,7 @@ _LOCK: Final = 0x6F7574626F78
 """Any number: that of who makes these tables."""
 
 
-class PostgresOutbox(MessageSource[T, dict[str, Any]]):
+class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     """
     Reads the rows of a table as dicts, and deletes them when a checkpoint covers them.
 
@@ -182,9 +181,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
         self._channel = None if channel is None else text("channel", channel)
         self._every = duration_seconds("every", every)
         self._dead_after = duration_seconds("dead_after", dead_after)
-        self._connection: Connection | None = None
         self._listening: Connection | None = None
-        self._alive: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._read = 0  # the last claim that was read
         self._asked = 0  # the last claim that was asked for
@@ -200,7 +197,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
         self._has_claimed = True
         self._lease = None if self.writer is None else self.writer.lease.to_json().decode()
         with naming(SourceError, f"open {self._what}"):
-            self._connection = connection = await connect(self._url)
+            self._client = connection = await connect(self._url)
             await self._make(connection)
             async with connection.transaction():
                 await self._enter(connection)
@@ -209,7 +206,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
 
                 self._listening = await connect(self._url)
                 await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
-        self._alive = asyncio.ensure_future(now_and_then(self._dead_after / 4, self._show))
+        self._show_every(self._dead_after / 4, self._show)
 
     async def _make(self, connection: Connection) -> None:
         """Make what is not there yet."""
@@ -249,11 +246,6 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
         if self.writer is None and self._read:
             await self.forget(self._read)
         return await super().read()
-
-    def _opened(self) -> Connection:
-        if self._connection is None:
-            raise self._closed()
-        return self._connection
 
     def _element(self, message: dict[str, Any]) -> Any:
         row = {name: cell for name, cell in message.items() if name not in _OURS}
@@ -351,16 +343,13 @@ class PostgresOutbox(MessageSource[T, dict[str, Any]]):
                 *(self._consumer, position),
             )
 
-    async def close(self) -> None:
-        await stopped(self._alive)
-        await super().close()
-        connections = (self._connection, self._listening)
-        connection, self._connection, self._listening = self._connection, None, None
+    async def _leave(self, client: Connection) -> None:
+        listening, self._listening = self._listening, None
         try:
-            if connection is not None and self.writer is not None:
-                await self._give_back(connection, self.writer.lease)
+            if self.writer is not None:
+                await self._give_back(client, self.writer.lease)
         finally:
-            for opened in connections:
+            for opened in (client, listening):
                 if opened is not None:
                     await opened.close()
 

@@ -4,13 +4,13 @@ A connection to Redis, its errors told plainly; and what an entry of a stream ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from asyncstream.addresses import parsed_redis, redis_address
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
-from asyncstream.errors import AsyncStreamError, describe_error
+from asyncstream.errors import AsyncStreamError, told_as
 from asyncstream.validation import refuse, text
 
 __all__ = ("Client", "Entries", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
@@ -51,15 +51,11 @@ def connect(url: str) -> Client:
     return Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), **more)
 
 
-@contextmanager
-def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
+def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
     """What the client raises comes out as an error of this kind, with what was being done."""
     from redis.exceptions import RedisError
 
-    try:
-        yield
-    except (RedisError, OSError, TimeoutError) as error:
-        raise kind(f"cannot {doing}: {describe_error(error)}") from error
+    return told_as(kind, doing, RedisError, OSError)
 
 
 def id_of(id: bytes | str) -> tuple[int, int]:

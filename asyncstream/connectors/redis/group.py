@@ -32,7 +32,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import Client, Entry, id_of, naming
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
@@ -94,7 +93,6 @@ class RedisGroupSource(RedisSource[T]):
         self._consumer = text("consumer", consumer)
         self._start = "0" if choice("start", start, ("first", "next")) == "first" else "$"
         self._dead_ms = duration_ms("dead_after", dead_after)
-        self._alive: asyncio.Task[None] | None = None
         self._begin(0)
 
     def _begin(self, run: int) -> None:
@@ -124,7 +122,7 @@ class RedisGroupSource(RedisSource[T]):
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-        self._alive = asyncio.ensure_future(now_and_then(self._dead_ms / 4000, self._show))
+        self._show_every(self._dead_ms / 4000, self._show)
 
     async def _show(self) -> None:
         """Be heard of."""
@@ -264,10 +262,6 @@ class RedisGroupSource(RedisSource[T]):
             for part in _parts(done):
                 await self._opened().xack(self._stream, self._group, *part)
         self._claimed.difference_update(done)
-
-    async def close(self) -> None:
-        await stopped(self._alive)
-        await super().close()
 
 
 def _parts(ids: list[bytes]) -> list[list[bytes]]:

@@ -41,7 +41,7 @@ end
 """Adds those whose ids were not added within the time; as one command that no other comes between."""
 
 
-class RedisStreamSink(MessageSink[_Message]):
+class RedisStreamSink(MessageSink[_Message, Client]):
     """
     Adds elements to a stream: each batch as a whole, and with `id` each element once.
 
@@ -85,12 +85,11 @@ class RedisStreamSink(MessageSink[_Message]):
         self._json = JsonWriter(default)
         self._remember_ms = duration_ms("remember", remember)
         self._longest = None if longest is None else count("longest", longest)
-        self._redis: Client | None = None
 
     async def open(self) -> None:
-        self._redis = connect(self._url)
+        self._client = connect(self._url)
         with naming(SinkError, f"write to {self._what}"):
-            kind = await self._redis.type(self._stream)
+            kind = await self._client.type(self._stream)
         if kind not in (b"stream", b"none"):
             raise SinkError(f"{self._what} is no stream, but a {kind.decode()}")
 
@@ -106,13 +105,10 @@ class RedisStreamSink(MessageSink[_Message]):
     def _cell(self, value: Any) -> bytes:
         return value.encode() if type(value) is str else self._json.write(value)
 
-    async def _send(self, messages: Sequence[_Message]) -> None:
-        redis = self._redis
-        if redis is None:
-            raise self._closed()
+    async def _send(self, client: Client, messages: Sequence[_Message]) -> None:
         with naming(SinkError, f"write to {self._what}"):
             if self._id is None:
-                async with redis.pipeline(transaction=True) as pipeline:
+                async with client.pipeline(transaction=True) as pipeline:
                     for _, fields in messages:
                         pipeline.xadd(self._stream, fields, maxlen=self._longest)
                     await pipeline.execute()
@@ -122,10 +118,8 @@ class RedisStreamSink(MessageSink[_Message]):
                     arguments += (id, 2 * len(fields))
                     for name, cell in fields.items():
                         arguments += (name, cell)
-                await redis.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
+                await client.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
         self._taken = len(messages)
 
-    async def close(self) -> None:
-        redis, self._redis = self._redis, None
-        if redis is not None:
-            await redis.aclose()
+    async def _leave(self, client: Client) -> None:
+        await client.aclose()

@@ -34,7 +34,7 @@ FIRST = b"0-0"
 """Smaller than the id of any entry."""
 
 
-class RedisSource(MessageSource[T, Entry], Generic[T]):
+class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
     """What sources of Redis share: how entries become elements."""
 
     def __init__(
@@ -52,18 +52,12 @@ class RedisSource(MessageSource[T, Entry], Generic[T]):
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._entries = Entries(self._what, field, decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
-        self._redis: Client | None = None
 
     async def open(self) -> None:
         await super().open()
-        self._redis = connect(self._url)
+        self._client = connect(self._url)
         with naming(SourceError, f"read {self._what}"):
-            await self._redis.ping()
-
-    def _opened(self) -> Client:
-        if self._redis is None:
-            raise self._closed()
-        return self._redis
+            await self._client.ping()
 
     def _element(self, message: Entry) -> Any:
         id, fields = message
@@ -72,11 +66,8 @@ class RedisSource(MessageSource[T, Entry], Generic[T]):
     def _time_ms(self, message: Entry) -> int:
         return int(message[0].partition(b"-")[0])
 
-    async def close(self) -> None:
-        await super().close()
-        redis, self._redis = self._redis, None
-        if redis is not None:
-            await redis.aclose()
+    async def _leave(self, client: Client) -> None:
+        await client.aclose()
 
 
 class RedisStreamSource(RedisSource[T]):

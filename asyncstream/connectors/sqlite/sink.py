@@ -18,7 +18,7 @@ from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.sqlite_files import database_path, looking_at, quoted, write_ahead
 from asyncstream.validation import choice, text
 
@@ -84,10 +84,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
                 self._staging.fence(connection, writer)
                 connection.execute("COMMIT")
 
-        try:
+        with told_as(SinkError, f"write to {self._path}", sqlite3.Error):
             await aside(put_up)
-        except sqlite3.Error as error:
-            raise SinkError(f"cannot write to {self._path}: {describe_error(error)}") from error
 
     async def can_recover(self, position: int | None) -> None:
         def look() -> None:
@@ -96,10 +94,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
             with closing(looking_at(path, timeout=PATIENCE)) as connection:
                 self._staging.check(connection, position, self.writer)
 
-        try:
+        with told_as(SinkError, f"read {self._path}", sqlite3.Error):
             await aside(look)
-        except sqlite3.Error as error:
-            raise SinkError(f"cannot read {self._path}: {describe_error(error)}") from error
 
     async def recover(self, position: int | None) -> None:
         self._has_epochs = True
@@ -113,11 +109,9 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         await self._connect(work)
 
     async def _connect(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        try:
+        with told_as(SinkError, f"open {self._path}", sqlite3.Error):
             self._database = Database(self._path)
             await self._database.do(self._set_up)
-        except sqlite3.Error as error:
-            raise SinkError(f"cannot open {self._path}: {describe_error(error)}") from error
         await self._transaction(work)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -17,7 +17,7 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.errors import SourceError, told_as
 from asyncstream.sqlite_files import database_path, looking_at
 from asyncstream.validation import count, text
 
@@ -86,10 +86,8 @@ class SqliteSource(Source[T]):
 
     async def open(self) -> None:
         self._check_is_there()
-        try:
+        with self._naming():  # of what is no file
             self._database = Database(self._path)
-        except sqlite3.Error as error:  # of what is no file
-            raise self._unreadable(error) from error
         try:
             await self._do(self._order.open)
         except BaseException:
@@ -124,10 +122,8 @@ class SqliteSource(Source[T]):
                 self._order.check(connection, position)
 
         self._check_is_there()
-        try:
+        with self._naming():
             await aside(look)
-        except sqlite3.Error as error:
-            raise self._unreadable(error) from error
 
     async def seek(self, position: Any) -> None:
         await self._do(partial(self._order.check, position=position))
@@ -136,17 +132,15 @@ class SqliteSource(Source[T]):
     async def _do(self, work: Callable[[sqlite3.Connection], U]) -> U:
         if self._database is None:
             raise SourceError(f"the source of {self._path} is not open")
-        try:
+        with self._naming():
             return await self._database.do(work)
-        except sqlite3.Error as error:
-            raise self._unreadable(error) from error
 
     def _check_is_there(self) -> None:
         if not os.path.exists(self._path):  # as quick as opening it, which would make it
             raise SourceError(f"cannot read {self._path}: there is no such file")
 
-    def _unreadable(self, error: sqlite3.Error) -> SourceError:
-        return SourceError(f"cannot read {self._order.what}: {describe_error(error)}")
+    def _naming(self) -> AbstractContextManager[None]:
+        return told_as(SourceError, f"read {self._order.what}", sqlite3.Error)
 
     async def close(self) -> None:
         database, self._database = self._database, None

@@ -266,7 +266,9 @@ def test_malformed_csv_record_fails_with_its_first_line(tmp_path: Path) -> None:
     [
         (b"a,b,a\n", "the header names 'a' more than once"),
         (b"a,b\n", "no column 'n' for types=, there are \\['a', 'b'\\]"),
-        (b"\xff\n", "line 1: not UTF-8"),
+        (b"\xff\n", "line 1: not UTF-8.* there is no header to be read"),
+        ("a,b\n".encode("utf-16"), "line 1: not UTF-8.* write the file as UTF-8"),
+        (b"a,b\r1,2\r", "line 1: not CSV.* lines that end in"),
     ],
 )
 def test_wrong_header_fails_on_opening(tmp_path: Path, data: bytes, message: str) -> None:

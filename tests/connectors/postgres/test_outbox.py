@@ -230,7 +230,7 @@ async def test_who_may_read_needs_no_right_to_make_tables_that_are_there(outbox:
 async def test_a_server_that_is_gone_leaves_no_connection_open(outbox: str) -> None:
     source = opened(outbox, channel="news")
     await source.open()
-    connections = [source._connection, source._listening]
+    connections = [source._client, source._listening]
     do(
         outbox,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'asyncstream'",
