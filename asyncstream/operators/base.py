@@ -327,20 +327,11 @@ class Discard(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         pass
 
-    def advance_watermark(self, timestamp: int) -> None:
-        pass
-
-    def restore_watermark(self, timestamp: int) -> None:
-        pass
+    def outputs(self) -> tuple[Operator, ...]:
+        return ()
 
     def pass_mark(self, mark: Mark) -> None:
         mark.arrive()
-
-    def set_idle(self, idle: bool) -> None:
-        pass
-
-    def end_input(self) -> None:
-        pass
 
 
 DISCARD = Discard()
@@ -353,6 +344,9 @@ class Fanout(Operator):
         super().__init__()
         self.readers = tuple(readers)
 
+    def outputs(self) -> tuple[Operator, ...]:
+        return self.readers
+
     def at_once(self) -> Sequence[Operator]:
         return self.readers
 
@@ -363,27 +357,6 @@ class Fanout(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         for reader in self.readers:
             reader.process_batch(values, timestamps)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        for reader in self.readers:
-            reader.advance_watermark(timestamp)
-
-    def restore_watermark(self, timestamp: int) -> None:
-        for reader in self.readers:
-            reader.restore_watermark(timestamp)
-
-    def pass_mark(self, mark: Mark) -> None:
-        mark.divide(len(self.readers))
-        for reader in self.readers:
-            reader.pass_mark(mark)
-
-    def set_idle(self, idle: bool) -> None:
-        for reader in self.readers:
-            reader.set_idle(idle)
-
-    def end_input(self) -> None:
-        for reader in self.readers:
-            reader.end_input()
 
 
 def pairs(values: Sequence[Any], timestamps: Timestamps) -> Iterator[tuple[Any, int | None]]:

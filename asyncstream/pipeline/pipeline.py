@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from asyncstream.aside import running_loop
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock, checked_clock
@@ -33,7 +34,6 @@ from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.threads import ThreadedJob
-from asyncstream.runtime.aio.tickets import running_loop
 from asyncstream.state import StateBackend
 from asyncstream.validation import Duration, choice, duration_seconds, element_type, flag, refuse, text
 

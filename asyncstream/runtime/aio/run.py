@@ -36,7 +36,7 @@ from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import AsyncStreamError, SinkError, SourceError, UserFunctionError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Attended
-from asyncstream.plan import Graph
+from asyncstream.plan import Graph, left_behind
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
@@ -199,7 +199,7 @@ class Run:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
         for name, driver in self.wiring.sources.items():
-            if self.checkpointer is None and not self.wiring.remembers(name):
+            if self.checkpointer is None and not left_behind(self.graph, name):
                 driver.acknowledge_at_once()
 
     async def _find_start(self) -> None:
