@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.tasks import within
-from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.whereabouts import Progress
@@ -37,10 +36,6 @@ class Holding(Intake):
         """How far event time had come behind it; called by `restore`."""
         self._emitter.watermark = max(self._emitter.watermark, watermark)
         self._is_restored = True
-
-    def resume(self) -> None:
-        if self._emitter.watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._emitter.watermark)
 
     def restore_watermark(self, timestamp: int) -> None:
         if not self._is_restored:  # else upstream is ahead of what has been emitted here
