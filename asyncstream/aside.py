@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-__all__ = ("DiskThread", "Tasks", "aside", "heed", "in_a_thread", "wait_at_most")
+__all__ = ("DiskThread", "Tasks", "aside", "heed", "in_a_thread", "running_loop", "wait_at_most")
 
 T = TypeVar("T")
 
@@ -61,6 +61,14 @@ def heed(ended: asyncio.Future[Any]) -> None:
     """Mark what a future has ended with as seen: nobody waits for it any more, and that is no fault."""
     if not ended.cancelled():
         ended.exception()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class Tasks(set[asyncio.Task[Any]]):

@@ -1,5 +1,5 @@
 """
-What the user asked of a step of batch jobs, checked when the pipeline is built; and its spec.
+What the user asked of a step of batch jobs, checked when the pipeline is built.
 """
 
 from __future__ import annotations

@@ -16,33 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Set
-from typing import Protocol
+from typing import TypeAlias
 
 from asyncstream.async_wait.blocks import Block
 from asyncstream.async_wait.promise import Promise
 from asyncstream.async_wait.timing import Stamp
 from asyncstream.async_wait.worker import Worker
 
-__all__ = ("Began", "BegunCalls", "BegunInBlock", "Deadlines")
+__all__ = ("Began", "BegunInBlock", "Deadlines")
 
 CLOCK_SLACK = 0.0005
 """Seconds by which a deadline may be met early: uvloop's clock ticks in milliseconds."""
-
-
-class BegunCalls(Protocol):
-    """Calls that have begun together."""
-
-    def __len__(self) -> int:
-        """How many are remembered, those that have ended included."""
-
-    def is_running(self) -> bool:
-        """Whether one of them has not ended."""
-
-    def forget_ended(self) -> None:
-        """Remember no more of them than needed."""
-
-    def late(self) -> Iterator[tuple[Worker, Promise]]:
-        """Those that have not ended and were not given up, in input order."""
 
 
 class Began:
@@ -58,12 +42,15 @@ class Began:
         return len(self._workers)
 
     def is_running(self) -> bool:
+        """Whether one of them has not ended."""
         return any(map(self._runs, self._workers))
 
     def forget_ended(self) -> None:
+        """Remember no more of them than needed."""
         self._workers = [worker for worker in self._workers if self._runs(worker)]
 
     def late(self) -> Iterator[tuple[Worker, Promise]]:
+        """Those that have not ended and were not given up, in input order."""
         for worker in self._workers:
             promise = worker.promise
             if promise is not None and promise.started is self._stamp and not worker.doomed:
@@ -111,6 +98,10 @@ class BegunInBlock:
                     late[place] = worker
         for place, worker in sorted(late.items()):
             yield worker, self._block.promise_of(place)
+
+
+BegunCalls: TypeAlias = Began | BegunInBlock
+"""Calls that have begun together; its length is how many are remembered, those that have ended included."""
 
 
 class Deadlines:

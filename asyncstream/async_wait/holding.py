@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.tasks import within
-from asyncstream.elements import MIN_TIMESTAMP, Control, EndOfInput, IdleStatus, Mark, Watermark
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.whereabouts import Progress
@@ -23,22 +22,6 @@ class Holding(Intake):
     _emitter: Emitter
     _is_restored = False
 
-    def _add_control(self, control: Control) -> None:
-        """Accept a control element."""
-        raise TypeError(f"{type(self).__name__} does not override _add_control")
-
-    def advance_watermark(self, timestamp: int) -> None:
-        self._add_control(Watermark(timestamp))
-
-    def set_idle(self, idle: bool) -> None:
-        self._add_control(IdleStatus(idle))
-
-    def pass_mark(self, mark: Mark) -> None:
-        self._add_control(mark)
-
-    def end_input(self) -> None:
-        self._add_control(EndOfInput())
-
     async def _let_go(self, function: Shared) -> None:
         """Close what calls were made of, unless others hold it; not for ever."""
         try:
@@ -53,10 +36,6 @@ class Holding(Intake):
         """How far event time had come behind it; called by `restore`."""
         self._emitter.watermark = max(self._emitter.watermark, watermark)
         self._is_restored = True
-
-    def resume(self) -> None:
-        if self._emitter.watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._emitter.watermark)
 
     def restore_watermark(self, timestamp: int) -> None:
         if not self._is_restored:  # else upstream is ahead of what has been emitted here

@@ -28,7 +28,7 @@ from itertools import repeat
 from typing import Any, ClassVar, Final, NoReturn
 
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
+from asyncstream.elements import MIN_TIMESTAMP, Control, IdleStatus, Mark, Timestamps, Watermark
 from asyncstream.errors import InternalError, StateError, UserFunctionError, encodable, safe_repr
 from asyncstream.metrics import Timings
 from asyncstream.operators.call_log import CallLog
@@ -228,9 +228,12 @@ class Operator:
         """
         Called once when this and all operators downstream are restored.
 
-        An operator whose output has a watermark of its own tells those downstream of it here, by
-        `restore_watermark`, for them to know what is late.
+        An operator whose output has a watermark of its own tells those downstream of it, so that they know
+        what is late.
         """
+        progress = self.progress()
+        if progress is not None and progress.watermark > MIN_TIMESTAMP:
+            Operator.restore_watermark(self, progress.watermark)
 
     def close(self) -> None:
         """Called once, at the end, whatever happened before."""
@@ -327,6 +330,9 @@ class Fanout(Operator):
     def __init__(self, readers: Sequence[Operator]) -> None:
         super().__init__()
         self.readers = tuple(readers)
+
+    def outputs(self) -> tuple[Operator, ...]:
+        return self.readers
 
     def at_once(self) -> Sequence[Operator]:
         return self.readers

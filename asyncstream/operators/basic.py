@@ -336,7 +336,8 @@ def several(results: Any) -> list[Any]:
     if isinstance(results, list):
         return results
     if isinstance(results, Awaitable | AsyncGenerator):
-        raise not_a_value([results], "use async_flat_map, and return a list there")
+        advice = "what is to be awaited belongs in an async_flat_map, which returns a list"
+        raise not_a_value([results], advice, "a flat map")
     if isinstance(results, str | bytes | bytearray | Mapping) or not isinstance(results, Iterable):
         raise TypeError(f"a flat map returns an iterable of results (a list, say), got {safe_repr(results)}")
     return list(results)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from asyncstream.elements import Control, EndOfInput, IdleStatus, Mark, Watermark
 from asyncstream.operators.base import Operator
 
 __all__ = ("Attended", "Gate", "Intake")
@@ -74,6 +75,22 @@ class Intake(Attended):
         self.emitting = Gate(reopened)
         self.gates: tuple[Gate, ...] = ()
         self._holding = False
+
+    def _add_control(self, control: Control) -> None:
+        """Accept a control element, which has a place among the elements."""
+        raise TypeError(f"{type(self).__name__} does not override _add_control")
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self._add_control(Watermark(timestamp))
+
+    def set_idle(self, idle: bool) -> None:
+        self._add_control(IdleStatus(idle))
+
+    def pass_mark(self, mark: Mark) -> None:
+        self._add_control(mark)
+
+    def end_input(self) -> None:
+        self._add_control(EndOfInput())
 
     def waiting(self) -> int:
         """How many elements are in the inbox."""

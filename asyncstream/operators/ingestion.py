@@ -83,10 +83,6 @@ class AssignIngestionTime(Operator):
     def restore(self, state: Any) -> None:
         self._latest_ms, self._watermark = state
 
-    def resume(self) -> None:
-        if self._watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._watermark)
-
 
 @dataclass(frozen=True)
 class IngestionTimeSpec(Spec):

@@ -221,10 +221,6 @@ class AssignEventTime(Operator):
         self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
 
-    def resume(self) -> None:
-        if self._watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._watermark)
-
 
 def _instant(stamp: object) -> int:
     try:
@@ -348,10 +344,6 @@ class AdvanceWhenQuiet(Operator):
 
     def restore(self, state: Any) -> None:
         self._watermark = self._at_heard = state
-
-    def resume(self) -> None:
-        if self._watermark > MIN_TIMESTAMP:
-            super().restore_watermark(self._watermark)
 
 
 @dataclass(frozen=True)

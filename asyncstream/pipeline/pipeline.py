@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from asyncstream.aside import running_loop
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock, checked_clock
@@ -32,8 +33,8 @@ from asyncstream.plan import (
 from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_run
 from asyncstream.runtime.aio.process import run_bounded
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
+from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.threads import ThreadedJob
-from asyncstream.runtime.aio.tickets import running_loop
 from asyncstream.state import StateBackend
 from asyncstream.validation import Duration, choice, duration_seconds, element_type, flag, refuse, text
 
@@ -217,17 +218,19 @@ class Pipeline:
         if state is not None and not isinstance(state, StateBackend):
             raise refuse("state", "a DiskState", state, 'e.g. DiskState("state")')
         self._check(keeps=checkpoints is not None)
-        return Job(
+        if snapshot is not None and checkpoints is not None:
+            raise PipelineError("a job goes on from a snapshot= or from checkpoints=, not from both")
+        run = Run(
             self._graph,
+            name=self.name,
             clock=clock,
             snapshot=snapshot,
             checkpoints=None if checkpoints is None else checkpoints_of("checkpoints", checkpoints),
             state=state,
-            name=self.name,
-            cancel_body=flag("cancel_body", cancel_body),
             open_seconds=open_seconds,
             patience=patience,
         )
+        return Job(run, cancel_body=flag("cancel_body", cancel_body))
 
     def _check(self, *, keeps: bool) -> None:
         """See whether the plan can run, and keep checkpoints if it is to."""

@@ -2,7 +2,7 @@
 
 from asyncstream.plan.describe import as_mermaid, as_text
 from asyncstream.plan.graph import Graph, Input, OperatorStep, Output, SinkStep, SourceStep, Step
-from asyncstream.plan.guarantees import Guarantee, guarantees
+from asyncstream.plan.guarantees import Guarantee, guarantees, left_behind
 from asyncstream.plan.picture import as_html
 from asyncstream.plan.wiring import Wiring
 
@@ -20,4 +20,5 @@ __all__ = (
     "as_mermaid",
     "as_text",
     "guarantees",
+    "left_behind",
 )

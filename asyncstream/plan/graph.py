@@ -296,10 +296,6 @@ class Graph:
         """The unnamed steps that remember something: it would be found again only by chance."""
         return [step.name for step in self if step.name in self.unnamed and step.schema is not None]
 
-    def readers(self, output: Output) -> list[Step]:
-        """The steps that read this output, once for each of their inputs that does."""
-        return [step for step, _ in self.ports(output)]
-
     def ports(self, output: Output) -> Sequence[Reader]:
         """The ports that read this output, in the order in which they were added."""
         return self._readers.get(output, ())

@@ -85,6 +85,7 @@ def left_behind(graph: Graph, source: str, sink: str | None = None) -> list[str]
     splits move to other jobs, calls are brought to an end first; what these steps remember stays.
 
     Args:
+        graph: the steps of a pipeline.
         source: the name of its step.
         sink: look at those only that lead to this sink; None: at all.
     """

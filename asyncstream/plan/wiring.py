@@ -53,7 +53,7 @@ class Wiring:
     def readers_of(self, name: str) -> list[Step]:
         """The steps that read any output of the step."""
         step = self._graph[name]
-        return [reader for output in self._graph.outputs(step) for reader in self._graph.readers(output)]
+        return [reader for output in self._graph.outputs(step) for reader, _ in self._graph.ports(output)]
 
     def hold_back(self, gate: Gate, readers: Iterable[Step]) -> None:
         """Have the first inboxes at or behind `readers` hold `gate` while they are full."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -349,6 +350,23 @@ async def test_call_that_returns_a_coroutine_that_nobody_awaits_fails_the_job_be
         (error,) = rig.errors
         assert isinstance(error, UserFunctionError)
         assert "an async function must return its result, got <coroutine" in str(error)
+
+
+async def test_flat_call_that_returns_an_async_generator_is_told_what_to_return() -> None:
+    """The error spoke of a plain function, and said to use what the step was already."""
+
+    async def inner() -> AsyncIterator[int]:
+        yield 1
+
+    async def call(value: int) -> Any:
+        return inner()
+
+    async with Rig(call, flat=True) as rig:
+        rig.feed(0)
+        assert await rig.finish() == []
+        (error,) = rig.errors
+        assert "a flat map must return its result, got <async_generator" in str(error)
+        assert "belongs in an async_flat_map, which returns a list" in str(error)
 
 
 async def test_elements_of_any_kind_are_elements() -> None:

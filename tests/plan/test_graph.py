@@ -64,7 +64,7 @@ def test_steps_behind_another_are_all_that_it_can_reach_each_once() -> None:
 def test_reader_of_both_ends_of_one_stream_counts_twice() -> None:
     steps = graph()
     steps.add(OperatorStep("union", "union", (Input(Output("work")), Input(Output("work"))), Spec()))
-    assert [step.name for step in steps.readers(Output("work"))] == ["sink", "union", "union"]
+    assert [step.name for step, _ in steps.ports(Output("work"))] == ["sink", "union", "union"]
 
 
 def test_output_shows_step_and_tag() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    AsyncFunction,
     BoundedOutOfOrderness,
     Count,
     KeyedContext,
@@ -281,3 +282,29 @@ def test_what_asks_the_process_to_end_goes_up_and_names_the_step(place: str, err
         assert any(STEP in note for note in getattr(error, "__notes__", ()))
     if hasattr(error, "__notes__"):
         error.__notes__.clear()
+
+
+class InLife(AsyncFunction[Any, Any]):
+    def __init__(self, error: BaseException, moment: str) -> None:
+        self.error, self.moment = error, moment
+
+    async def open(self) -> None:
+        if self.moment == "opened":
+            raise self.error
+
+    async def invoke(self, value: Any) -> Any:
+        return value
+
+    async def close(self) -> None:
+        if self.moment == "closed":
+            raise self.error
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("moment", ["opened", "closed"])
+def test_error_of_any_kind_of_what_opens_and_closes_names_the_step(moment: str, error: BaseException) -> None:
+    pipeline = Pipeline()
+    pipeline.source([1]).async_map(InLife(error, moment), name=STEP).discard()
+    with pytest.raises(UserFunctionError, match=f"{STEP}.* when it was {moment}"):
+        run(pipeline.run())

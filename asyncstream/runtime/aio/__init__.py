@@ -1,6 +1,19 @@
 """
-Drives a pipeline in an asyncio event loop: read `endpoints` (what is pulled and pushed), then `run`
-(the parts of one job, from opening to closing), `job` (what the user holds of it), and `checkpoints`.
+Drives a pipeline in an asyncio event loop. In reading order:
+
+| modules | what they are |
+|---|---|
+| `reading`, `endpoints` | what pulls a source; what feeds a sink, and how errors of both name their step |
+| `wiring`, `run`, `run_parts`, `run_tasks` | one run: connected, from opening to closing, its tasks |
+| `job`, `exchange`, `tickets` | what the user holds of a run; what goes in and out, also from other threads |
+| `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |
+| `jobclock`, `wakeups` | processing time, and who is woken by it |
+| `checkpoints`, `checkpoint_checks`, `tenure` | when one is taken, and how; of what it can be; by whom |
+| `captures`, `table_log`, `long_work` | what is in it; tables, by what has changed; work in slices |
+| `recovery`, `dry_run`, `restarts`, `snapshot` | going on from one, only asking, again and again; by hand |
+| `spilling`, `numbering`, `journeys` | state on disk; which element is which; which ones are followed |
+| `inspection`, `blocking`, `status`, `progress`, `state_view` | how a job stands, and what is in its way |
+| `measuring`, `watching`, `standing_still`, `inside` | metrics; who holds the loop; a look; who may wait |
 """
 
 from asyncstream.runtime.aio.dry_run import DryRun, dry_run

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.aside import Tasks, heed
+from asyncstream.aside import Tasks, heed, running_loop
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.conduct import way_to_write
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.writer import Writer
-from asyncstream.elements import Control, IdleStatus, Mark, Timestamps, Watermark
+from asyncstream.elements import Control, Mark, Timestamps
 from asyncstream.errors import (
     SinkBroken,
     SinkError,
@@ -33,7 +33,7 @@ from asyncstream.operators.journey import Journey, Span
 from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
 from asyncstream.state import Frozen, freeze
 
-__all__ = ("Batch", "SinkOperator", "close_in_time", "naming")
+__all__ = ("Batch", "SinkOperator", "close_in_time", "is_thrown_in", "naming")
 
 SINK_LIMIT = 1024
 """Elements that may wait for a sink before the pipeline is held."""
@@ -74,29 +74,24 @@ class naming:
             raise UserFunctionError(step, error.element, cause) from cause
         if isinstance(error, KeyboardInterrupt | SystemExit):  # go up through the loop, to its caller
             return
-        if isinstance(error, asyncio.CancelledError):
-            if self._is_awaiting and _is_cancelled():
-                return
-            raise kind(f"step {step!r}: it was cancelled from inside") from error
-        if isinstance(error, GeneratorExit) and self._is_awaiting and _is_abandoned():
+        if self._is_awaiting and is_thrown_in(error):
             return
+        if isinstance(error, asyncio.CancelledError):
+            raise kind(f"step {step!r}: it was cancelled from inside") from error
         text = str(error) if isinstance(error, kind) else describe_error(error)
         raised = SinkBroken if isinstance(error, SinkBroken) else kind
         raise raised(f"step {step!r}: {text}") from error
 
 
-def _is_cancelled() -> bool:
-    """Whether the task that this runs in has been cancelled."""
-    task = asyncio.current_task()
-    return task is not None and bool(task.cancelling())
-
-
-def _is_abandoned() -> bool:
-    """Whether no task runs: then what is going on is a coroutine being collected as garbage."""
-    try:
-        return asyncio.current_task() is None
-    except RuntimeError:
-        return True
+def is_thrown_in(error: BaseException) -> bool:
+    """
+    Whether what came up where something is awaited was not raised there: the task is cancelled, or none runs,
+    and a coroutine is being collected as garbage.
+    """
+    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return False
+    task = asyncio.current_task() if running_loop() is not None else None
+    return task is None if isinstance(error, GeneratorExit) else task is not None and task.cancelling() > 0
 
 
 async def close_in_time(
@@ -279,7 +274,7 @@ class SinkOperator(Intake):
     def _reopened(self) -> None:
         self._may_emit.set()
 
-    def _keep_control(self, control: Control) -> None:
+    def _add_control(self, control: Control) -> None:
         """Pass it on when all that came before it is written or refused."""
         if self.side or isinstance(control, Mark):
             self._controls.append((self._ahead(), control))
@@ -392,18 +387,9 @@ class SinkOperator(Intake):
         self._changed.set()
         self._hold_if_full()
 
-    def advance_watermark(self, timestamp: int) -> None:
-        self._keep_control(Watermark(timestamp))
-
     def restore_watermark(self, timestamp: int) -> None:
         for output in self.side.values():
             output.restore_watermark(timestamp)
-
-    def set_idle(self, idle: bool) -> None:
-        self._keep_control(IdleStatus(idle))
-
-    def pass_mark(self, mark: Mark) -> None:
-        self._keep_control(mark)
 
     def end_input(self) -> None:
         self._input_ended = True

@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar, overload
 
+from asyncstream.aside import running_loop
 from asyncstream.connectors.outlets import (
     Answers,
     Publication,
@@ -23,7 +24,7 @@ from asyncstream.errors import JobStopped, PipelineError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.plan import SinkStep, SourceStep
 from asyncstream.runtime.aio.run import Run
-from asyncstream.runtime.aio.tickets import Tickets, no_room, running_loop
+from asyncstream.runtime.aio.tickets import Tickets, no_room
 from asyncstream.validation import Duration, duration_seconds, refuse
 
 __all__ = ("Exchange",)

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from asyncstream.aside import running_loop
 from asyncstream.checkpoint import CheckpointInfo
 from asyncstream.connectors.outlets import Published, ResultsHandle, Slow
 from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown
 from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.status import JobState, JobStatus
-from asyncstream.runtime.aio.tickets import running_loop
 from asyncstream.validation import Duration, duration_seconds
 
 if TYPE_CHECKING:

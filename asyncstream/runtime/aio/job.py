@@ -12,9 +12,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from asyncstream.async_wait.tasks import CANCEL_PATIENCE
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints
-from asyncstream.clock import Clock
+from asyncstream.checkpoint import CheckpointInfo
 from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
 from asyncstream.operators.base import Operator
@@ -26,12 +24,11 @@ from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown, check_shown
 from asyncstream.runtime.aio.journeys import Tracer
 from asyncstream.runtime.aio.measuring import measure
 from asyncstream.runtime.aio.progress import JobProgress, progress_of
-from asyncstream.runtime.aio.run import OPEN_SECONDS, Run
+from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.snapshot import JobSnapshot, take
 from asyncstream.runtime.aio.standing_still import standing_still
 from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
-from asyncstream.state import StateBackend
 from asyncstream.validation import Duration, duration_seconds, flag, refuse
 
 __all__ = ("Job",)
@@ -52,44 +49,13 @@ class Job(Exchange):
     that a step has started: the job would wait for itself.
 
     Args:
-        graph: what to run; has been checked.
-        clock: processing time; the system's by default.
-        snapshot: where an earlier job was stopped.
-        checkpoints: how to keep what must not be lost, and where to go on from.
-        state: where to keep what steps remember; None: in memory.
-        name: the pipeline's.
+        run: of the pipeline.
         cancel_body: cancel the task that runs the block when the job fails; the job's error then leaves the
             block, as that of a task leaves an `asyncio.TaskGroup`.
-        open_seconds: how long each step may take to open.
-        patience: seconds that the user's code gets to end once it is cancelled or closed.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        clock: Clock | None = None,
-        snapshot: JobSnapshot | None = None,
-        checkpoints: Checkpoints | None = None,
-        state: StateBackend | None = None,
-        name: str = "pipeline",
-        cancel_body: bool = False,
-        open_seconds: float = OPEN_SECONDS,
-        patience: float = CANCEL_PATIENCE,
-    ) -> None:
-        if snapshot is not None and checkpoints is not None:
-            raise PipelineError("a job goes on from a snapshot= or from checkpoints=, not from both")
-        run = Run(
-            graph,
-            name=name,
-            clock=clock,
-            snapshot=snapshot,
-            checkpoints=checkpoints,
-            state=state,
-            open_seconds=open_seconds,
-            patience=patience,
-            told=self._failed,
-        )
+    def __init__(self, run: Run, *, cancel_body: bool = False) -> None:
+        run.told = self._failed
         super().__init__(run)
         self._cancel_body = cancel_body
         self._body: asyncio.Task[Any] | None = None  # while it is in the block and may be cancelled

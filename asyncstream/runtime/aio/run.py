@@ -36,7 +36,7 @@ from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import AsyncStreamError, SinkError, SourceError, UserFunctionError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Attended
-from asyncstream.plan import Graph
+from asyncstream.plan import Graph, left_behind
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
@@ -83,7 +83,6 @@ class Run:
         state: where to keep what steps remember; None: in memory.
         open_seconds: how long a step may take to open.
         patience: seconds that the user's code gets to end once it is cancelled or closed.
-        told: called with the error when the run fails.
 
     Attributes:
         name: the pipeline's.
@@ -91,11 +90,14 @@ class Run:
         error: the first that happened, or None.
         is_draining: no more input is read, though nothing has failed.
         awaited: how many wait for its end, to whom its error is raised.
+        told: called with the error when it fails; to be set before it is opened.
         started_ms: processing time at which it was opened; 0: not yet.
         tracer: records what happens to elements, from when it is opened on.
         parts: what runs each step, by its name; empty until all of them are open.
         finished: done when every task has ended, and the last checkpoint is taken.
     """
+
+    told: Callable[[BaseException], None]
 
     def __init__(
         self,
@@ -108,7 +110,6 @@ class Run:
         state: StateBackend | None = None,
         open_seconds: float = OPEN_SECONDS,
         patience: float = CANCEL_PATIENCE,
-        told: Callable[[BaseException], None],
     ) -> None:
         self.graph = graph
         self.phase: Phase = "new"
@@ -127,7 +128,6 @@ class Run:
         self._state = state
         self._spilling: Spilling | None = None
         self._patience = patience
-        self._told = told
         self._tasks = RunTasks(self, patience, self.fail, self._ended)
         self._opened = RunParts(self, name, open_seconds, patience)
         self._winding_down = False
@@ -199,7 +199,7 @@ class Run:
             enter(self, "a checkpoint")
             await self.checkpointer.begin()
         for name, driver in self.wiring.sources.items():
-            if self.checkpointer is None and not self.wiring.remembers(name):
+            if self.checkpointer is None and not left_behind(self.graph, name):
                 driver.acknowledge_at_once()
 
     async def _find_start(self) -> None:
@@ -275,7 +275,7 @@ class Run:
                 self.checkpointer.begin_no_more()
             self.wiring.cut_short(self._note)
             self.wind_down(PATIENCE)
-            self._told(error)
+            self.told(error)
 
     def _note(self, error: BaseException) -> bool:
         """Keep the first error, and say it in the log; later ones are said there only."""

@@ -16,6 +16,7 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Attended
+from asyncstream.runtime.aio.endpoints import is_thrown_in
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.reading import SourceDriver
 
@@ -130,12 +131,9 @@ def _naming_function(step: str, when: str) -> Iterator[None]:
     """What the user's part of an operator raises in this block comes out naming the step."""
     try:
         yield
-    except AsyncStreamError:
+    except (AsyncStreamError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:
-        raise UserFunctionError(step, None, error, when=when) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+    except BaseException as error:
+        if is_thrown_in(error):
             raise
         raise UserFunctionError(step, None, error, when=when) from error

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
+from asyncstream.aside import running_loop
 from asyncstream.runtime.aio.run import Run
-from asyncstream.runtime.aio.tickets import running_loop
 
 __all__ = ("standing_still",)
 

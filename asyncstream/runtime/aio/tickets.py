@@ -15,7 +15,7 @@ from asyncstream.aside import Tasks
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import AsyncStreamError, JobStopped
 
-__all__ = ("Tickets", "no_room", "running_loop")
+__all__ = ("Tickets", "no_room")
 
 
 class Tickets:
@@ -92,11 +92,3 @@ def _refuse(ticket: Future[bool], error: AsyncStreamError) -> None:
 def no_room(seconds: float | None) -> TimeoutError:
     """The error for who has waited in vain, to be raised by the caller."""
     return TimeoutError(f"the pipeline had no room within {seconds or 0:g} s")
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread, if one does."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

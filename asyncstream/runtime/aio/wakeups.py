@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from asyncstream.aside import running_loop
 from asyncstream.clock import Clock, MovableClock
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.jobclock import JobClock
-from asyncstream.runtime.aio.tickets import running_loop
 
 __all__ = ("Wakeups",)
 

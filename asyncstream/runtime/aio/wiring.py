@@ -12,8 +12,7 @@ from asyncstream.connectors import Sink
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.spec import ClockUse
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring
-from asyncstream.plan.guarantees import left_behind
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring, left_behind
 from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.reading import SourceDriver
 
@@ -86,16 +85,6 @@ class RunWiring:
     def is_held(self, name: str) -> bool:
         """Whether a driver whose pushes reach this step may not push now."""
         return not all(gate.is_open() for gate in self._connections.gates.get(name, ()))
-
-    def remembers(self, source: str) -> bool:
-        """Whether a step behind this source keeps elements that were in it, or what came of them."""
-        return any(
-            step.spec.schema is not None
-            and not step.spec.keeps_only_watermarks
-            and step.name not in self.intakes
-            for step in self._graph.behind(source)
-            if isinstance(step, OperatorStep)
-        )
 
     def cut_short(self, failed: Callable[[BaseException], object]) -> None:
         """Tell sinks that they do not get all; `failed` is told what one raises over that."""

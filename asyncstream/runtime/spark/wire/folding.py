@@ -57,7 +57,7 @@ def foldings_of(graph: Graph, stages: Iterable[Stage]) -> dict[int, Folding]:
     for route in (route for stage in stages for route in stage.entries):
         spec = specs.get(route.reader)
         # an element that is late is told as it came
-        if isinstance(spec, WindowSpec) and not graph.readers(Output(route.reader, LATE)):
+        if isinstance(spec, WindowSpec) and not graph.ports(Output(route.reader, LATE)):
             folding = folding_of(spec.plan)
             if folding is not None:
                 found[route.number] = folding
