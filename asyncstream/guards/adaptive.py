@@ -231,7 +231,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
         self.limit = limit or AdaptiveLimit(
             least=least, most=most, start=start, method=method, latency=latency, decrease=decrease
         )
-        self._overload = function("overload", overload)
+        self._overload = function("overload", overload, "outcome")
         for guard in chain(fn):
             if isinstance(guard, Retry):
                 guard.on_failure.append(self._attempt_failed)

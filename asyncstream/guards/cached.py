@@ -111,7 +111,7 @@ class Cached(Guard[In, Out]):
         self._key = None if key is None else selector("key", key)
         self._stale_for = duration_seconds("stale_for", stale_for, zero=True)
         self._stale_if_error = duration_seconds("stale_if_error", stale_if_error, zero=True)
-        self._negative = function("negative", negative)
+        self._negative = function("negative", negative, "answer")
         self._negative_ttl = (
             self._ttl if negative_ttl is None else duration_seconds("negative_ttl", negative_ttl, zero=True)
         )

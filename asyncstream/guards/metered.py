@@ -60,10 +60,10 @@ class Metered(Guard[In, Out]):
         if not isinstance(budget, Budget):
             raise refuse("budget", "a Budget", budget)
         self.budget = self.shares = budget
-        self._cost = function("cost", cost) if callable(cost) else None
+        self._cost = function("cost", cost, "element") if callable(cost) else None
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)
-        self._actual = None if actual is None else function("actual", actual)
-        self._of_failed = None if failed is None else function("failed", failed)
+        self._actual = None if actual is None else function("actual", actual, "element", "answer")
+        self._of_failed = None if failed is None else function("failed", failed, "element", "error")
 
     async def open(self) -> None:
         await super().open()

@@ -261,7 +261,7 @@ class RateLimit(Guard[In, Out]):
         self.counted = () if self._ours is None else ("rate_limited",)
         # that of others is only asked to wait, which does not suspend where there is room
         self._try = None if self._ours is None else self._ours.try_acquire
-        self._weight = function("weight", weight) if callable(weight) else None
+        self._weight = function("weight", weight, "element") if callable(weight) else None
         expected = "a number of at least 0, or a function of the element"
         self._fixed_weight = (
             1.0 if callable(weight) else real_number("weight", weight, expected, lambda n: 0 <= n < math.inf)
