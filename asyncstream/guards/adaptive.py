@@ -25,9 +25,8 @@ from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
-from asyncstream.guards.shared.exchanging import store_away
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.waiting import Waiting
-from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("AdaptiveConcurrency", "AdaptiveLimit", "adaptive_concurrency")
@@ -266,8 +265,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
             "concurrency_limit": self.limit.limit,
             "concurrency_cuts": self.limit.cuts,
             "concurrency_waited": self.limit.waited,
-            LIMITED: self.limit.waiting(),
-            **store_away(self.limit),
+            **waits(self.limit),
         }
 
 

@@ -12,9 +12,8 @@ from typing import TypeAlias, TypeVar
 
 from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
-from asyncstream.guards.shared.exchanging import store_away
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.operators.call_context import KEEP
-from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import function, refuse
 
 __all__ = ("Amounts", "Metered", "metered")
@@ -96,8 +95,7 @@ class Metered(Guard[In, Out]):
             "budget_waited": budget.waited,
             "budget_spent": int(budget.is_spent()),
             "budget_used_percent": round(100 * max(used)),
-            LIMITED: budget.waiting(),
-            **store_away(budget),
+            **waits(budget),
         }
 
 

@@ -30,10 +30,9 @@ from weakref import WeakSet
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
-from asyncstream.guards.shared.exchanging import store_away
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
-from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
@@ -278,8 +277,7 @@ class RateLimit(Guard[In, Out]):
             return {}
         return {
             "rate_limited": self._ours.waited,
-            LIMITED: self._ours.waiting(),
-            **store_away(self._ours),
+            **waits(self._ours),
         }
 
 
