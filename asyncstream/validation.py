@@ -201,7 +201,7 @@ def function(name: str, value: object, *arguments: str, yields: bool = False) ->
     `value`, which must be a plain function: not an `async def`.
 
     Args:
-        arguments: what it is called with, in order (`takes`); none: that is not looked at.
+        arguments: what it is called with, in order (`takes`).
         yields: it may be a generator function.
     """
     if not callable(value):
@@ -210,8 +210,7 @@ def function(name: str, value: object, *arguments: str, yields: bool = False) ->
         raise refuse(name, "a plain function", value, "for an async def use async_map or async_flat_map")
     if not yields and _runs(value, inspect.isgeneratorfunction):
         raise refuse(name, "a function that returns", value, "for one that yields use flat_map")
-    if arguments:
-        takes(name, value, *arguments)
+    takes(name, value, *arguments)
     return value
 
 

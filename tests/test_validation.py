@@ -209,7 +209,7 @@ def test_async_functions_are_known_by_sight(value: Any) -> None:
 @pytest.mark.parametrize("value", [len, str, lambda value: value, functools.partial(int, base=2), "x".join])
 def test_plain_functions_are_known_by_sight(value: Any) -> None:
     assert not is_async_function(value)
-    assert function("fn", value) is value
+    assert function("fn", value, "element") is value
 
 
 @pytest.mark.parametrize("value", [None, 5, "len"])

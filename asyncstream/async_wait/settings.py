@@ -168,7 +168,7 @@ class AsyncWaitSettings:
         elif is_async_function(self.on_timeout):
             raise refuse("on_timeout", "a plain function", self.on_timeout, "there is no time left to wait")
         else:
-            function("on_timeout", self.on_timeout, yields=self.flat)
+            function("on_timeout", self.on_timeout, "element", yields=self.flat)
         on_error_choice(self.on_error)
         choice("isolation", self.isolation, ("pool", "task"))
         choice("replay", self.replay, ("unfinished", "all"))

@@ -145,7 +145,7 @@ class Checkpoints:
         if not isinstance(self.migrate, Mapping):
             raise refuse("migrate", "functions by the names of steps", self.migrate)
         for name, convert in self.migrate.items():
-            function(f"migrate[{name!r}]", convert)
+            function(f"migrate[{name!r}]", convert, "state")
         if not isinstance(self.renamed, Mapping):
             raise refuse("renamed", "new names of steps by their old ones", self.renamed)
         for name in self.renamed.values():

@@ -62,7 +62,7 @@ def decoder(decode: object, name: str = "decode") -> Callable[[bytes], Any]:
         return bytes.decode
     if isinstance(decode, str):
         raise refuse(name, _EXPECTED, decode)
-    return function(name, decode)
+    return function(name, decode, "data")
 
 
 def encoder(encode: object, default: Default | None = None, name: str = "encode") -> Callable[[Any], bytes]:
@@ -80,7 +80,7 @@ def encoder(encode: object, default: Default | None = None, name: str = "encode"
         return partial(_as_text, name)
     if isinstance(encode, str):
         raise refuse(name, _EXPECTED, encode)
-    return function(name, encode)
+    return function(name, encode, "element")
 
 
 def _as_bytes(name: str, value: Any) -> bytes:

@@ -215,7 +215,7 @@ class Subscription(Generic[T]):
             room: set when one is taken.
         """
         self.missed = 0
-        self._filter = None if filter is None else function("filter", filter)
+        self._filter = None if filter is None else function("filter", filter, "element")
         self._buffer = count("buffer", buffer)
         self._holds = choice("slow", slow, ("drop", "hold")) == "hold"
         self._items: deque[T] = deque()

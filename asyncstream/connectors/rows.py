@@ -121,7 +121,7 @@ class JsonWriter:
     """
 
     def __init__(self, default: Default | None = None, options: int = 0) -> None:
-        self._default = None if default is None else function("default", default)
+        self._default = None if default is None else function("default", default, "value")
         self._options = options
 
     def write(self, value: Any) -> bytes:

@@ -93,7 +93,7 @@ class SplitSource(Source[T]):
         parallel: int = 4,
         rejects: bool = False,
     ) -> None:
-        self._make = function("make", make)
+        self._make = function("make", make, "split")
         if not callable(splits) and (isinstance(splits, str) or not isinstance(splits, Iterable)):
             raise refuse("splits", "names of splits, or a function that gives them", splits)
         self._given = splits if callable(splits) else tuple(text("splits", name) for name in splits)

@@ -124,7 +124,7 @@ class PunctuatedWatermarks(WatermarkStrategy):
     watermark: Callable[[Any, int], int | None]
 
     def __post_init__(self) -> None:
-        function("watermark", self.watermark)
+        function("watermark", self.watermark, "element", "timestamp")
 
     def generator(self) -> WatermarkGenerator:
         return _Punctuated(self.watermark)

@@ -25,9 +25,8 @@ from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
-from asyncstream.guards.shared.exchanging import store_away
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.waiting import Waiting
-from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("AdaptiveConcurrency", "AdaptiveLimit", "adaptive_concurrency")
@@ -231,7 +230,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
         self.limit = limit or AdaptiveLimit(
             least=least, most=most, start=start, method=method, latency=latency, decrease=decrease
         )
-        self._overload = function("overload", overload)
+        self._overload = function("overload", overload, "outcome")
         for guard in chain(fn):
             if isinstance(guard, Retry):
                 guard.on_failure.append(self._attempt_failed)
@@ -266,8 +265,7 @@ class AdaptiveConcurrency(Guard[In, Out]):
             "concurrency_limit": self.limit.limit,
             "concurrency_cuts": self.limit.cuts,
             "concurrency_waited": self.limit.waited,
-            LIMITED: self.limit.waiting(),
-            **store_away(self.limit),
+            **waits(self.limit),
         }
 
 

@@ -78,7 +78,7 @@ class Breaker:
         self._failures = None if failures is None else count("failures", failures)
         self._open_for = duration_seconds("open_for", open_for)
         self._probes = count("probes", probes)
-        self._on = function("on", on)
+        self._on = function("on", on, "error")
         self.is_closed = True
         """Whether calls go through freely."""
         self._is_open = False

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, Final, TypeVar
 
@@ -29,7 +30,6 @@ from asyncstream.codec import codec as codec_of
 from asyncstream.guards.cache_store import CacheStore
 from asyncstream.guards.guard import Background, Call, Guard, chain, hashable, usable_as_decorator
 from asyncstream.guards.outcomes import is_retryable
-from asyncstream.guards.recent import Recent
 from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.single_flight import SingleFlight
 from asyncstream.guards.sqlite_cache import SqliteCache
@@ -111,7 +111,7 @@ class Cached(Guard[In, Out]):
         self._key = None if key is None else selector("key", key)
         self._stale_for = duration_seconds("stale_for", stale_for, zero=True)
         self._stale_if_error = duration_seconds("stale_if_error", stale_if_error, zero=True)
-        self._negative = function("negative", negative)
+        self._negative = function("negative", negative, "answer")
         self._negative_ttl = (
             self._ttl if negative_ttl is None else duration_seconds("negative_ttl", negative_ttl, zero=True)
         )
@@ -122,7 +122,7 @@ class Cached(Guard[In, Out]):
         self._use: Callable[[Any], None] | None = None
         """Tells the cache that an entry was used; None: it is told by being read."""
         if cache is None:
-            self._cache = recent = Recent(count("size", size))
+            self._cache = recent = _Recent(count("size", size))
             self._use = recent.move_to_end
         elif isinstance(cache, MutableMapping):
             self._cache = cache
@@ -326,6 +326,27 @@ class Cached(Guard[In, Out]):
 
     def counters(self) -> dict[str, int]:
         return self._counts | {"cached": self._hits}
+
+
+class _Recent(OrderedDict[Hashable, Any]):
+    """
+    So many entries in memory, of which the least recently used one makes room. To read one is not to use it:
+    `move_to_end` is. A copy begins empty.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def __setitem__(self, key: Hashable, entry: Any) -> None:
+        super().__setitem__(key, entry)
+        self.move_to_end(key)
+        if len(self) > self.size:
+            self.popitem(last=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # without them: until when they are of use is said by the clock of an event loop of this process
+        return _Recent, (self.size,)
 
 
 class _Seconds:

@@ -17,8 +17,7 @@ from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_de
 from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
-from asyncstream.guards.shared.exchanging import store_away
-from asyncstream.operators.whereabouts import LIMITED
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.validation import Duration, choice, refuse
 
 __all__ = ("CircuitBreaker", "circuit_breaker")
@@ -117,8 +116,7 @@ class CircuitBreaker(Guard[In, Out]):
             "circuit_opened": breaker.opened,
             "circuit_waited": breaker.waited,
             "circuit_refused": breaker.refused,
-            LIMITED: breaker.waiting(),
-            **store_away(breaker),
+            **waits(breaker),
         }
 
 

@@ -13,8 +13,7 @@ from asyncstream.guards.adaptive import AdaptiveLimit
 from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency
-from asyncstream.guards.shared.exchanging import store_away
-from asyncstream.operators.whereabouts import LIMITED
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.validation import count, refuse
 
 __all__ = ("ConcurrencyLimit", "concurrency_limit")
@@ -77,8 +76,7 @@ class ConcurrencyLimit(Guard[In, Out]):
         return {
             "concurrency_limit": self.limit.limit,
             "concurrency_waited": self.limit.waited,
-            LIMITED: self.limit.waiting(),
-            **store_away(self.limit),
+            **waits(self.limit),
         }
 
 

@@ -53,7 +53,7 @@ class InThreads(AsyncFunction[In, Out]):
     """
 
     def __init__(self, fn: Callable[[In], Out], *, threads: int | CapacityLimiter = THREADS) -> None:
-        self.fn = function("fn", fn)
+        self.fn = function("fn", fn, "element")
         self._shared: CapacityLimiter | None = None
         if isinstance(threads, CapacityLimiter):
             if math.isinf(threads.total_tokens):

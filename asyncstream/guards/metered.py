@@ -12,9 +12,8 @@ from typing import TypeAlias, TypeVar
 
 from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
-from asyncstream.guards.shared.exchanging import store_away
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.operators.call_context import KEEP
-from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import function, refuse
 
 __all__ = ("Amounts", "Metered", "metered")
@@ -60,10 +59,10 @@ class Metered(Guard[In, Out]):
         if not isinstance(budget, Budget):
             raise refuse("budget", "a Budget", budget)
         self.budget = self.shares = budget
-        self._cost = function("cost", cost) if callable(cost) else None
+        self._cost = function("cost", cost, "element") if callable(cost) else None
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)
-        self._actual = None if actual is None else function("actual", actual)
-        self._of_failed = None if failed is None else function("failed", failed)
+        self._actual = None if actual is None else function("actual", actual, "element", "answer")
+        self._of_failed = None if failed is None else function("failed", failed, "element", "error")
 
     async def open(self) -> None:
         await super().open()
@@ -96,8 +95,7 @@ class Metered(Guard[In, Out]):
             "budget_waited": budget.waited,
             "budget_spent": int(budget.is_spent()),
             "budget_used_percent": round(100 * max(used)),
-            LIMITED: budget.waiting(),
-            **store_away(budget),
+            **waits(budget),
         }
 
 

@@ -30,10 +30,9 @@ from weakref import WeakSet
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
-from asyncstream.guards.shared.exchanging import store_away
+from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
-from asyncstream.operators.whereabouts import LIMITED
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
@@ -261,7 +260,7 @@ class RateLimit(Guard[In, Out]):
         self.counted = () if self._ours is None else ("rate_limited",)
         # that of others is only asked to wait, which does not suspend where there is room
         self._try = None if self._ours is None else self._ours.try_acquire
-        self._weight = function("weight", weight) if callable(weight) else None
+        self._weight = function("weight", weight, "element") if callable(weight) else None
         expected = "a number of at least 0, or a function of the element"
         self._fixed_weight = (
             1.0 if callable(weight) else real_number("weight", weight, expected, lambda n: 0 <= n < math.inf)
@@ -278,8 +277,7 @@ class RateLimit(Guard[In, Out]):
             return {}
         return {
             "rate_limited": self._ours.waited,
-            LIMITED: self._ours.waiting(),
-            **store_away(self._ours),
+            **waits(self._ours),
         }
 
 

@@ -147,10 +147,10 @@ class Retry(Guard[In, Out]):
         self._on = on
         self._types = _error_types(on)
         self._named = tuple(kind for kind in self._types or () if issubclass(kind, PROGRAMMING_ERRORS))
-        self._on_result = None if on_result is None else function("on_result", on_result)
+        self._on_result = None if on_result is None else function("on_result", on_result, "result")
         self._retry_after_max = duration_seconds("retry_after_max", retry_after_max, zero=True)
         self._idempotency_key = (
-            None if idempotency_key is None else function("idempotency_key", idempotency_key)
+            None if idempotency_key is None else function("idempotency_key", idempotency_key, "element")
         )
         self._random: Callable[[], float] = function("random", random)
         self._clock = checked_clock(clock) or SystemClock()
@@ -302,7 +302,7 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
         return types
     if not callable(on) or isinstance(on, type):
         raise refuse("on", "exception types or a predicate", on)
-    function("on", on)
+    function("on", on, "error")
     return None
 
 

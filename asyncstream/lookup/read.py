@@ -19,8 +19,7 @@ from typing import Any
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.elements import Timestamps
 from asyncstream.errors import describe_error
-from asyncstream.lookup.base import Answers
-from asyncstream.lookup.rows import MISSED, Joined
+from asyncstream.lookup.answers import MISSED, Answers, Joined
 from asyncstream.lookup.table import LookupTable
 from asyncstream.operators.flow import Attended
 from asyncstream.operators.spec import Spec

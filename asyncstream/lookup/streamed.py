@@ -16,8 +16,7 @@ from typing import Any
 
 from asyncstream.elements import Timestamps
 from asyncstream.keyed import DELETE, UPDATE_BEFORE, Change
-from asyncstream.lookup.base import Answers
-from asyncstream.lookup.rows import MISSED, Joined
+from asyncstream.lookup.answers import MISSED, Answers, Joined
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.ports import Receive
 from asyncstream.operators.results import FirstKeys

@@ -147,7 +147,7 @@ class ReducingDescriptor(StateDescriptor[ReducingState[T]], Generic[T]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        function(f"reduce of state {self.name!r}", self.reduce)
+        function(f"reduce of state {self.name!r}", self.reduce, "before", "value")
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def events(
     if event is not None:
         text("event", event)
     if filter is not None:
-        function("filter", filter)
+        function("filter", filter, "element")
     feed = _relays_of(job).feed(job, of, count("replay", replay))
     answer_of = _response_class()
     response: Response = answer_of(job, feed, filter, _writer(default), event)

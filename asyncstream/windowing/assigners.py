@@ -291,7 +291,7 @@ class DynamicSessionWindows(WindowAssigner):
 
     def __init__(self, gap_of: Callable[[Any], Duration], *, time: TimeKind = "event") -> None:
         self.event_time = _is_event_time(time)
-        self.gap_of = validation.function("gap_of", gap_of)
+        self.gap_of = validation.function("gap_of", gap_of, "element")
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         gap_ms = duration_ms("gap of an element", self.gap_of(value))

@@ -104,7 +104,7 @@ class DeltaEvictor(Evictor):
 
     def __init__(self, delta: Callable[[Any, Any], float], threshold: float, when: When = "before") -> None:
         super().__init__(when)
-        self.delta = function("delta", delta)
+        self.delta = function("delta", delta, "element", "last")
         if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold != threshold:
             raise refuse("threshold", "a number", threshold)
         self.threshold = threshold

@@ -364,7 +364,7 @@ class DeltaTrigger(Trigger):
     """
 
     def __init__(self, delta: Callable[[Any, Any], float], threshold: float) -> None:
-        self.delta = function("delta", delta)
+        self.delta = function("delta", delta, "last", "element")
         if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold != threshold:
             raise refuse("threshold", "a number", threshold)
         self.threshold = threshold

@@ -25,6 +25,8 @@ from asyncstream import (
     Pattern,
     Pipeline,
     PipelineError,
+    PunctuatedWatermarks,
+    SplitSource,
     TumblingWindows,
 )
 from asyncstream.connectors.http import HttpLookup
@@ -277,6 +279,14 @@ async def asked_for_nothing() -> int:
     return 1
 
 
+def _none() -> None:
+    pass
+
+
+async def answered(value: int) -> int:
+    return value
+
+
 UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "source": (lambda: plain(Pipeline()).source(lambda count: [count]), "source", ""),
     "sink": (lambda: numbers().to(lambda: None), "sink", "element"),
@@ -311,6 +321,27 @@ UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
         lambda: keyed().window(TumblingWindows(1)).trigger(ShortTrigger(2)),
         "trigger.on_element",
         "value, timestamp, window, ctx",
+    ),
+    "late call": (
+        lambda: numbers().async_map(answered, timeout=1, on_timeout=lambda: 0),
+        "on_timeout",
+        "element",
+    ),
+    "watermark": (lambda: PunctuatedWatermarks(plain(_none)), "watermark", "element, timestamp"),
+    "error that may pass": (lambda: retry(answered, on=plain(_none)), "on", "error"),
+    "error of a service": (lambda: Breaker(on=plain(_none)), "on", "error"),
+    "key of a call": (lambda: retry(answered, idempotency_key=plain(_none)), "idempotency_key", "element"),
+    "cost of a failed call": (
+        lambda: metered(answered, cost=1, budget=Budget(usd=1), failed=plain(_none)),
+        "failed",
+        "element, error",
+    ),
+    "merged": (lambda: HttpLookup("http://x/{id}", merge=plain(_none)), "merge", "element, answer"),
+    "split": (lambda: SplitSource(plain(_none), ["a"]), "make", "split"),
+    "migrated": (
+        lambda: Checkpoints(store=MemoryStore(), migrate={"a": plain(_none)}),
+        "migrate['a']",
+        "state",
     ),
 }
 

@@ -94,7 +94,8 @@ class CsvSource(LineSource[T]):
         if types is not None and not isinstance(types, Mapping):
             raise refuse("types", "functions by the names of columns", types)
         self._types = {
-            column: function(f"types[{column!r}]", convert) for column, convert in (types or {}).items()
+            column: function(f"types[{column!r}]", convert, "text")
+            for column, convert in (types or {}).items()
         }
         self._delimiter = delimiter_of(delimiter)
         if self._given_columns is not None and (unknown := self._types.keys() - set(self._given_columns)):

@@ -324,7 +324,7 @@ def _origin(url: URL) -> tuple[bool, str | None, int | None]:
 def decoder(decode: Decode) -> Callable[[Any], Any]:
     """What makes an element of what came; raises `PipelineError` if that is none."""
     if callable(decode):
-        return function("decode", decode)
+        return function("decode", decode, "data")
     known: dict[str, Callable[[Any], Any]] = {"json": loads, "text": _text}
     return known[choice("decode", decode, ("json", "text"))]
 

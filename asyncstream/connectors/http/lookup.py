@@ -152,7 +152,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         if isinstance(url, str) and not _BEGINNING.match(url):
             raise refuse("url", "one that begins with http:// or https:// and a host", url)
         self._url: Callable[[Any], URL | str] = (
-            template(url) if isinstance(url, str) else function("url", url)
+            template(url) if isinstance(url, str) else function("url", url, "element")
         )
         self._merge = None if merge is None else function("merge", merge, "element", "answer")
         for name, options in (("retry_options", retry_options), ("cache_options", cache_options)):
@@ -161,9 +161,9 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._method = choice("method", method, METHODS)
         if json is not None and data is not None:
             raise refuse("json and data", "one of them", "both")
-        self._json = None if json is None else function("json", json)
-        self._data = None if data is None else function("data", data)
-        self._element_headers = function("headers", headers) if callable(headers) else None
+        self._json = None if json is None else function("json", json, "element")
+        self._data = None if data is None else function("data", data, "element")
+        self._element_headers = function("headers", headers, "element") if callable(headers) else None
         self._headers = {} if headers is None or callable(headers) else _checked_headers(headers)
         self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
         self._max_bytes = count("max_bytes", max_bytes)

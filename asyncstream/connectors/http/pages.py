@@ -242,7 +242,7 @@ def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[An
     if where is None:
         return lambda page: page
     if callable(where):
-        return function(name, where)
+        return function(name, where, "page")
     fields = text(name, where).split(".")
 
     def find(page: Any) -> Any:

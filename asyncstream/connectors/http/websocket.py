@@ -79,7 +79,9 @@ class WebSocketSource(ConnectedSource[Any]):
         super().__init__(url, ("ws", "wss", "http", "https"), Connection(**options))
         if isinstance(subscribe, str | bytes) or not (callable(subscribe) or isinstance(subscribe, Iterable)):
             raise refuse("subscribe", "a list of messages, or a function of the cursor", subscribe)
-        self._subscribe = function("subscribe", subscribe) if callable(subscribe) else list(subscribe)
+        self._subscribe = (
+            function("subscribe", subscribe, "cursor") if callable(subscribe) else list(subscribe)
+        )
         self._cursor = None if cursor is None else selector("cursor", cursor)
         if self._cursor is not None and not callable(subscribe):
             raise refuse(

@@ -92,9 +92,9 @@ class KafkaWriter:
         self.where = ",".join(self._servers)
         self.what = f"cannot write to {topic!r} at {self.where}"
         self._encode = encoder(value, name="value")
-        self._key = None if key is None else function("key", key)
-        self._headers = None if headers is None else function("headers", headers)
-        self._partition = None if partition is None else function("partition", partition)
+        self._key = None if key is None else function("key", key, "element")
+        self._headers = None if headers is None else function("headers", headers, "element")
+        self._partition = None if partition is None else function("partition", partition, "element")
         self._timestamps = flag("timestamps", timestamps)
         self._options = check_options(client, "AIOKafkaProducer", _OURS)
         self.patience = patience_of(self._options)

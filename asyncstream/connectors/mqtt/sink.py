@@ -56,7 +56,7 @@ class MqttSink(MessageSink[_Message, Connection]):
         self._address = address_of(url)
         self._tls = check_tls(tls, self._address)
         self._fixed = topic if isinstance(topic, str) else None
-        self._topic = None if isinstance(topic, str) else function("topic", topic)
+        self._topic = None if isinstance(topic, str) else function("topic", topic, "element")
         where = "topics" if self._fixed is None else f"topic {text('topic', self._fixed)!r}"
         super().__init__(f"{where} of {self._address}", encode, default)
         self._retain = flag("retain", retain)

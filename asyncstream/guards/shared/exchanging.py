@@ -13,15 +13,16 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from asyncio import get_running_loop
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from asyncstream.aside import wait_at_most
 from asyncstream.guards.guard import EARLY, Background
 from asyncstream.guards.shared.records import Change, Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
 from asyncstream.guards.waiting import Waiting
+from asyncstream.operators.whereabouts import LIMITED
 
-__all__ = ("Exchanging", "store_away")
+__all__ = ("Exchanging", "waits")
 
 T = TypeVar("T")
 
@@ -30,6 +31,10 @@ RETRY: Final = 0.1
 
 LONGEST: Final = 1.0
 """Seconds between two of these tries, at most."""
+
+
+class _Limit(Protocol):
+    def waiting(self) -> int: ...
 
 
 class Exchanging(ABC):
@@ -158,8 +163,9 @@ class Exchanging(ABC):
             self._rest()
 
 
-def store_away(limit: object) -> dict[str, int]:
-    """For the metrics of a guard: whether the store of its limit is away; nothing if it is not shared."""
+def waits(limit: _Limit) -> dict[str, int]:
+    """For the metrics of a guard: how many calls wait, and, of a shared limit, whether its store is away."""
+    found = {LIMITED: limit.waiting()}
     if isinstance(limit, Exchanging) and limit.scope is not None:
-        return {"limit_store_away": int(limit.away)}
-    return {}
+        found["limit_store_away"] = int(limit.away)
+    return found

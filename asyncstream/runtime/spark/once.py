@@ -72,7 +72,11 @@ def once_in_database(
         PipelineError: if an argument is not as described.
     """
     function("connect", connect)
-    into = _inserting(_quoted("write", write)) if isinstance(write, str) else function("write", write)
+    into = (
+        _inserting(_quoted("write", write))
+        if isinstance(write, str)
+        else function("write", write, "rows", "connection")
+    )
     table, named = _quoted("ledger", ledger), _named(query)
 
     def write_batch(rows: Rows, number: int) -> None:

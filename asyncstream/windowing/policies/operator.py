@@ -118,9 +118,13 @@ def policy_window(
     )
     if (streams is None) != (stream_of is None):
         raise validation.refuse("stream_of", "a function exactly when streams are named", stream_of)
-    for name, given in (("function", function), ("key_by", key_by), ("stream_of", stream_of)):
+    for name, given, of in (
+        ("function", function, "window"),
+        ("key_by", key_by, "element"),
+        ("stream_of", stream_of, "element"),
+    ):
         if given is not None:
-            validation.function(name, given)
+            validation.function(name, given, of)
     return PolicyWindowOperator(settings, function, key_by, stream_of)
 
 

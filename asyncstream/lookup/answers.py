@@ -1,19 +1,47 @@
 """
-What lookups in any kind of table share: the answers to a batch of elements.
+What lookups in any kind of table share: what is asked, the answers to a batch of elements, and the rows that
+a table does not have, which are asked for one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.elements import Timestamps
-from asyncstream.lookup.rows import MISSED, Joined
+from asyncstream.guards.guard import Call, Guard
 from asyncstream.operators.base import Operator, pairs
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.operators.results import FirstKeys
+from asyncstream.operators.spec import KeyBy
 from asyncstream.state import MISSING
 
-__all__ = ("Answers",)
+__all__ = ("MISSED", "Answers", "Asked", "How", "Joined")
+
+How: TypeAlias = Literal["left", "inner"]
+"""Of an element without a row: it is given with None, or left out."""
+
+MISSED: Final = "missed"
+"""Tag of the output for elements whose row is not there."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """
+    What is asked, and what is made of the answer.
+
+    Attributes:
+        on: gives for an element the key of its row.
+        into: makes one of an element and its row; None: a pair.
+        how: what becomes of an element without a row.
+        asks: such an element goes to `missed` instead.
+    """
+
+    on: KeyBy
+    into: Callable[[Any, Any], Any] | None = None
+    how: How = "left"
+    asks: bool = False
 
 
 class Answers:
@@ -77,3 +105,28 @@ class Answers:
             self._operator.out.process_batch(found, found_at)
         if missed:
             self._operator.side_output(MISSED).process_batch(missed, missed_at)
+
+
+class Asked(Guard[Any, list[Any]]):
+    """
+    Asks for the row of an element; gives what is made of the two, in a list, which is empty without.
+
+    Args:
+        fn: gives the row of an element, or None.
+        joined: what is made of it.
+    """
+
+    def __init__(self, fn: Call[Any, Any], joined: Joined) -> None:
+        super().__init__(fn)
+        self._joined = joined
+        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn):
+            self.__dict__["timeout"] = lambda value: self._made(value, fn.timeout(value))
+
+    async def invoke(self, value: Any) -> list[Any]:
+        return self._made(value, await self._call(value))
+
+    def _made(self, value: Any, row: Any) -> list[Any]:
+        if row is None and self._joined.how == "inner":
+            return []
+        into = self._joined.into
+        return [(value, row) if into is None else into(value, row)]
