@@ -23,6 +23,7 @@ from asyncstream import (
 )
 from asyncstream.testing.loop import run_virtual
 from tests.spark.cluster import columns
+from tests.spark.newer_steps import Newer
 from tests.spark.steps import Plain, Processed, Step, Told, event_of, event_of_result, is_kept, ms, time_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Drawn:
     """
 
     before: tuple[Plain, ...]
-    after: tuple[tuple[Step, bool], ...]
+    after: tuple[tuple[Step | Newer, bool], ...]
     ordered: bool
     delay: int
     sources: int
@@ -103,8 +104,8 @@ class Drawn:
         return told
 
     def processes(self) -> bool:
-        """Whether there are process functions, which see event time move in a bounded job, too."""
-        return any(isinstance(step, Processed) for step, _ in self.after)
+        """Whether there may be process functions, which see event time move in a bounded job, too."""
+        return any(isinstance(step, Processed | Newer) for step, _ in self.after)
 
     def on_spark(
         self,

@@ -36,6 +36,7 @@ from asyncstream.windowing import (
     WindowPlan,
 )
 from tests.spark.generated_pipelines import Batches, Drawn, Rows
+from tests.spark.newer_steps import ONE_INPUT, ORDERED, TWO_INPUTS, Newer
 from tests.spark.steps import KEYS, Counted, Plain, Policy, Processed, Step, Windowed, difference, gap_of, ms
 
 __all__ = ("Account", "keyed_steps", "micro_batches", "pipelines")
@@ -178,7 +179,26 @@ def windowed(draw: st.DrawFn, keys: str, ordered: bool, account: Account) -> Win
 
 
 @st.composite
-def keyed_steps(draw: st.DrawFn, account: Account) -> Step:
+def newer_steps(draw: st.DrawFn, account: Account) -> Newer:
+    keys = draw(st.sampled_from(["key", "key", "coarse"]))
+    ordered = account.order == "all" or (account.order == "key" and keys == "key")
+    is_certain = account.timed and account.timely
+    untimed = ("dead_letters", "union_of_three")
+    ways = [kind for kind in (*ONE_INPUT, *TWO_INPUTS) if is_certain or kind in untimed]
+    of_time = ("as_of", "deduplicate_by_time", "pattern")
+    kinds = ways + [kind for kind in ORDERED if ordered and (is_certain or kind not in of_time)]
+    kind = draw(st.sampled_from(kinds))
+    account.order = "key" if kind in ORDERED else None
+    account.behind = True
+    how = draw(st.sampled_from(["inner", "left", "right", "full"]))
+    number = draw(st.integers(1, 4))
+    return Newer(kind, keys, how, draw(SIZES), number, draw(st.booleans()), kind in ORDERED)
+
+
+@st.composite
+def keyed_steps(draw: st.DrawFn, account: Account) -> Step | Newer:
+    if draw(st.booleans()):
+        return draw(newer_steps(account))
     keys = draw(st.sampled_from(["key", "key", "coarse", "none"] + ["coarse"] * account.behind))
     ordered = account.order == "all" or (account.order == "key" and keys == "key")
     kinds = []
@@ -244,7 +264,7 @@ def pipelines(draw: st.DrawFn, *, streaming: bool, slow: bool = True) -> Drawn:
     before = draw(plain_steps(account, per_key=False, slow=slow))
     if sources > 1 and any(step.kind.startswith("async") for step in before):
         account.order = None  # calls for both are under way together
-    after: list[tuple[Step, bool]] = []
+    after: list[tuple[Step | Newer, bool]] = []
     for _ in range(draw(st.sampled_from([0, 1, 1, 2, 2]))):
         after += [(step, True) for step in draw(plain_steps(account, per_key=True, slow=slow))]
         after.append((draw(keyed_steps(account)), draw(st.booleans())))

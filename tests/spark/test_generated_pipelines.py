@@ -24,6 +24,7 @@ from asyncstream import BoundedOutOfOrderness, NoWatermarks
 from tests.spark.cluster import run_stream, write_batches
 from tests.spark.fake_spark import StandIn
 from tests.spark.generated_pipelines import Batches, Drawn, Rows, embedded, row_columns
+from tests.spark.newer_steps import ONE_INPUT, ORDERED, TWO_INPUTS, Newer
 from tests.spark.processes import killing_workers
 from tests.spark.steps import Plain, Processed
 from tests.spark.strategies import Account, keyed_steps, micro_batches, pipelines
@@ -79,16 +80,34 @@ def of_keys(ordered: set[str], lines: list[str]) -> dict[tuple[str, str], list[s
 
 @pytest.mark.timeout(600 + EXAMPLES)
 @always
-@given(pipelines(streaming=True), micro_batches(), SPARKS, st.integers(1, 5))
+@given(
+    pipelines(streaming=True),
+    micro_batches(),
+    SPARKS,
+    st.integers(1, 5),
+    st.none() | st.integers(1, 5),
+    st.integers(1, 5),
+)
 def test_stream_gives_what_the_embedded_engine_gives(
-    drawn: Drawn, batches: Batches, spark: StandIn, key_groups: int
+    drawn: Drawn,
+    batches: Batches,
+    spark: StandIn,
+    key_groups: int,
+    stopped_before: int | None,
+    partitions: int,
 ) -> None:
+    """Also if it is stopped, and started again by a new plan, with other partitions."""
     inputs = [
         spark.stream([drawn.divided(partitions, source) for partitions in batches], row_columns())
         for source in range(drawn.sources)
     ]
-    plan, told = drawn.on_spark(spark, inputs, key_groups=key_groups)
-    found = run_stream(plan, Path())
+    found: dict[str, list[str]] = defaultdict(list)
+    for end in (stopped_before, None) if stopped_before else (None,):
+        plan, told = drawn.on_spark(spark, inputs, key_groups=key_groups)
+        spark.stop_before = end
+        for name, lines in run_stream(plan, Path("checkpoint")).items():
+            found[name] += lines
+        spark.rescale("checkpoint", min(partitions, key_groups))
     compare(plan, told.ordered, found, embedded(drawn, batches, streaming=True))
 
 
@@ -103,6 +122,30 @@ def test_bounded_job_gives_what_the_embedded_engine_gives(
     plan, told = drawn.on_spark(spark, inputs, at_the_end(drawn), key_groups=key_groups)
     found = {name: [row.line for row in plan[name].collect()] for name in plan}
     compare(plan, told.ordered, found, embedded(drawn, [partitions], streaming=False))
+
+
+@pytest.mark.parametrize("kind", [*ONE_INPUT, *TWO_INPUTS, *ORDERED])
+@pytest.mark.parametrize("number", [1, 2])
+def test_every_kind_of_newer_step_has_something_to_say(kind: str, number: int) -> None:
+    step = Newer(kind, "coarse", "full", 20, number, True, kind in ORDERED)
+    drawn = Drawn((), ((step, True), (Plain("map"), True)), step.ordered, 7, 1, False, True)
+    of_batch = [
+        [range(first, first + 8), range(first + 10, first + 15), [first + 9, first + 8]]
+        for first in range(0, 80, 16)
+    ]
+    batches = [
+        [[{"k": n * 5 % 7, "n": n, "ts": n * 13 % 120 + n // 16 * 60} for n in part] for part in parts]
+        for parts in of_batch
+    ]
+    source = StandIn(1).stream(batches, row_columns())
+    plan, told = drawn.on_spark(source.sparkSession, [source], key_groups=3)
+    found = run_stream(plan, Path())
+    lines = [line for of_output in found.values() for line in of_output]
+    expected = embedded(drawn, batches, streaming=True)
+    assert Counter(lines) == Counter(expected)
+    assert of_keys(told.ordered, lines) == of_keys(told.ordered, expected)
+    # of all elements of a key the first has been passed on before one is late
+    assert all(found.values()) or kind == "deduplicate_by_time", "each way out has something"
 
 
 def at_the_end(drawn: Drawn) -> NoWatermarks | None:
