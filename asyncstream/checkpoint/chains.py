@@ -1,9 +1,9 @@
 """
 The parts in which a table is kept: a base, and what has changed since, shared by checkpoints.
 
-A checkpoint names the parts of its tables in the order in which they are applied. The next one names the same
-parts and one more, with what has changed; so it costs what changed, and a part is written once. What is small
-lies in the manifest, together with what was small before it, until it is worth a part of its own.
+A checkpoint names the parts of its tables in the order in which they are applied, the next one the same parts
+and one more, with what has changed. What is small lies in the manifest, together with what was small before
+it, until it is worth a part of its own.
 
 When the changes have outgrown the base, or are many, they are *compacted*: one new base takes their place in
 the next checkpoint. So what is written for that is at most as much as was written for the changes, and what

@@ -3,10 +3,9 @@ The journal of finished calls: what has been paid for since the last checkpoint 
 
 Theory of operation
 -------------------
-A checkpoint holds the results of the calls that had ended by then. Those that end later are appended to a
-file before they are emitted, all that ended in one pass of the event loop in one write. After a crash the
-elements behind the checkpoint are read again, with the same origins; a call whose result is in the journal is
-not made, and its result goes on as if it had been, provided that the element is the same (`journal_checks`).
+Calls that end behind a checkpoint are appended to a file before their results are emitted, all that ended in
+one pass of the event loop in one write. After a crash the elements are read again, with the same origins; a
+call whose result is in the journal is not made, provided that the element is the same (`journal_checks`).
 
 A file belongs to the time between two checkpoints: `calls-<checkpoint>-<lease>` holds what ended after that
 checkpoint was captured, in the process that had that lease. A job that goes on from a checkpoint reads the
@@ -20,10 +19,9 @@ written again behind it.
     payload   by the codec: [step, fingerprint of its function, origins, are single, results, checks],
               or [step, fingerprint, origins, False, failed attempts, "retried"]
 
-Origins, which are alike, are written by columns: a list for each of their parts; or the part itself where it
-is the same in all; or {"from": the first} where each is the number behind the one before. So are checks.
-Where each call gave one result, the results stand there themselves, else in a list for each call. So one
-frame is a few lists, however many calls it is about, which saves half of the time and of the bytes.
+Origins are written by columns: a list for each of their parts; or the part itself where it is the same in
+all; or {"from": the first} where each is the number behind the one before. So are checks. Where each call
+gave one result, the results stand there themselves, else in a list for each call.
 
 A process that is killed leaves whole frames: each is one write. A machine that loses its power may leave half
 a frame at the end, whose result was not emitted, or which the journal did not promise to keep: it is ignored.

@@ -3,18 +3,13 @@ Values as they are now, to be looked at later, while the running operator change
 
 `detached` copies objects for objects, `freeze` into bytes, which another thread may turn back.
 
-A checkpoint is one instant, and the event loop stands still in it. So what is done there must be quick: a
-copy as bytes, made by C code (`pickle`), takes a tenth of the time of a walk in Python, and leaves nothing
-for the garbage collector to look at. The bytes never leave the process; what is kept on disk goes through
-the codec.
+The event loop stands still in the instant of a checkpoint. A copy as bytes, made by `pickle`, takes a tenth
+of the time of a walk in Python, and leaves nothing for the garbage collector to look at. The bytes never
+leave the process.
 
-Plain values, most of what there is, are pickled without a memo of what was seen already, in half the time.
-That writes an object once for each place that holds it; so it is given up where there is a class, of which
-two may be told apart, and where it makes more bytes than such values usually have.
-
-Rejected: `marshal`, as fast, which takes all that has the buffer protocol, arrays and numbers of numpy among
-them, for `bytes`; and a look at the types before it, by the garbage collector's traversal, which costs more
-than the pickle.
+Plain values are pickled without a memo of what was seen already, in half the time. That writes an object once
+for each place that holds it; so it is given up where there is a class, of which two may be told apart, and
+where it makes more bytes than such values usually have. Rejected: `marshal`, which takes arrays for `bytes`.
 """
 
 from __future__ import annotations

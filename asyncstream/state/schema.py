@@ -10,8 +10,7 @@ A schema has parts, by what a change of each means:
   may come, go and change places; a part that stays under its name must be the same.
 * `settings`: what may change freely.
 
-Functions cannot be compared: all are alike in a schema. So a field given by its name ("price") is compared,
-and one given by a function (`lambda e: e["price"]`) is not. Which fields the key is made of, or elements are
+Functions cannot be compared: all are alike in a schema. Which fields the key is made of, or elements are
 ranked by, is noted apart, as `fields`, if they were given by names: of two that are known they must be alike.
 So is whether there are keys at all.
 """

@@ -26,9 +26,8 @@ NOTHING: Final[list[Any]] = []
 
 class Recent:
     """
-    What stands under names, decoded, of rows that were read lately: what is touched again and again is read
-    once. They also tell what need not be read before it is written: a row keeps its place among the others,
-    and shares its name with those of the same hash.
+    What stands under names, decoded, of rows that were read lately. It also need not be read before it is
+    written: a row keeps its place among the others, and shares its name with those of the same hash.
 
     The names are in two dicts. When the newer one is full, it becomes the older, and what that had is
     forgotten, but for what was asked for meanwhile. So what is often asked for stays.

@@ -1,13 +1,9 @@
 """
 Rows in one file that processes of a machine hand to each other: SQLite, of Python's own library.
 
-Only one process has the file at a time, and one that ends before it has handed it on leaves something that
-is never used: a process that takes a file gives it another name, and the old one back when all is written.
-So there is no journal: what is written goes into the file as it comes, and nothing is brought to the disk by
-force.
-
-RocksDB, which jobs of one process use, writes faster. But it takes long to open and merges what it has in the
-background, and a file that is open for a tenth of a second at a time leaves it neither.
+A process that takes a file gives it another name, and the old one back when all is written: what it leaves if
+it ends before is never used. So there is no journal, and nothing is brought to the disk by force. RocksDB
+writes faster, but takes long to open, and a file is open for a tenth of a second at a time.
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@ A timer is (timestamp, key, namespace). Registering it again changes nothing; it
 Timers fire in the order of their timestamps, those of one timestamp in the order of their registration, so
 that a replay meets them in the same order.
 
-Theory. Most timers share their timestamp with others: every key of a tumbling window ends at the same
-millisecond. So a queue is a table whose namespaces are timestamps and whose rows are a *bucket*, the (key,
-namespace) of each timer in the order of registration; and the timestamps in order. A timer that shares its
-timestamp with no other has no bucket: it is a lone row (`state.key_table`). Most timestamps come later than
-all before them, and stand in a *run*, at whose ends nothing needs to be compared; the others in a heap. What
-always holds:
+Theory. Most timers share their timestamp with others. So a queue is a table whose namespaces are timestamps
+and whose rows are a *bucket*, the (key, namespace) of each timer in the order of registration; and the
+timestamps in order. A timer that shares its timestamp with no other has no bucket: it is a lone row
+(`state.key_table`). Timestamps later than all before them stand in a *run*, at whose ends nothing needs to be
+compared; the others in a heap. What always holds:
 
 * a timestamp that has a timer is in the run or in the heap, in the heap only if it is not later than the
   run's last: so one that is later has no timers yet, and nothing needs to be looked up;

@@ -3,21 +3,17 @@ Time to live: when each entry of a state was written, and what has outlived its 
 
 Theory
 ------
-A table keeps plain values; a second one beside it keeps when they were written: one time for a value, one
-for each element of a list, one for each entry of a map, so that lists and maps age piece by piece. An entry
-has expired from `written + ttl` on. Written times are kept, not times of expiry, so that a time to live that
-was changed between two runs holds for what is there already.
+A second table beside that of the values keeps when they were written: one time for a value, for each element
+of a list, for each entry of a map. An entry has expired from `written + ttl` on; so a time to live that was
+changed between two runs holds for what is there already.
 
-What has expired is never read, whether or not it still lies in memory. It leaves memory when its row is
-read, when a snapshot is taken, and by *visits*: each write looks at the rows that have waited longest. A
-row is queued once, when it is first written, and again after a visit that left something of it. So the queue
-is as long as the table, a write moves nothing in it, and what is never read again is gone after at most twice
-its time to live, if writes go on.
+What has expired is never read. It leaves memory when its row is read, when a snapshot is taken, and by
+*visits*: each write looks at the rows that have waited longest. A row is queued once, when it is first
+written, and again after a visit that left something of it. So the queue is as long as the table, a write
+moves nothing in it, and what is never read again is gone after at most twice its time to live, if writes go
+on. Rejected: a timer for each entry (as dear as the entry itself); a scan of the table (a pause).
 
-Rejected: a timer for each entry (as dear as the entry itself); a scan of the table now and then (a pause).
-
-After Flink's StateTtlConfig, without two of its slips: an emptiness check counts live entries only, and no
-mode reads expired entries for as long as they happen to lie around.
+After Flink's StateTtlConfig; but no mode reads expired entries, nor do they count.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
 About how many bytes of memory rows take, by a sample of them: to look at each takes as long as to read it.
 
-Looked at are the first and the last of what a collection has, and it weighs as if the others were like these;
-so one that is far larger than the others is overseen. What several of a sample refer to counts once. Classes,
-functions and modules count nothing: they are there in any case.
+Looked at are the first and the last of what a collection has; one that is far larger than the others is
+overseen. What several of a sample refer to counts once; classes, functions and modules count nothing.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ Takes checkpoints of a running job, and finds the one to go on from.
 
 Theory of operation
 -------------------
-Everything of a job lives in one event loop, so between two of its callbacks the whole pipeline stands still,
-and a consistent cut is simply such a moment: no barriers travel between the operators. A checkpoint is
+Between two callbacks of the event loop the whole pipeline stands still: such a moment is a consistent cut,
+and no barriers travel between the operators. A checkpoint is
 
 1. **capture**, in that moment: where the sources stand, held fast, and what the operators remember: their
    tables are cut, so that what changes from then on changes elsewhere. In-flight calls are neither waited for
@@ -26,8 +26,8 @@ What fails before the end of 3 costs this checkpoint, and the next one speaks fo
 twice, so a save that was given up and succeeds all the same does no harm. What cannot be kept at all (a value
 that the codec refuses) would fail every time: it fails the job at once.
 
-The very first checkpoint is taken before anything is read. It shows that the store works, and leaves no time
-in which a sink holds something that no checkpoint knows about.
+The very first checkpoint is taken before anything is read: it shows that the store works, and no sink ever
+holds something of which no checkpoint knows.
 """
 
 from __future__ import annotations
