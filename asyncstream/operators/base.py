@@ -331,9 +331,6 @@ class Fanout(Operator):
         super().__init__()
         self.readers = tuple(readers)
 
-    def outputs(self) -> tuple[Operator, ...]:
-        return self.readers
-
     def at_once(self) -> Sequence[Operator]:
         return self.readers
 
