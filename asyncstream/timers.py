@@ -44,20 +44,6 @@ class TimerService:
         processing: the processing-time timers; register them through `register_processing`.
     """
 
-    __slots__ = (
-        "_blame",
-        "_has_room",
-        "_is_held",
-        "_on_event_time",
-        "_on_processing_time",
-        "_wake",
-        "_wake_with_room",
-        "_woken_ms",
-        "event",
-        "processing",
-        "watermark",
-    )
-
     def __init__(
         self,
         on_event_time: OnTimer,
