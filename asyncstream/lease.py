@@ -150,8 +150,14 @@ class Lease:
         try:
             found: dict[str, Any] = json.loads(data)
             before = tuple(Before(*one) for one in found.get("before", ()))
-            return cls(**{**found, "holder": Holder(**found["holder"]), "before": before})
-        except (TypeError, KeyError, AttributeError) as error:
+            holder = Holder(**found["holder"])
+            str(holder)
+            times = (found["number"], found["until_ms"], holder.pid, holder.since_ms)
+            texts = (found["place"], holder.host, holder.realm, holder.token)
+            if {*map(type, times)} != {int} or {*map(type, texts)} != {str}:
+                raise TypeError("it has parts of other types")
+            return cls(**{**found, "holder": holder, "before": before})
+        except (TypeError, KeyError, AttributeError, ArithmeticError, OSError, RecursionError) as error:
             raise ValueError(f"not a lease: {error}") from error
 
 

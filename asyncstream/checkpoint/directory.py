@@ -228,7 +228,7 @@ class DirectoryStore:
 
     def _numbers(self, before: str, behind: str) -> list[int]:
         names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def _names(self, before: str, behind: str) -> list[str]:
         try:

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from asyncstream.checkpoint.parts import Part
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
@@ -171,18 +171,36 @@ def unpack(data: bytes) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
         CheckpointError: if a newer version of this package wrote them.
     """
     description, rest = _read(data)
+    try:
+        return _unpacked(description, rest, len(data))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedCheckpoint(
+            f"its description is not that of a checkpoint: {describe_error(error)}"
+        ) from error
+
+
+def _unpacked(
+    description: dict[str, Any], rest: memoryview, size: int
+) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
+    """As `unpack`; raises any error of Python's if the description has another shape."""
     steps = {name: _step(step) for name, step in description["steps"].items()}
-    size = len(data) + sum(part.size for step in steps.values() for part in step.parts if part.stored)
+    size += sum(part.size for step in steps.values() for part in step.parts if part.stored)
     plain = {key: value for key, value in description.items() if key != "steps"}
+    info = CheckpointInfo(**plain, size=size, steps=steps)
+    for name in ("id", "pipeline", "created_ms", "codec", "finished", "lease", "savepoint"):
+        if CheckpointInfo.__annotations__[name] != type(getattr(info, name)).__name__:
+            raise TypeError(f"its {name} is a {type(getattr(info, name)).__name__}")
     parts: dict[str, list[Part]] = {name: [] for name in steps}
     for name, step in steps.items():
         for part in step.parts:
             if part.stored is not None:
                 parts[name].append(part)
                 continue
+            if part.size > len(rest):
+                raise ValueError(f"the contents of step {name!r} are not there")
             parts[name].append(replace(part, data=bytes(rest[: part.size])))
             rest = rest[part.size :]
-    return CheckpointInfo(**plain, size=size, steps=steps), parts
+    return info, parts
 
 
 def _step(step: Mapping[str, Any]) -> StepInfo:
@@ -191,7 +209,19 @@ def _step(step: Mapping[str, Any]) -> StepInfo:
         Part(tuple(path), (chunks,) if isinstance(chunks, int) else tuple(chunks), *stored)
         for path, chunks, *stored in step["parts"]
     )
-    return StepInfo(step["role"], step["kind"], step.get("schema"), parts)
+    info = StepInfo(step["role"], step["kind"], step.get("schema"), parts)
+    names = [part.stored for part in parts if part.stored is not None]
+    if not all(type(name) is str and name.isprintable() and "/" not in name for name in names):
+        raise ValueError("a part has no name")
+    if any(type(size) is not int or size < 0 for part in parts for size in part.chunks):
+        raise ValueError("a part has no size")
+    if info.role not in get_args(Role) or type(info.kind) is not str:
+        raise ValueError(f"a step is a {info.role!r}")
+    if info.schema is not None and not all(
+        isinstance(info.schema.get(name), dict) for name in ("form", "parts", "settings")
+    ):
+        raise ValueError("a schema has no form")
+    return info
 
 
 def _read(data: bytes) -> tuple[Any, memoryview]:
@@ -212,7 +242,7 @@ def _read(data: bytes) -> tuple[Any, memoryview]:
         )
     try:
         return json.loads(data[_START : _START + size]), view[_START + size :]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"its description is not JSON: {describe_error(error)}") from error
 
 

@@ -80,7 +80,9 @@ class History:
 
     async def info(self, number: int) -> CheckpointInfo:
         """What a manifest says of itself, its seal unchecked."""
-        return unpack_info(unsealed(await self._store.read(number)))
+        info = unpack_info(unsealed(await self._store.read(number)))
+        _check_number(info, number)
+        return info
 
     async def each(self, look: Callable[[int], Awaitable[T]]) -> dict[int, T | CheckpointError]:
         """
@@ -210,6 +212,7 @@ class History:
         with _naming(number):
             # first: a damaged file is no holder's work, and the one before it may be whole
             info, parts = unpack(unsealed(data))
+            _check_number(info, number)
             if to_decode or self._key is not None:
                 check_seal(data, self._key)
             if to_decode and info.codec != self._codec.name:
@@ -330,6 +333,11 @@ class History:
 
     def _named(self) -> set[str]:
         return self._ahead.union(*(names for names in self._stored.values() if names is not None))
+
+
+def _check_number(info: CheckpointInfo, number: int) -> None:
+    if info.id != number:
+        raise DamagedCheckpoint(f"in its place is checkpoint {info.id}")
 
 
 @contextmanager

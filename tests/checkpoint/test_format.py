@@ -170,3 +170,60 @@ def _joined(head: bytes, description: bytes, contents: bytes) -> bytes:
     head = _HEAD.pack(magic, version, len(description), rest)
     digest = blake2b(head + description + contents, digest_size=32).digest()
     return head + digest + description + contents
+
+
+def _crafted(change: Any) -> bytes:
+    """A manifest that is whole, with another description."""
+    manifest = packed()
+    size, rest = struct.unpack_from(">IQ", manifest, 10)
+    description = json.loads(manifest[54 : 54 + size])
+    changed = change(description) or description
+    text = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
+    head = struct.pack(">8sHIQ", b"astream\n", VERSION, len(text), rest)
+    contents = manifest[54 + size :]
+    return head + blake2b(head + text + contents, digest_size=32).digest() + text + contents
+
+
+def _with_parts(*parts: Any) -> Any:
+    def change(description: Any) -> None:
+        for step in description["steps"].values():
+            step["parts"] = list(parts)
+
+    return change
+
+
+def _with(name: str, value: Any) -> Any:
+    def change(description: Any) -> None:
+        for step in description["steps"].values():
+            step[name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda description: b"[" * 100_000,
+        lambda description: [1],
+        lambda description: b"{}",
+        lambda description: {**description, "more": 1},
+        lambda description: {**description, "created_ms": "now"},
+        lambda description: {**description, "id": "5"},
+        lambda description: {**description, "finished": 1},
+        lambda description: {**description, "steps": [1]},
+        _with("role", "boss"),
+        _with("kind", None),
+        _with("schema", {"form": 3}),
+        _with("schema", [1]),
+        _with_parts([[], [10**15], None]),
+        _with_parts([[], [-5], None]),
+        _with_parts([[], ["5"], None]),
+        _with_parts([[], [3], "../../part"]),
+        _with_parts([[], [3], "a\0b"]),
+        _with_parts([[], [3], 5]),
+        _with_parts(3),
+    ],
+)
+def test_whole_bytes_that_describe_no_checkpoint_are_damage(change: Any) -> None:
+    with pytest.raises(DamagedCheckpoint, match="its description is not"):
+        unpack(_crafted(change))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from asyncstream import MemoryStore
 from asyncstream.checkpoint import CheckpointInfo, History, StepInfo
-from asyncstream.checkpoint.format import pack
+from asyncstream.checkpoint.format import pack, unpack
 from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state, parts_of
 from asyncstream.codec import JsonCodec, PickleCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
@@ -65,6 +66,16 @@ async def test_damaged_newest_leads_to_the_one_before_loudly(caplog: pytest.LogC
     assert "checkpoint 3 is damaged" in caplog.text
 
 
+async def test_checkpoint_in_the_place_of_another_is_damage(caplog: pytest.LogCaptureFixture) -> None:
+    """An old one under the newest number would take sources and sinks back without a word."""
+    store, history = await filled(1, 2, 3)
+    store._kept[3] = store._kept[1]
+    found = await history.newest_whole(history.read)
+    assert found is not None
+    assert found[0].id == 2
+    assert "checkpoint 3 is damaged: in its place is checkpoint 1" in caplog.text
+
+
 class Moving(MemoryStore):
     """A job writes to it: of the checkpoints that are read, `lets_go` have been replaced by the next one."""
 
@@ -75,7 +86,8 @@ class Moving(MemoryStore):
     async def read(self, what: int | str) -> bytes:
         if self.lets_go and isinstance(what, int):
             self.lets_go -= 1
-            self._kept = {what + 1: self._kept[what]}
+            info, parts = unpack(self._kept[what])
+            self._kept = {what + 1: pack(replace(info, id=what + 1), parts).manifest}
         return await super().read(what)
 
 

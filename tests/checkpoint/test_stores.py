@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,31 @@ def test_what_had_no_name_when_another_followed_never_gets_one(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        b'{"number": 1, "place": "p", "until_ms": 0, "holder": 3}',
+        *(
+            Lease(1, "p", Holder("host", 1, 1, "realm", "token", 0), 0).to_json().replace(was, now)
+            for was, now in (
+                (b'"number": 1', b'"number": "1"'),
+                (b'"until_ms": 0', b'"until_ms": null'),
+                (b'"since_ms": 0', b'"since_ms": 1e300'),
+                (b'"before": []', b'"before": [[1]]'),
+            )
+        ),
+    ],
+)
+def test_what_is_no_lease_is_said_to_be_none(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"lease|JSON|Expecting|decode"):
+        Lease.from_json(text)
+
+
 async def test_lease_that_was_torn_does_not_bring_its_number_back(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     lease = await lease_of(store)
@@ -380,10 +406,10 @@ async def test_newest_that_was_lost_is_missed_and_one_that_was_deleted_is_not(
     store = MAKE[kind](tmp_path)
     lease = await lease_of(store)
     for number in (1, 2, 3):
-        await store.commit(lease, number, pack(INFO, {}).manifest)
+        await store.commit(lease, number, pack(replace(INFO, id=number), {}).manifest)
     await store.delete(lease, [3], [])
     assert await store.numbers() == [1, 2], "it was let go on purpose"
-    await store.commit(lease, 4, pack(INFO, {}).manifest)
+    await store.commit(lease, 4, pack(replace(INFO, id=4), {}).manifest)
     if kind == "directory":
         (tmp_path / "kept" / "00000004.checkpoint").unlink()
     else:
@@ -394,7 +420,7 @@ async def test_newest_that_was_lost_is_missed_and_one_that_was_deleted_is_not(
     assert await history.newest_whole(history.read) is not None
     assert "it is lost from" in caplog.text
     assert list(history.passed_over) == [4]
-    await store.commit(lease, 5, pack(INFO, {}).manifest)
+    await store.commit(lease, 5, pack(replace(INFO, id=5), {}).manifest)
     assert await store.numbers() == [1, 2, 5]
 
 
