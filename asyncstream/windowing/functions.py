@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import (
     State,
     StateDescriptor,
@@ -216,7 +217,7 @@ class ProcessWindowFunction(Generic[Out]):
 
     sides: ClassVar[tuple[str, ...] | None] = None
 
-    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Out], None], /) -> None:
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Emitter[Out], /) -> None:
         """
         Handle a firing; `out(result)` emits with the window's last millisecond as timestamp.
 
