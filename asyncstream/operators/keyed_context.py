@@ -147,6 +147,9 @@ class WithoutTimestamp:
 
     timestamp_or_none: ClassVar[None] = None
 
+    def __init_subclass__(cls) -> None:
+        cls.__name__, cls.__qualname__ = cls.timed.__name__, cls.timed.__qualname__  # for errors of Python's
+
     @property
     def timestamp(self) -> int:
         raise PipelineError(

@@ -43,6 +43,8 @@ class State:
         name: the descriptor's.
     """
 
+    __slots__ = ("_ages", "_cursor", "_descriptor", "_rows", "name")
+
     kind: ClassVar[str] = ""
     ages_of: ClassVar[Callable[..., Ages[Any]]] = ValueAges
 
@@ -123,13 +125,20 @@ class State:
 class ValueState(State, Generic[T]):
     """Handle of a `ValueDescriptor`."""
 
+    __slots__ = ()
     kind = "value"
     _descriptor: ValueDescriptor[T]
 
-    def get(self) -> T | None:
-        """The value, or the descriptor's default."""
+    @overload
+    def get(self) -> T | None: ...
+    @overload
+    def get(self, default: T) -> T: ...
+    def get(self, default: T | None = None) -> T | None:
+        """The value; where nothing was written `default` or, without one, the descriptor's."""
         found = self._read()
-        return self._descriptor.default if found is MISSING else found
+        if found is not MISSING:
+            return found  # type: ignore[no-any-return]
+        return self._descriptor.default if default is None else default
 
     def set(self, value: T) -> None:
         """Replace the value; setting None is the same as `clear`."""
@@ -142,6 +151,7 @@ class ValueState(State, Generic[T]):
 class ListState(State, Generic[T]):
     """Handle of a `ListDescriptor`."""
 
+    __slots__ = ()
     kind = "list"
     ages_of = ListAges
 
@@ -185,6 +195,7 @@ class ListState(State, Generic[T]):
 class MapState(State, Generic[K, V]):
     """Handle of a `MapDescriptor`."""
 
+    __slots__ = ()
     kind = "map"
     ages_of = MapAges
     _ages: MapAges | None
@@ -246,6 +257,7 @@ class MapState(State, Generic[K, V]):
 class ReducingState(State, Generic[T]):
     """Handle of a `ReducingDescriptor`."""
 
+    __slots__ = ()
     kind = "reducing"
     _descriptor: ReducingDescriptor[T]
 
@@ -268,6 +280,7 @@ class ReducingState(State, Generic[T]):
 class AggregatingState(State, Generic[In, Out]):
     """Handle of an `AggregatingDescriptor`."""
 
+    __slots__ = ()
     kind = "aggregating"
     _descriptor: AggregatingDescriptor[In, Out]
 

@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from asyncstream.errors import InternalError, PipelineError
+from asyncstream.errors import InternalError, PipelineError, safe_repr
 
 __all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual")
 
@@ -160,6 +160,11 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         InternalError: if every task waits and no timer is set.
+        PipelineError: if it is no coroutine.
     """
+    if not asyncio.iscoroutine(main):
+        raise PipelineError(
+            f"main: expected a coroutine, got {safe_repr(main)}; call it: run_virtual(main())"
+        )
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from asyncstream.operators.emitting import Emitter
 from asyncstream.state import MISSING, detached
 from asyncstream.state.schema import attributes
 from asyncstream.validation import flag, function
@@ -168,7 +169,7 @@ class ProcessWindowFunction(Generic[Out]):
 
     sides: ClassVar[tuple[str, ...] | None] = None
 
-    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Out], None], /) -> None:
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Emitter[Out], /) -> None:
         """
         Handle a firing; `out(result)` emits with the window's last millisecond as timestamp.
 

@@ -123,6 +123,29 @@ def test_an_element_that_fails_leaves_no_timestamp_behind() -> None:
     assert run.outputs() == [(7, 7), (None, None), (8, 8)]
 
 
+@pytest.mark.parametrize("timestamp", [None, 5])
+def test_what_no_context_has_is_told_of_with_the_class_that_users_know(timestamp: int | None) -> None:
+    class Other(KeyedProcessFunction[Element, int]):
+        def process_element(self, value: Element, ctx: Any, out: Emitter[int]) -> None:
+            ctx.set_timer(5)
+
+    with pytest.raises(UserFunctionError, match="'KeyedContext' object has no attribute 'set_timer'"):
+        harness(Other).element(("a", 1), timestamp)
+
+
+def test_value_is_written_by_set_alone() -> None:
+    class Assigns(KeyedProcessFunction[Element, int]):
+        def open(self, ctx: Any) -> None:
+            self.last = ctx.state(ValueDescriptor[int]("last"))
+
+        def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[int]) -> None:
+            out(self.last.get(7))
+            self.last.value = 5
+
+    with pytest.raises(UserFunctionError, match="'ValueState' object has no attribute 'value'"):
+        harness(Assigns).element(("a", 1), 5)
+
+
 def test_there_is_no_timestamp_before_the_first_element() -> None:
     class Early(Timed):
         def open(self, ctx: KeyedContext) -> None:

@@ -227,3 +227,12 @@ def test_detached_copies_what_can_change_and_only_that() -> None:
 def test_what_is_no_descriptor_is_refused(wrong: Any) -> None:
     with pytest.raises(PipelineError, match=r"state: expected a descriptor, such as ValueDescriptor.*got"):
         Store().state(wrong)
+
+
+def test_value_has_the_default_that_is_asked_for_where_nothing_was_written() -> None:
+    store = Store()
+    store.key = "a"
+    count, plain = store.state(COUNT), store.state(ValueDescriptor[int]("plain"))
+    assert (count.get(), count.get(5), plain.get(), plain.get(5)) == (0, 5, None, 5)
+    plain.set(0)
+    assert plain.get(5) == 0

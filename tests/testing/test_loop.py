@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import Pipeline
-from asyncstream.errors import InternalError
+from asyncstream.errors import InternalError, PipelineError
 from asyncstream.testing import loop as module
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 
@@ -169,3 +169,10 @@ def test_each_run_starts_at_zero() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_virtual(main()) == run_virtual(main()) == 5
+
+
+def test_function_in_place_of_its_coroutine_is_refused() -> None:
+    async def main() -> None: ...
+
+    with pytest.raises(PipelineError, match=r"main: expected a coroutine, .*run_virtual\(main\(\)\)"):
+        run_virtual(main)  # type: ignore[arg-type]

@@ -87,6 +87,7 @@ from asyncstream import (
     SystemClock,
     ThreadedJob,
     TumblingWindows,
+    WindowContext,
     WindowResult,
     call_context,
     web,
@@ -310,7 +311,17 @@ class Ruled(KeyedBroadcastProcessFunction[Flight, str, int]):
     def process_element(self, value: Flight, ctx: BroadcastContext, out: Callable[[int], None]) -> None: ...
 
 
+class Longest(ProcessWindowFunction[int]):
+    def process(self, key: str, contents: list[Flight], ctx: WindowContext, out: Emitter[int]) -> None:
+        out(len(contents))
+
+
 class Silent(KeyedProcessFunction[Flight, int]):
+    def open(self, ctx: KeyedContext) -> None:
+        self.flights = ctx.state(ValueDescriptor[int]("flights"))
+        assert_type(self.flights.get(), int | None)
+        assert_type(self.flights.get(0) + 1, int)
+
     def process_element(self, value: Flight, ctx: KeyedContext, out: Emitter[int]) -> None:
         assert_type(ctx.timestamp + 60_000, int)
         assert_type(ctx.timestamp_or_none, int | None)

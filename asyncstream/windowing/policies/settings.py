@@ -27,6 +27,7 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
+from asyncstream.windowing.step import LATE
 
 __all__ = ("Extent", "PolicySettings", "policy_settings")
 
@@ -35,9 +36,6 @@ Extent = int | timedelta
 
 ONLY_STREAM: Final = "input"
 """Name of the stream to wait for where the user names none."""
-
-LATE: Final = "late"
-"""Tag of the output for late elements where the user names none."""
 
 
 @dataclass(frozen=True, slots=True)
