@@ -114,6 +114,11 @@ class Lease:
         """The same, for longer."""
         return replace(self, until_ms=until_ms)
 
+    def finds_held(self, last: Lease, now_ms: int) -> bool:
+        """Whether `last`, of the same place, goes on, as far as can be known with what is before this one."""
+        known = self.known_as(last)
+        return not (known is not None and known.ended) and not is_free(last, now_ms)
+
     def given_back(self) -> Lease:
         """The same, free to be taken."""
         return replace(self, released=True)

@@ -61,9 +61,7 @@ class Writer:
         Whether the job that wrote last goes on elsewhere, as that of a store does which was copied: it has
         shown itself there, in its sink, since its lease ran out in the copy.
         """
-        known = self.lease.known_as(last)
-        has_ended = last.released or (known is not None and known.ended) or presence(last.holder) == "dead"
-        return not has_ended and last.until_ms > _CLOCK.now_ms()
+        return self.lease.finds_held(last, _CLOCK.now_ms())
 
     def check_follows(self, last: Lease | None, what: str, fence: int = 0) -> None:
         """
