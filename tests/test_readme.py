@@ -146,8 +146,8 @@ def named_paths() -> list[str]:
     for name, document in DOCUMENTS.items():
         quoted = re.findall(r"`([\w./-]+)`", document)
         found |= {path for path in quoted if path.startswith(PATHS_OF) or re.fullmatch(r"[\w-]+\.md", path)}
-        # a link is one from where the document is
-        links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", document)
+        # a link is one from where the document is; in code, brackets and parentheses are none
+        links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", re.sub(r"`[^`]+`", "", BLOCK.sub("", document)))
         found |= {os.path.normpath(Path(name).parent / link) for link in links}
     return sorted(found)
 

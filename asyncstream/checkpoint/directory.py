@@ -30,7 +30,7 @@ from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.folders import sync_folder
+from asyncstream.filesystem.folders import sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.validation import file_path, refuse
 

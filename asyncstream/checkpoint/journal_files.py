@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asyncstream.aside import aside
-from asyncstream.folders import sync_folder
+from asyncstream.filesystem.folders import sync_folder
 
 __all__ = ("FolderFiles", "JournalFiles")
 

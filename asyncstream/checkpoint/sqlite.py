@@ -24,8 +24,8 @@ from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
+from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
-from asyncstream.sqlite_files import database_path, looking_at, quoted, write_ahead
 from asyncstream.validation import text
 
 __all__ = ("SqliteStore",)

@@ -44,8 +44,8 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.filesystem.sqlite import OpenFile, database_path, looking_at, write_ahead
 from asyncstream.lease import Lease
-from asyncstream.sqlite_files import OpenFile, database_path, looking_at, write_ahead
 from asyncstream.validation import Duration, duration_ms
 
 __all__ = ("Inbox", "InboxBroken", "InboxFile", "InboxState", "Submitted", "check_inbox")

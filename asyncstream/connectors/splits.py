@@ -30,7 +30,7 @@ from asyncstream.aside import Tasks, aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.errors import SourceError, describe_error
-from asyncstream.folders import by_their_own_names
+from asyncstream.filesystem.folders import by_their_own_names
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("GlobSource", "SplitSource")

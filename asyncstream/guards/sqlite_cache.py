@@ -26,9 +26,9 @@ from typing import Any, Final, Literal
 from asyncstream.aside import DiskThread
 from asyncstream.clock import SystemClock
 from asyncstream.errors import DamagedCache, LeaseHeld, describe_error
+from asyncstream.filesystem.sqlite import database_path, is_busy, write_ahead
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.lease import Lease, following
-from asyncstream.sqlite_files import database_path, is_busy, write_ahead
 from asyncstream.validation import choice, refuse
 
 __all__ = ("SqliteCache",)

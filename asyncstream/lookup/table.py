@@ -20,9 +20,9 @@ from asyncstream.connectors.files.record_batches import RowReader
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError, describe_error, safe_repr
+from asyncstream.filesystem.sqlite import database_path, read_only
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
-from asyncstream.sqlite_files import database_path, read_only
 from asyncstream.validation import (
     Duration,
     Fields,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from asyncstream.errors import StateError, describe_error, module_of
-from asyncstream.filelock import lock
+from asyncstream.filesystem.locks import lock
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.validation import count, file_path
 

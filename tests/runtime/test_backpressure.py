@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Items, Pipeline
-from asyncstream.runtime.aio.endpoints import SINK_LIMIT
+from asyncstream.runtime.aio.writing import SINK_LIMIT
 from tests.runtime.parts import sleeping
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")

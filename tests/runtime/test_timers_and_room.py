@@ -10,7 +10,7 @@ import pytest
 
 from asyncstream import Count, KeyedContext, KeyedProcessFunction, Pipeline, TumblingWindows
 from asyncstream.operators.emitting import BURST, Emitter
-from asyncstream.runtime.aio.endpoints import SINK_LIMIT
+from asyncstream.runtime.aio.writing import SINK_LIMIT
 from tests.runtime.parts import VirtualClock
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")

@@ -15,7 +15,7 @@ from asyncstream.checkpoint import History
 from asyncstream.checkpoint.chains import Chain
 from asyncstream.checkpoint.segments import Compaction
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.endpoints import SinkOperator
+from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import Delta, Tables
 from asyncstream.testing.simulation import SimulatedSink, SimulatedSource, SimulationFailed
 from tests.simulation.scenarios import story, swept

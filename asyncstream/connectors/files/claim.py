@@ -29,7 +29,7 @@ from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken, SinkError, told_as
-from asyncstream.filelock import lock
+from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
 __all__ = ("Claim", "Record", "claim_of", "fenced")

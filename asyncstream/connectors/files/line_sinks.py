@@ -32,8 +32,8 @@ from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filelock import lock
-from asyncstream.folders import sync_folder
+from asyncstream.filesystem.folders import sync_folder
+from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
 __all__ = ("TOGETHER", "JsonLinesSink", "LineSink")

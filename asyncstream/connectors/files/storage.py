@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import module_of
-from asyncstream.folders import by_their_own_names, sync_folder
+from asyncstream.filesystem.folders import by_their_own_names, sync_folder
 
 __all__ = ("Storage", "Work", "is_remote", "size_of", "storage_of")
 

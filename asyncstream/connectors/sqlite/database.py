@@ -15,7 +15,7 @@ from traceback import clear_frames
 from typing import TypeVar
 
 from asyncstream.aside import heed
-from asyncstream.sqlite_files import OpenFile, is_busy
+from asyncstream.filesystem.sqlite import OpenFile, is_busy
 
 __all__ = ("PATIENCE", "Database")
 

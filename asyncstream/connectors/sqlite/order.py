@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Any, Final
 
 from asyncstream.errors import SourceError, safe_repr
-from asyncstream.sqlite_files import quoted
+from asyncstream.filesystem.sqlite import quoted
 
 __all__ = ("ByColumn", "ByRowid", "RowOrder")
 

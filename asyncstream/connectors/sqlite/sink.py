@@ -19,7 +19,7 @@ from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
-from asyncstream.sqlite_files import database_path, looking_at, quoted, write_ahead
+from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.validation import choice, text
 
 __all__ = ("SqliteSink",)

@@ -18,7 +18,7 @@ from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
 from asyncstream.errors import SourceError, told_as
-from asyncstream.sqlite_files import database_path, looking_at
+from asyncstream.filesystem.sqlite import database_path, looking_at
 from asyncstream.validation import count, text
 
 __all__ = ("SqliteSource",)

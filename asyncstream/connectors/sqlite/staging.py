@@ -23,8 +23,8 @@ from typing import Final
 
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.connectors.writer import Writer
+from asyncstream.filesystem.sqlite import quoted
 from asyncstream.lease import Lease
-from asyncstream.sqlite_files import quoted
 
 __all__ = ("Staging",)
 

@@ -20,8 +20,8 @@ import orjson
 
 from asyncstream.aside import DiskThread
 from asyncstream.errors import describe_error
+from asyncstream.filesystem.sqlite import write_ahead
 from asyncstream.guards.shared.records import Change, Moment, RecordsAway
-from asyncstream.sqlite_files import write_ahead
 
 __all__ = ("SqliteRecords",)
 

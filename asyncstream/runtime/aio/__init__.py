@@ -3,7 +3,7 @@ Drives a pipeline in an asyncio event loop. In reading order:
 
 | modules | what they are |
 |---|---|
-| `reading`, `endpoints` | what pulls a source; what feeds a sink, and how errors of both name their step |
+| `reading`, `writing`, `naming` | what pulls a source; what feeds a sink; names the step in errors of both |
 | `wiring`, `run`, `run_parts`, `run_tasks` | one run: connected, from opening to closing, its tasks |
 | `job`, `exchange`, `tickets` | what the user holds of a run; what goes in and out, also from other threads |
 | `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |

@@ -24,8 +24,8 @@ from asyncstream.operators.flow import Gate, Intake
 from asyncstream.operators.ports import MultiInput
 from asyncstream.operators.whereabouts import Whereabouts
 from asyncstream.plan import Graph, Step
-from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.reading import SourceDriver
+from asyncstream.runtime.aio.writing import SinkOperator
 
 __all__ = ("Blocking", "Part", "Stuck")
 

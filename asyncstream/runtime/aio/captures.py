@@ -15,9 +15,9 @@ from asyncstream.checkpoint.segments import ABOUT
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.wiring import RunWiring
+from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import Frozen, freeze
 
 __all__ = ("Captured", "Captures")

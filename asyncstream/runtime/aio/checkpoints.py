@@ -55,13 +55,14 @@ from asyncstream.operators.spec import JournalUse
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.checkpoint_checks import check_settings
-from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.long_work import give_back
+from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import Bound, fence, signed, survey, transactional_sinks
 from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
+from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import freeze
 
 __all__ = ("Checkpointer",)

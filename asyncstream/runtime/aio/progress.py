@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from asyncstream.errors import SourceError
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.aio.endpoints import naming
+from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.reading import SourceDriver
 
 __all__ = ("JobProgress", "SourceProgress", "progress_of")

@@ -23,8 +23,8 @@ from asyncstream.operators.flow import Gate
 from asyncstream.operators.functions import unread_of
 from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.operators.whereabouts import Failure, Whereabouts
-from asyncstream.runtime.aio.endpoints import close_in_time, naming
 from asyncstream.runtime.aio.journeys import Followed
+from asyncstream.runtime.aio.naming import close_in_time, naming
 from asyncstream.runtime.aio.numbering import Numbering, position_in
 
 __all__ = ("SourceDriver",)

@@ -27,10 +27,11 @@ from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
 from asyncstream.plan import Graph, SinkStep
-from asyncstream.runtime.aio.endpoints import SinkOperator, naming
 from asyncstream.runtime.aio.long_work import in_slices, without_collector
+from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.numbering import position_in, with_position
 from asyncstream.runtime.aio.wiring import RunWiring
+from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 

@@ -16,8 +16,8 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Attended
-from asyncstream.runtime.aio.endpoints import is_thrown_in
 from asyncstream.runtime.aio.inside import enter
+from asyncstream.runtime.aio.naming import is_thrown_in
 from asyncstream.runtime.aio.reading import SourceDriver
 
 __all__ = ("RunParts",)

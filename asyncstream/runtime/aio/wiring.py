@@ -13,8 +13,8 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.spec import ClockUse
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring, left_behind
-from asyncstream.runtime.aio.endpoints import SinkOperator
 from asyncstream.runtime.aio.reading import SourceDriver
+from asyncstream.runtime.aio.writing import SinkOperator
 
 __all__ = ("RunWiring",)
 

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncstream.errors import PipelineError
-from asyncstream.sqlite_files import quoted
+from asyncstream.filesystem.sqlite import quoted
 from asyncstream.validation import function, refuse, text
 
 if TYPE_CHECKING:

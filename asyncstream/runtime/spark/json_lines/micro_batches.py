@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.errors import SourceError, describe_error
-from asyncstream.folders import by_their_own_names
+from asyncstream.filesystem.folders import by_their_own_names
 from asyncstream.runtime.spark.json_lines.lines import LineReader, Place, Span, is_compressed
 from asyncstream.runtime.spark.json_lines.order import EventTimes, Stretch, Upcoming, merge
 from asyncstream.runtime.spark.json_lines.settings import Limits, ReadSettings

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from asyncstream.errors import SinkError, describe_error
-from asyncstream.folders import sync_folder
+from asyncstream.filesystem.folders import sync_folder
 from asyncstream.runtime.spark.json_lines.columns import lines_of
 
 if TYPE_CHECKING:

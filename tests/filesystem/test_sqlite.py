@@ -9,7 +9,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from asyncstream.sqlite_files import is_busy, write_ahead
+from asyncstream.filesystem.sqlite import is_busy, write_ahead
 
 
 def mode(connection: sqlite3.Connection) -> str:

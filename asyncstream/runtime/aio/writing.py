@@ -1,5 +1,5 @@
 """
-The end of a running pipeline: the operator that feeds a sink. And what both ends share: `naming`.
+The end of a running pipeline: the operator that feeds a sink.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.aside import Tasks, heed, running_loop
-from asyncstream.async_wait.tasks import end_tasks, within
-from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.aside import Tasks, heed
+from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.conduct import way_to_write
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.writer import Writer
@@ -21,9 +21,6 @@ from asyncstream.elements import Control, Mark, Timestamps
 from asyncstream.errors import (
     SinkBroken,
     SinkError,
-    SourceError,
-    UserFunctionError,
-    describe_error,
     safe_repr,
 )
 from asyncstream.metrics import Timings
@@ -31,82 +28,13 @@ from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.flow import Intake
 from asyncstream.operators.journey import Journey, Span
 from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
+from asyncstream.runtime.aio.naming import close_in_time, naming
 from asyncstream.state import Frozen, freeze
 
-__all__ = ("Batch", "SinkOperator", "close_in_time", "is_thrown_in", "naming")
+__all__ = ("Batch", "SinkOperator")
 
 SINK_LIMIT = 1024
 """Elements that may wait for a sink before the pipeline is held."""
-
-
-class naming:
-    """
-    What a source or a sink raises in this block comes out as ours, and names the step.
-
-    That goes for everything that user code can raise, so that nothing of it passes for a cancellation of ours
-    or for an end.
-
-    Args:
-        step: its name.
-        kind: of the error.
-        is_awaiting: the block awaits, so that a cancellation may be one of the task.
-    """
-
-    # for each write: what `contextmanager` makes costs three calls more
-    __slots__ = ("_is_awaiting", "_kind", "_step")
-
-    def __init__(
-        self, step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
-    ) -> None:
-        self._step = step
-        self._kind = kind
-        self._is_awaiting = is_awaiting
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        step, kind = self._step, self._kind
-        if isinstance(error, UserFunctionError):  # of a function that serves as a sink, which knows no step
-            cause = error.__cause__ or error
-            raise UserFunctionError(step, error.element, cause) from cause
-        if isinstance(error, KeyboardInterrupt | SystemExit):  # go up through the loop, to its caller
-            return
-        if self._is_awaiting and is_thrown_in(error):
-            return
-        if isinstance(error, asyncio.CancelledError):
-            raise kind(f"step {step!r}: it was cancelled from inside") from error
-        text = str(error) if isinstance(error, kind) else describe_error(error)
-        raised = SinkBroken if isinstance(error, SinkBroken) else kind
-        raise raised(f"step {step!r}: {text}") from error
-
-
-def is_thrown_in(error: BaseException) -> bool:
-    """
-    Whether what came up where something is awaited was not raised there: the task is cancelled, or none runs,
-    and a coroutine is being collected as garbage.
-    """
-    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return False
-    task = asyncio.current_task() if running_loop() is not None else None
-    return task is None if isinstance(error, GeneratorExit) else task is not None and task.cancelling() > 0
-
-
-async def close_in_time(
-    seconds: float, step: str, kind: type[SourceError] | type[SinkError], end: Source[Any] | Sink[Any]
-) -> None:
-    """Close a source or a sink; an error names the step if that takes longer than so many seconds."""
-
-    async def close() -> None:
-        with naming(step, kind):
-            await end.close()
-
-    try:
-        await within(seconds, close())
-    except TimeoutError as error:
-        raise kind(f"step {step!r}: closing it: {error}") from error
 
 
 Batch: TypeAlias = tuple[list[Any], list[int | None]]

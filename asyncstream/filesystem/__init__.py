@@ -1,0 +1,5 @@
+"""
+What more than one package needs of a disk: locks on files, the names in folders, SQLite databases.
+"""
+
+__all__ = ()

@@ -1,0 +1,85 @@
+"""
+How errors of sources and sinks, at both ends of a running pipeline, come to name their step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from asyncstream.aside import running_loop
+from asyncstream.async_wait.tasks import within
+from asyncstream.connectors.base import Sink, Source
+from asyncstream.errors import SinkBroken, SinkError, SourceError, UserFunctionError, describe_error
+
+__all__ = ("close_in_time", "is_thrown_in", "naming")
+
+
+class naming:
+    """
+    What a source or a sink raises in this block comes out as ours, and names the step.
+
+    That goes for everything that user code can raise, so that nothing of it passes for a cancellation of ours
+    or for an end.
+
+    Args:
+        step: its name.
+        kind: of the error.
+        is_awaiting: the block awaits, so that a cancellation may be one of the task.
+    """
+
+    # for each write: what `contextmanager` makes costs three calls more
+    __slots__ = ("_is_awaiting", "_kind", "_step")
+
+    def __init__(
+        self, step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
+    ) -> None:
+        self._step = step
+        self._kind = kind
+        self._is_awaiting = is_awaiting
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        step, kind = self._step, self._kind
+        if isinstance(error, UserFunctionError):  # of a function that serves as a sink, which knows no step
+            cause = error.__cause__ or error
+            raise UserFunctionError(step, error.element, cause) from cause
+        if isinstance(error, KeyboardInterrupt | SystemExit):  # go up through the loop, to its caller
+            return
+        if self._is_awaiting and is_thrown_in(error):
+            return
+        if isinstance(error, asyncio.CancelledError):
+            raise kind(f"step {step!r}: it was cancelled from inside") from error
+        text = str(error) if isinstance(error, kind) else describe_error(error)
+        raised = SinkBroken if isinstance(error, SinkBroken) else kind
+        raise raised(f"step {step!r}: {text}") from error
+
+
+def is_thrown_in(error: BaseException) -> bool:
+    """
+    Whether what came up where something is awaited was not raised there: the task is cancelled, or none runs,
+    and a coroutine is being collected as garbage.
+    """
+    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return False
+    task = asyncio.current_task() if running_loop() is not None else None
+    return task is None if isinstance(error, GeneratorExit) else task is not None and task.cancelling() > 0
+
+
+async def close_in_time(
+    seconds: float, step: str, kind: type[SourceError] | type[SinkError], end: Source[Any] | Sink[Any]
+) -> None:
+    """Close a source or a sink; an error names the step if that takes longer than so many seconds."""
+
+    async def close() -> None:
+        with naming(step, kind):
+            await end.close()
+
+    try:
+        await within(seconds, close())
+    except TimeoutError as error:
+        raise kind(f"step {step!r}: closing it: {error}") from error
