@@ -33,8 +33,8 @@ class RejectedMessage:
     A message that is no element.
 
     Attributes:
-        source: the stream, subject or table that it came from.
-        id: what it is called there.
+        source: the stream, subject, table or URL that it came from, without secrets.
+        id: what it is called there; "": it has no name.
         value: what it holds, as it came.
         reason: what is wrong with it.
     """
@@ -46,7 +46,8 @@ class RejectedMessage:
 
     def error(self) -> SourceError:
         """The same as an error, to be raised by the caller."""
-        return SourceError(f"{self.source}, {self.id}: {self.reason}: {safe_repr(self.value, 200)}")
+        place = f"{self.source}, {self.id}" if self.id else self.source
+        return SourceError(f"{place}: {self.reason}: {safe_repr(self.value, 200)}")
 
 
 def decoder(decode: object, name: str = "decode") -> Callable[[bytes], Any]:

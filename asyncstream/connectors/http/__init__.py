@@ -6,7 +6,6 @@ WebSockets (`websocket`), and APIs that answer page by page (`pages`). What a te
 `urls`, and how an answer is read in `answers`.
 """
 
-from asyncstream.connectors.http.connection import RejectedMessage
 from asyncstream.connectors.http.lookup import METHODS, HttpLookup
 from asyncstream.connectors.http.pages import RestSource
 from asyncstream.connectors.http.sse import ServerSentEvent, SseSource
@@ -15,7 +14,6 @@ from asyncstream.connectors.http.websocket import WebSocketSource
 __all__ = (
     "METHODS",
     "HttpLookup",
-    "RejectedMessage",
     "RestSource",
     "ServerSentEvent",
     "SseSource",

@@ -31,6 +31,7 @@ from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.http.answers import ENCODINGS, refusal
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
+from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import HttpError, SourceError, describe_error
 from asyncstream.guards.outcomes import server_delay
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
@@ -42,7 +43,6 @@ __all__ = (
     "ConnectionOptions",
     "Decode",
     "Interrupted",
-    "RejectedMessage",
     "decoder",
 )
 
@@ -57,22 +57,6 @@ log = logging.getLogger("asyncstream.sources")
 
 Decode: TypeAlias = Literal["json", "text"] | Callable[[Any], Any]
 """What makes an element of what came."""
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedMessage:
-    """
-    A message that is no element.
-
-    Attributes:
-        url: where it came from, without user, password and values of the query.
-        data: the message.
-        reason: what is wrong with it.
-    """
-
-    url: str
-    data: str | bytes
-    reason: str
 
 
 class Arrival(NamedTuple):
@@ -306,14 +290,14 @@ class ConnectedSource(Source[T]):
             if session is not None:
                 await session.close()
 
-    def _malformed(self, data: str | bytes, error: Exception) -> RejectedMessage:
+    def _malformed(self, data: str | bytes, error: Exception, id: str = "") -> RejectedMessage:
         """A message that cannot be decoded; raises `SourceError` if that is not to be put aside."""
         reason = (
             f"not JSON: {error.msg}" if isinstance(error, orjson.JSONDecodeError) else describe_error(error)
         )
         if not self.rejects:
             raise SourceError(f"{shown(self._url)}: {reason}") from error
-        return RejectedMessage(shown(self._url), data, reason)
+        return RejectedMessage(shown(self._url), id, data, reason)
 
 
 def _origin(url: URL) -> tuple[bool, str | None, int | None]:

@@ -18,9 +18,9 @@ from asyncstream.connectors.http.connection import (
     ConnectedSource,
     Connection,
     ConnectionOptions,
-    RejectedMessage,
 )
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import HttpError, SourceError, safe_repr
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
@@ -193,7 +193,7 @@ class RestSource(ConnectedSource[Any]):
         except Unfit as error:
             if not self.rejects:
                 raise SourceError(f"{shown(self._url)}: {error}") from error
-            return RejectedMessage(shown(self._url), repr(item)[:1000], str(error))
+            return RejectedMessage(shown(self._url), "", item, str(error))
 
 
 class _RoundTrip:

@@ -192,4 +192,4 @@ class SseSource(ConnectedSource[Any]):
         try:
             return self._decode(event if self._takes_event else event.data)
         except Exception as error:
-            return self._malformed(event.data, error)
+            return self._malformed(event.data, error, event.id)

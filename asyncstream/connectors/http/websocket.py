@@ -19,10 +19,10 @@ from asyncstream.connectors.http.connection import (
     ConnectionOptions,
     Decode,
     Interrupted,
-    RejectedMessage,
     decoder,
 )
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, selector
 

@@ -15,9 +15,16 @@ from aiohttp import WSMsgType, web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncstream import Checkpoints, DirectoryStore, Pipeline, PipelineError, Source, SourceError
-from asyncstream.connectors.http import (
+from asyncstream import (
+    Checkpoints,
+    DirectoryStore,
+    Pipeline,
+    PipelineError,
     RejectedMessage,
+    Source,
+    SourceError,
+)
+from asyncstream.connectors.http import (
     RestSource,
     ServerSentEvent,
     SseSource,
@@ -205,7 +212,7 @@ async def test_pipeline_goes_on_from_the_last_event_of_its_checkpoint(tmp_path: 
 
 async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
     async def events(request: web.Request) -> web.StreamResponse:
-        text = "data: 1\n\ndata: {half\n\ndata: 3\n\n"
+        text = "data: 1\n\nid: 7\ndata: {half\n\ndata: 3\n\n"
         return web.Response(text=text, content_type="text/event-stream")
 
     async with serve(events) as url:
@@ -219,9 +226,9 @@ async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
         numbers.rejected.to(bad)
         await pipeline.run()
         assert good == [1, 3]
-        assert [each.data for each in bad] == ["{half"]
+        assert [(each.id, each.value) for each in bad] == [("7", "{half")]
         assert "not JSON" in bad[0].reason
-        assert "secret" not in bad[0].url
+        assert "secret" not in bad[0].source
         with pytest.raises(SourceError, match="not JSON"):
             await read_all(SseSource(url, decode="json", on_end="end"))
 
