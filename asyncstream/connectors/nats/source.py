@@ -179,7 +179,7 @@ class NatsStreamSource(NatsSource[T]):
         return (await self._js.add_consumer(self._stream, config)).name
 
     def _taken(self, messages: Sequence[Msg]) -> None:
-        self._read, self._waiting = number_of(messages[-1]), waiting_behind(messages[-1])
+        self._read, self._waiting = number_of(messages[-1]), _waiting_behind(messages[-1])
 
     def position(self) -> int:
         return self._read
@@ -192,7 +192,7 @@ class NatsStreamSource(NatsSource[T]):
             if number != last + 1 and (self._subject is None or waiting):
                 await self._check(last)
                 break
-            last, waiting = number, waiting_behind(message)
+            last, waiting = number, _waiting_behind(message)
         return messages
 
     async def _check(self, position: int) -> None:
@@ -216,7 +216,7 @@ def number_of(message: Msg) -> int:
     return int(_tokens(message)[-4])
 
 
-def waiting_behind(message: Msg) -> int:
+def _waiting_behind(message: Msg) -> int:
     """How many messages there were to be read behind this one when it was sent."""
     return int(_tokens(message)[-1])
 
