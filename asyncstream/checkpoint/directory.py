@@ -222,7 +222,9 @@ class DirectoryStore:
     async def numbers(self) -> list[int]:
         def work() -> list[int]:
             newest = self._newest()  # first: it may be let go meanwhile, and another one be there
-            return sorted({*self._numbers("", _ENDING), *([newest] if newest else ())})
+            numbers = self._numbers("", _ENDING)
+            # an earlier version of this package writes later ones without a word of it
+            return [*numbers, newest] if newest > max(numbers, default=0) else numbers
 
         return await aside(work)
 

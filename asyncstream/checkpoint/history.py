@@ -208,7 +208,10 @@ class History:
         return is_sealed(await self._store.read(number))
 
     async def _unpacked(self, number: int, to_decode: bool) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
-        data = await self._store.read(number)
+        try:
+            data = await self._store.read(number)
+        except DamagedCheckpoint as damage:
+            raise _damaged(number, damage) from damage
         with _naming(number):
             # first: a damaged file is no holder's work, and the one before it may be whole
             info, parts = unpack(unsealed(data))
@@ -277,10 +280,11 @@ class History:
         ]
         if damaged:
             log.warning(
-                "%s: %s cannot be read, and may be savepoints: they stay, and all that they may need, until "
-                "they are mended or deleted, `asyncstream checkpoint delete`",
+                "%s: of these checkpoints it cannot be read whether they are savepoints, so they stay, with "
+                "all that they may need, until they are mended, or deleted by `asyncstream checkpoint "
+                "delete`: %s",
                 self._store,
-                ", ".join(f"checkpoint {number}" for number in damaged),
+                ", ".join(map(str, damaged)),
             )
         self._found = self.newest
         await self._delete(lease, numbers)
@@ -346,6 +350,11 @@ def _naming(number: int) -> Iterator[None]:
     try:
         yield
     except DamagedCheckpoint as damage:
-        raise DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}") from damage
+        raise _damaged(number, damage) from damage
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {number}: {error}") from error
+
+
+def _damaged(number: int, damage: DamagedCheckpoint) -> DamagedCheckpoint:
+    """The error that says which checkpoint is damaged, to be raised by the caller."""
+    return DamagedCheckpoint(f"checkpoint {number} is damaged: {damage}")

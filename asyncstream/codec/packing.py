@@ -132,7 +132,8 @@ class Packer:
         if type(value).__members__.get(value.name) is value:
             return value.name
         if isinstance(value, Flag):  # a combination is no member, but made of some, or a number
-            members = list(value)
+            # of a bit by itself there may be no member, or one without a name
+            members = [member for member in value if member is not None and member.name is not None]
             is_made_of = bool(members) and reduce(or_, members) == value
             return [member.name for member in members] if is_made_of else self.pack(value.value)
         raise Refused(f"cannot keep {safe_repr(value, 80)}, which is no member of its enum")

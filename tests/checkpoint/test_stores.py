@@ -418,10 +418,23 @@ async def test_newest_that_was_lost_is_missed_and_one_that_was_deleted_is_not(
     assert await store.numbers() == [1, 2, 4]
     history = History(store, JsonCodec())
     assert await history.newest_whole(history.read) is not None
-    assert "it is lost from" in caplog.text
+    assert "checkpoint 4 is damaged: it is lost from" in caplog.text
     assert list(history.passed_over) == [4]
     await store.commit(lease, 5, pack(replace(INFO, id=5), {}).manifest)
     assert await store.numbers() == [1, 2, 5]
+
+
+async def test_directory_that_an_earlier_version_has_gone_on_with_lacks_nothing(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    await store.commit(lease, 1, pack(replace(INFO, id=1), {}).manifest)
+    # that version knows nothing of `newest-00000001`
+    (tmp_path / "00000002.checkpoint").write_bytes(pack(replace(INFO, id=2), {}).manifest)
+    (tmp_path / "00000001.checkpoint").unlink()
+    assert await store.numbers() == [2]
+    await store.commit(lease, 3, pack(replace(INFO, id=3), {}).manifest)
+    (tmp_path / "00000003.checkpoint").unlink()
+    assert await store.numbers() == [2, 3], "the newest is missed again"
 
 
 async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ class Right(enum.Flag):
     WRITE = enum.auto()
 
 
+class Overlapping(enum.Flag):
+    """Of its bits, none is a member by itself."""
+
+    LOW = 3
+    HIGH = 6
+
+
 class Point(NamedTuple):
     x: float
     y: float
@@ -182,7 +189,7 @@ KEPT = [
         ],
         "uuid": {UUID(int=5): UUID(int=2**128 - 1)},
         "enums": [Colour.RED, Colour.BLUE, Level.LOW, Name.ANN, {Level.LOW: Colour.RED}],
-        "flags": [Right.READ, Right.READ | Right.WRITE, Right(0)],
+        "flags": [Right.READ, Right.READ | Right.WRITE, Right(0), Overlapping.LOW | Overlapping.HIGH],
         "named tuples": [Point(1, 2.5), Pair((1,), [Point(0, 0)]), {Point(1, 1): 1}],
         "dataclasses": [Reading("a", (1.0, 2.0)), Counter(3, [(1,)]), Outer.Inner(1), {Reading("k"): {1}}],
         "our own elements": [Watermark(-5), IdleStatus(True), EndOfInput()],

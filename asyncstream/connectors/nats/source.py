@@ -131,7 +131,8 @@ class NatsStreamSource(NatsSource[T]):
         on_malformed: what to do with a message that is no element: "fail" with `SourceError`, after all
             before it were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
         if_trimmed: what to do if messages behind the position are gone, from the stream's beginning on, at
-            the start or while it reads: "refuse", or "go_on" with those there are.
+            the start or while it reads: "refuse", or "go_on" with those there are. While it reads, with
+            `subject`, only if messages of these subjects wait: else those that are gone are of others.
         ends: end when there are no more messages, rather than wait for more.
         batch: how many messages one read brings at most.
         client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
@@ -156,9 +157,11 @@ class NatsStreamSource(NatsSource[T]):
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
         self._read = 0
+        self._waiting = 0  # how many messages are known to be behind the last one
 
     async def open(self) -> None:
         await super().open()
+        self._waiting = 0
         state = (await self._about()).state
         self._read = max(state.first_seq - 1, 0) if self._from_first else state.last_seq
 
@@ -176,19 +179,20 @@ class NatsStreamSource(NatsSource[T]):
         return (await self._js.add_consumer(self._stream, config)).name
 
     def _taken(self, messages: Sequence[Msg]) -> None:
-        self._read = number_of(messages[-1])
+        self._read, self._waiting = number_of(messages[-1]), _waiting_behind(messages[-1])
 
     def position(self) -> int:
         return self._read
 
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
-        last = self._read
+        last, waiting = self._read, self._waiting
         for message in messages:
             number = number_of(message)
-            if number != last + 1:  # those between are of other subjects, or were deleted, or are gone
+            # those between are of other subjects, or were deleted, or are gone
+            if number != last + 1 and (self._subject is None or waiting):
                 await self._check(last)
                 break
-            last = number
+            last, waiting = number, _waiting_behind(message)
         return messages
 
     async def _check(self, position: int) -> None:
@@ -204,12 +208,17 @@ class NatsStreamSource(NatsSource[T]):
 
     async def seek(self, position: int) -> None:
         await self._check(position)
-        self._read, self._pull = position, None
+        self._read, self._waiting, self._pull = position, 0, None
 
 
 def number_of(message: Msg) -> int:
     """The number of a message in its stream."""
     return int(_tokens(message)[-4])
+
+
+def _waiting_behind(message: Msg) -> int:
+    """How many messages there were to be read behind this one when it was sent."""
+    return int(_tokens(message)[-1])
 
 
 def time_ms_of(message: Msg) -> int:

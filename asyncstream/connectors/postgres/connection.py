@@ -51,6 +51,10 @@ _CLIENT: Final[dict[str, int | str]] = {
     "application_name": "asyncstream",
     # of several hosts the one that is not a replica: sources, too, write down what they have read
     "target_session_attrs": "read-write",
+    # a host that is gone, or has forgotten the connection, is found in two minutes, whatever is waited for
+    "keepalives_idle": 60,
+    "keepalives_interval": 15,
+    "keepalives_count": 4,
 }
 """Of the connection, unless the address says otherwise."""
 

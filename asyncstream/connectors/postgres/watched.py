@@ -3,8 +3,10 @@ Sees to it that no wait for PostgreSQL is without an end, though a statement may
 
 A host that is gone without a word, a firewall that has forgotten the connection, a server that is stopped: to
 the client all of them look like a statement that takes long. So after a while of silence the server is asked,
-over another connection, what it does on this one. If it waits for the client, or cannot be asked, the two
-wait for each other, and the connection is cut.
+over another connection, what it does on this one. If it waits for the client, or does not answer there
+either, the two wait for each other, and the connection is cut. If it answers that it lets nobody in, or does
+not tell, the statement may be at work, and the server is asked again later. A host that is gone meanwhile is
+found by the keepalives of TCP (see `connect`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection
+    from psycopg import AsyncConnection, Error
 
     Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -24,6 +26,9 @@ __all__ = ("watched",)
 
 _SILENCE: Final = 30.0
 """Seconds without an answer after which the server is asked what it does."""
+
+_ASKED: Final = 30.0
+"""Seconds that it gets to say so."""
 
 _UNDER_WAY: Final = 1.0
 """Seconds that an answer may still be under way, when the server waits for what comes next."""
@@ -39,23 +44,29 @@ async def watched(conninfo: str) -> Connection:
     from psycopg import AsyncConnection
 
     connection = await AsyncConnection.connect(conninfo, autocommit=True)
+    watch = _Watch(connection, conninfo)
     try:
         # by itself: between the two may be a pooler, which makes up numbers
         found = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
     except BaseException:
         await connection.close()
         raise
-    _Watch(connection, conninfo, 0 if found is None else found[0])
+    watch.pid = 0 if found is None else found[0]
     return connection
 
 
 class _Watch:
-    """Comes between a connection and what all its calls wait in."""
+    """
+    Comes between a connection and what all its calls wait in.
 
-    def __init__(self, connection: Connection, conninfo: str, pid: int) -> None:
+    Attributes:
+        pid: of the process that serves it; 0 until that is known.
+    """
+
+    def __init__(self, connection: Connection, conninfo: str) -> None:
+        self.pid = 0
         self._connection = connection
         self._conninfo = conninfo
-        self._pid = pid
         self._wait = connection.wait
         self._later: asyncio.TimerHandle
         self._looking: asyncio.Task[None] | None = None
@@ -99,16 +110,27 @@ class _Watch:
             ours.shutdown(socket.SHUT_RDWR)
 
     async def _is_at_work(self) -> bool:
-        """Whether the server is doing something for this connection."""
+        """Whether the server is doing something for this connection, or may be, and does not tell."""
         from psycopg import AsyncConnection, Error
 
         try:
-            async with asyncio.timeout(_SILENCE):
+            async with asyncio.timeout(_ASKED):
                 other = await AsyncConnection.connect(self._conninfo, autocommit=True)
                 try:
-                    found = await (await other.execute(_LOOK, (self._pid,))).fetchone()
+                    found = await (await other.execute(_LOOK, (self.pid,))).fetchone()
                 finally:
                     await other.close()
-        except (Error, OSError):
+        except Error as error:
+            return _is_answer(error)
+        except OSError:
             return False
         return found is not None and bool(found[0])
+
+
+def _is_answer(error: Error) -> bool:
+    """
+    Whether the server has said so: it has too many connections, is being started, or does not let the role
+    look. Of a login that is refused, only the message is known, in which two blanks follow the server's
+    "FATAL:", in whatever language.
+    """
+    return error.sqlstate is not None or ":  " in str(error)

@@ -282,6 +282,28 @@ async def test_what_is_gone_before_it_is_read_is_missed_by_nobody_unseen(
         await source.close()
 
 
+async def test_who_has_read_all_of_a_subject_misses_nothing_of_others(
+    js: JetStreamContext, nats_server: NatsServer
+) -> None:
+    name = next(names)
+    await js.add_stream(name=name, subjects=[f"{name}.*"], max_msgs=4)
+    source = NatsStreamSource[int](nats_server.url, name, subject=f"{name}.0")
+    await source.open()
+    for more in ([2], [*range(3, 99, 2), 100]):
+        await add(js, name, more)
+        assert await numbers_of(source, 1) == more[-1:]
+    await source.close()
+    behind = NatsStreamSource[int](nats_server.url, name, subject=f"{name}.0", start="next", batch=1)
+    await behind.open()
+    await add(js, name, [102, 104, 106])
+    assert await numbers_of(behind, 1) == [102]
+    await js.purge_stream(name)
+    await add(js, name, [108])
+    with pytest.raises(SourceError, match="are gone"):
+        await numbers_of(behind, 2)
+    await behind.close()
+
+
 async def test_a_server_that_is_silent_is_told_of(
     stream: str, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import psycopg
@@ -38,6 +40,7 @@ def by(proxy: Proxy, url: str) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "_SILENCE", 0.2)
+    monkeypatch.setattr(watched, "_ASKED", 1.0)  # a login takes its time on a busy machine
     monkeypatch.setattr(watched, "_UNDER_WAY", 0.05)
 
 
@@ -66,6 +69,54 @@ async def test_a_connection_that_the_network_has_forgotten_is_found(
         with pytest.raises(psycopg.OperationalError, match=SILENT):
             await connection.execute("SELECT 1")
         await connection.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_statement_takes_its_time_where_the_server_does_not_let_itself_be_asked(
+    postgres_server: PostgresServer,
+) -> None:
+    postgres_server.execute("CREATE DATABASE unasked")
+    try:
+        postgres_server.execute("REVOKE SELECT ON pg_stat_activity FROM public", "unasked")
+        for role, limit in (("only_one", 1), ("not_told", -1)):
+            postgres_server.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT {limit}")
+            url = postgres_server.url("unasked").replace("postgres@", f"{role}@")
+            async with asyncio.timeout(60):
+                connection = await connect(url)
+                await connection.execute("SELECT pg_sleep(1)")
+                await connection.close()
+            postgres_server.execute(f"DROP ROLE {role}")
+    finally:
+        postgres_server.execute("DROP DATABASE unasked WITH (FORCE)")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_is_silent_once_one_is_in_is_found() -> None:
+    settings = {"server_version": "16.0", "in_hot_standby": "off", "default_transaction_read_only": "off"}
+
+    logins = count()
+
+    def message(kind: bytes, content: bytes) -> bytes:
+        return kind + (len(content) + 4).to_bytes(4) + content
+
+    async def let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while (await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4))[:2] != b"\0\3":
+                writer.write(b"N")  # no TLS
+            if next(logins):
+                await reader.read()
+            writer.write(message(b"R", bytes(4)))
+            for name, value in settings.items():
+                writer.write(message(b"S", f"{name}\0{value}\0".encode()))
+            writer.write(message(b"Z", b"I"))
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(let_in, HOST, 0)
+    async with server, asyncio.timeout(20):
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(psycopg.OperationalError, match=SILENT):
+            await connect(f"postgresql://postgres@{HOST}:{port}/postgres")
 
 
 @pytest.mark.usefixtures("impatient")
