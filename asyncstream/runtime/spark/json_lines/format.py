@@ -137,7 +137,19 @@ class TaskWritten(WriterCommitMessage):
         self.written = written
 
 
-class BoundedWriter(DataSourceArrowWriter):
+class _Ending:
+    """What becomes of what tasks have written; of `batchId`, which streams are told, the tasks knew too."""
+
+    _folder: BatchFolder
+
+    def commit(self, messages: Sequence[TaskWritten | None], batchId: int = 0) -> None:
+        self._folder.commit(_written(messages))
+
+    def abort(self, messages: Sequence[TaskWritten | None], batchId: int = 0) -> None:
+        self._folder.abort(_written(messages))
+
+
+class BoundedWriter(_Ending, DataSourceArrowWriter):
     """
     Writes a bounded DataFrame: in `foreachBatch` as the micro-batch of the stream that it belongs to, else as
     the only one of a query of its own.
@@ -150,14 +162,8 @@ class BoundedWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         return _write(self._folder, iterator, alone=self._job)
 
-    def commit(self, messages: list[TaskWritten | None]) -> None:
-        self._folder.commit(_written(messages))
 
-    def abort(self, messages: list[TaskWritten | None]) -> None:
-        self._folder.abort(_written(messages))
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Ending, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def __init__(self, folder: BatchFolder) -> None:
@@ -165,12 +171,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         return _write(self._folder, iterator)
-
-    def commit(self, messages: list[TaskWritten | None], batchId: int) -> None:
-        self._folder.commit(_written(messages))
-
-    def abort(self, messages: list[TaskWritten | None], batchId: int) -> None:
-        self._folder.abort(_written(messages))
 
 
 def _write(folder: BatchFolder, batches: Iterator[pa.RecordBatch], alone: str | None = None) -> TaskWritten:
