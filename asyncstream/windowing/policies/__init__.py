@@ -38,7 +38,7 @@ from asyncstream.windowing.policies.operator import (
     PolicyWindowOperator,
     policy_window,
 )
-from asyncstream.windowing.policies.settings import PolicySettings, policy_settings
+from asyncstream.windowing.policies.settings import LATE, PolicySettings, policy_settings
 from asyncstream.windowing.policies.spec import PolicySpec, policy_spec
 from asyncstream.windowing.policies.trigger import (
     CountTriggerPolicy,
@@ -53,6 +53,7 @@ __all__ = (
     "policy_window",
     "PolicyWindow",
     "PolicyWindowOperator",
+    "LATE",
     "SKIPPED",
     "EXPIRED",
     "PolicySettings",

@@ -29,9 +29,8 @@ from asyncstream.state.upgrade import snapshot
 from asyncstream.validation import Duration
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
-from asyncstream.windowing.policies.settings import Extent, PolicySettings, policy_settings
+from asyncstream.windowing.policies.settings import LATE, Extent, PolicySettings, policy_settings
 from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
-from asyncstream.windowing.step import LATE
 
 __all__ = ("COUNTED", "EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperator", "policy_window")
 

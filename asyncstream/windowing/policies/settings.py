@@ -27,15 +27,17 @@ from asyncstream.windowing.policies.trigger import (
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
-from asyncstream.windowing.step import LATE
 
-__all__ = ("Extent", "PolicySettings", "policy_settings")
+__all__ = ("LATE", "Extent", "PolicySettings", "policy_settings")
 
 Extent = int | timedelta
 """The length or the slide of a policy window: a number of elements, or a length of time."""
 
 ONLY_STREAM: Final = "input"
 """Name of the stream to wait for where the user names none."""
+
+LATE: Final = "late"
+"""Tag of the output for late elements where the user names none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from asyncstream.clock import ManualClock
 from asyncstream.codec import codec
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.windowing import LATE
-from asyncstream.windowing.policies import EXPIRED, SKIPPED, PolicyWindowOperator
+from asyncstream.windowing.policies import EXPIRED, LATE, SKIPPED, PolicyWindowOperator
 
 
 class Note(Operator):
