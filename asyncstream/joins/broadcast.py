@@ -29,7 +29,7 @@ from asyncstream.joins.co_process import FunctionInput
 from asyncstream.operators.base import Operator
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
-from asyncstream.operators.keyed_context import KeyedContext, WithoutTimestamp
+from asyncstream.operators.keyed_context import KeyedContext
 from asyncstream.operators.ports import MultiInput, Receive
 from asyncstream.operators.process import KeyedFunction, KeyedFunctionOperator
 from asyncstream.operators.process_spec import KeyedFunctionSpec
@@ -202,14 +202,6 @@ class BroadcastContext(KeyedContext):
             self._state.key = self.key
             if unsaid is not None:
                 self._unsaid = self._out.mark()
-
-    def forget_timestamp(self) -> None:
-        self.__class__ = _ContextWithoutTimestamp
-
-
-class _ContextWithoutTimestamp(WithoutTimestamp, BroadcastContext):
-    __slots__ = ()
-    timed = BroadcastContext
 
 
 class KeyedBroadcastProcessFunction(KeyedFunction, Generic[T, Rule, Out]):

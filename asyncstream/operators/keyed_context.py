@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from asyncstream.clock import Clock
@@ -14,7 +15,7 @@ from asyncstream.operators.emitting import Emitter
 from asyncstream.state import KeyedState, State, StateDescriptor
 from asyncstream.timers import TimerService
 
-__all__ = ("KeyedContext", "TimeDomain", "WithoutTimestamp")
+__all__ = ("KeyedContext", "TimeDomain")
 
 S = TypeVar("S", bound=State)
 
@@ -69,7 +70,8 @@ class KeyedContext:
 
     def forget_timestamp(self) -> None:
         """There is no timestamp until one is set; for whoever drives the function."""
-        self.__class__ = _ContextWithoutTimestamp
+        kind: Any = type(self)
+        self.__class__ = _without_timestamp(kind)
 
     @property
     def watermark(self) -> int:
@@ -132,7 +134,7 @@ class KeyedContext:
         return self._state.state(descriptor)
 
 
-class WithoutTimestamp:
+class _WithoutTimestamp:
     """
     What a context is besides while there is no timestamp; the next one that is set makes it what it was.
 
@@ -147,9 +149,6 @@ class WithoutTimestamp:
 
     timestamp_or_none: ClassVar[None] = None
 
-    def __init_subclass__(cls) -> None:
-        cls.__name__, cls.__qualname__ = cls.timed.__name__, cls.timed.__qualname__  # for errors of Python's
-
     @property
     def timestamp(self) -> int:
         raise PipelineError(
@@ -163,8 +162,10 @@ class WithoutTimestamp:
         self.timestamp = timestamp
 
 
-class _ContextWithoutTimestamp(WithoutTimestamp, KeyedContext):
-    """A `KeyedContext` without one."""
-
-    __slots__ = ()
-    timed = KeyedContext
+@cache
+def _without_timestamp(kind: type[KeyedContext]) -> type[KeyedContext]:
+    """What contexts of this class are without a timestamp: a subclass that Python's errors call the same."""
+    if issubclass(kind, _WithoutTimestamp):
+        return kind
+    named = {name: getattr(kind, name) for name in ("__module__", "__qualname__")}
+    return type(kind.__name__, (_WithoutTimestamp, kind), {"__slots__": (), "timed": kind, **named})

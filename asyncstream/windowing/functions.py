@@ -9,10 +9,11 @@ with the aggregate's result, or with the list of all elements where there is no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.operators.emitting import Emitter
-from asyncstream.state import MISSING, detached
+from asyncstream.state import detached
 from asyncstream.state.schema import attributes
 from asyncstream.validation import flag, function
 from asyncstream.windowing.contexts import WindowContext
@@ -130,6 +131,15 @@ def can_merge(aggregate: AggregateFunction[Any, Any]) -> bool:
     return getattr(aggregate.merge, "__func__", None) is not AggregateFunction.merge
 
 
+class _Nothing(Enum):
+    """The accumulator of a reduction that has seen nothing; a checkpoint keeps it, and a copy is the same."""
+
+    NOTHING = "nothing"
+
+
+_NOTHING: Final = _Nothing.NOTHING
+
+
 class Reduce(AggregateFunction[T, T | None]):
     """
     Folds elements into one of their own type.
@@ -144,16 +154,18 @@ class Reduce(AggregateFunction[T, T | None]):
         self.order_free = flag("order_free", order_free)
 
     def create(self) -> Any:
-        return MISSING  # which is never stored
+        return _NOTHING
 
     def add(self, accumulator: Any, value: T) -> Any:
-        return value if accumulator is MISSING else self.reduce(accumulator, value)
+        return value if accumulator is _NOTHING else self.reduce(accumulator, value)
 
     def merge(self, accumulator: Any, other: Any) -> Any:
-        return other if accumulator is MISSING else self.reduce(accumulator, other)
+        if other is _NOTHING:
+            return accumulator
+        return other if accumulator is _NOTHING else self.reduce(accumulator, other)
 
     def result(self, accumulator: Any) -> T | None:
-        return None if accumulator is MISSING else accumulator
+        return None if accumulator is _NOTHING else accumulator
 
 
 class ProcessWindowFunction(Generic[Out]):

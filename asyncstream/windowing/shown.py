@@ -5,9 +5,12 @@ How the settings of windows are shown, in plans and by `repr`: near to what was 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 __all__ = ("Shown", "shown_ms")
+
+_MAY_BE_NOTHING: Final = (int, float, str, tuple, list, dict, set, frozenset)
+"""Only these are asked whether they are: an array says neither yes nor no."""
 
 
 class Shown:
@@ -27,13 +30,17 @@ class Shown:
         for name, value in vars(self).items():
             if name == "event_time" and not value:
                 parts.append("time='processing'")
-            elif not value or isinstance(value, bool) or name.startswith("_") or name in self.unshown:
+            elif name.startswith("_") or name in self.unshown or _is_unsaid(value):
                 continue
             elif name.endswith("_ms") and isinstance(value, int):
                 parts.append(f"{name.removesuffix('_ms')}={shown_ms(value)}")
             else:
                 parts.append(f"{name}={getattr(value, '__name__', None) or repr(value)}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _is_unsaid(value: object) -> bool:
+    return value is None or isinstance(value, bool) or (isinstance(value, _MAY_BE_NOTHING) and not value)
 
 
 def shown_ms(length_ms: int) -> timedelta:

@@ -133,6 +133,28 @@ def test_what_no_context_has_is_told_of_with_the_class_that_users_know(timestamp
         harness(Other).element(("a", 1), timestamp)
 
 
+def test_a_context_of_ones_own_stays_one() -> None:
+    class Own(KeyedContext):
+        def twice(self) -> int:
+            return 2 * self.timestamp
+
+    class Keeps(Timed):
+        def open(self, ctx: KeyedContext) -> None:
+            self.ctx = ctx
+
+    function = Keeps()
+    Harness(lambda: KeyedProcessOperator(lambda value: value[0], function), side=("aside",))
+    given = function.ctx
+    ctx = Own(given._out, given._state, given._timers, given._clock)
+    for timestamp in (5, 6):
+        ctx.forget_timestamp()
+        assert isinstance(ctx, Own)
+        assert ctx.timestamp_or_none is None
+        ctx.timestamp = timestamp
+        assert type(ctx) is Own
+        assert ctx.twice() == 2 * timestamp
+
+
 def test_value_is_written_by_set_alone() -> None:
     class Assigns(KeyedProcessFunction[Element, int]):
         def open(self, ctx: Any) -> None:

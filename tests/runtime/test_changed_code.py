@@ -34,11 +34,13 @@ from asyncstream.windowing import (
     ContinuousEventTimeTrigger,
     CountTrigger,
     CumulativeWindows,
+    DynamicSessionWindows,
     First,
     Last,
     Max,
     Mean,
     Min,
+    Reduce,
     Trigger,
 )
 from tests.naming import shown
@@ -126,6 +128,40 @@ async def test_a_new_aggregate_starts_from_nothing(assigner: Any, caplog: pytest
     results = {result.key: result.value for result in await two_runs(windows(assigner, **SAME), second)}
     assert results["a"] == {"first": 12, "mean": 15.0, "n": 10, "total": 90, "low": 0, "high": 18}
     assert "'first', 'mean' are new and start from nothing" in caplog.text
+
+
+@pytest.mark.parametrize("assigner", [*KINDS, DynamicSessionWindows(lambda event: 1)], ids=shown)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_new_reduction_starts_from_nothing(assigner: Any) -> None:
+    first, second = windows(assigner, n=Count()), windows(assigner, best=Reduce(greater), n=Count())
+    found = await two_runs(first, second)
+    assert [result.value["n"] for result in found] == [result.value["n"] for result in await one_run(second)]
+    held = [result.value["best"]["y"] for result in found if result.value["best"] is not None]
+    assert held
+    assert min(held) >= 11  # what came before is not in it
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_reduction_that_has_seen_nothing_is_kept() -> None:
+    store, out = MemoryStore(), list[Any]()
+    first, second = (
+        windows(TumblingWindows(2), **given)
+        for given in ({"n": Count()}, {"best": Reduce(greater), "n": Count()})
+    )
+    async with build(first, out).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit(EVENTS[0])
+        await asyncio.sleep(0.01)
+        await job.stop()
+    for _ in range(2):
+        async with build(second, out).start(checkpoints=Checkpoints(store=store)) as job:
+            await job.stop()
+    async with build(second, out).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.drain()
+    assert [result.value for result in out] == [{"best": None, "n": 1}]
+
+
+def greater(one: Any, other: Any) -> Any:
+    return max(one, other, key=lambda event: event["y"])
 
 
 class Weighted(AggregateFunction[Any, Any]):

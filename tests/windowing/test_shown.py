@@ -44,3 +44,19 @@ SHOWN: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("setting", "shown"), SHOWN, ids=[shown for _, shown in SHOWN])
 def test_setting_is_shown_as_it_is_written(setting: Any, shown: str) -> None:
     assert repr(setting) == shown
+
+
+class Unclear:
+    """Neither true nor false, as an array is."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+    def __repr__(self) -> str:
+        return "array([1, 2])"
+
+
+def test_an_attribute_need_not_be_true_or_false() -> None:
+    trigger = CountTrigger(5)
+    vars(trigger)["weights"] = Unclear()
+    assert repr(trigger) == "CountTrigger(n=5, weights=array([1, 2]))"
