@@ -27,7 +27,6 @@ from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, instance, refuse, selector
 from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
 from asyncstream.windowing.fused import Inline, Results, fused, methods
-from asyncstream.windowing.shown import Shown
 
 __all__ = (
     "ELEMENTS",
@@ -56,7 +55,7 @@ Field: TypeAlias = Fields | Callable[[Any], Any] | None
 """What of an element counts: the fields of these names, what the function gives, or the element itself."""
 
 
-class FieldAggregate(Shown, AggregateFunction[Any, Out]):
+class FieldAggregate(AggregateFunction[Any, Out]):
     """
     Base of the aggregates of one field.
 
@@ -407,6 +406,9 @@ class Aggregates(InPlace):
             if not can_merge(part):
                 raise refuse(name, "an aggregate that overrides merge", part)
         super().__init__(parts)
+
+    def __repr__(self) -> str:
+        return f"Aggregates({', '.join(f'{name}={part!r}' for name, part in self.parts.items())})"
 
     def __reduce__(self) -> Any:
         return partial(Aggregates, **self.parts), ()

@@ -17,6 +17,7 @@ from asyncstream.state import detached
 from asyncstream.state.schema import attributes
 from asyncstream.validation import flag, function
 from asyncstream.windowing.contexts import WindowContext
+from asyncstream.windowing.shown import Shown
 
 __all__ = (
     "FOLDING",
@@ -44,7 +45,7 @@ class OrderMatters(Exception):
     rest: Sequence[tuple[Any, int | None]] = ()
 
 
-class AggregateFunction(Generic[In, Out]):
+class AggregateFunction(Shown, Generic[In, Out]):
     """
     Folds elements into an accumulator, which snapshots keep: make it of plain values.
 

@@ -18,7 +18,7 @@ from asyncstream import (
     SlidingWindows,
     TumblingWindows,
 )
-from asyncstream.windowing import CountEvictor, CountTrigger, PurgingTrigger, TimeEvictor
+from asyncstream.windowing import Aggregates, CountEvictor, CountTrigger, PurgingTrigger, Reduce, TimeEvictor
 
 SHOWN: list[tuple[Any, str]] = [
     (TumblingWindows(3600), "TumblingWindows(size=1:00:00)"),
@@ -38,6 +38,8 @@ SHOWN: list[tuple[Any, str]] = [
     (Max("price"), "Max(of='price')"),
     (Collect(len), "Collect(of=len)"),
     (Quantile(0.5, "price"), "Quantile(of='price', share=0.5, k=200)"),
+    (Reduce(max), "Reduce(reduce=max)"),
+    (Aggregates(n=Count(), dear=Max("price")), "Aggregates(n=Count(), dear=Max(of='price'))"),
 ]
 
 
