@@ -101,7 +101,7 @@ class SlicedWindows(WindowAssigner):
 
     def slice_at(self, timestamp: int, /) -> Span:
         """The slice that a timestamp lies in."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not override slice_at")
 
     def windows_of(self, start: int, /) -> Collection[Any]:
         """The windows that the slice at `start` is in, in the order in which they are assigned."""

@@ -7,6 +7,7 @@ After Storm's policies of the same names. A policy is told of every event (`trac
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -73,7 +74,7 @@ class Partition:
     held: list[Event]
 
 
-class EvictionPolicy(Policy):
+class EvictionPolicy(Policy, ABC):
     """
     Base of the eviction policies: the length of a window.
 
@@ -106,20 +107,15 @@ class EvictionPolicy(Policy):
         parts = self.partition((Event(None, timestamp_ms, 0),), now_ms)
         return Decision.EXPIRE if parts.expired else Decision.PROCESS if parts.window else Decision.KEEP
 
+    @abstractmethod
     def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
         """
-        Decide about `events`, all that are held in order of arrival; without a reference time all stay.
+        Decide about `events`, all that are held in order of arrival.
 
         Args:
             events: none is after the reference time, if this policy reads time: those are kept anyway.
             now_ms: processing time, milliseconds since the epoch.
         """
-        reference = self._reference(now_ms)
-        return Partition([], [], list(events)) if reference is None else self._parted(events, reference)
-
-    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
-        """`partition`, once there is a reference time; for policies that override only this."""
-        raise NotImplementedError(f"{type(self).__name__} overrides neither partition nor this")
 
     def _reference(self, now_ms: int) -> int | None:
         """The end of the window that fires; before the first, the clock, or None."""
@@ -129,7 +125,19 @@ class EvictionPolicy(Policy):
         """The decisions begin again for the same firing."""
 
 
-class CountEviction(EvictionPolicy):
+class _Parting(EvictionPolicy):
+    """Base of those that keep all while there is no reference time."""
+
+    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
+        reference = self._reference(now_ms)
+        return Partition([], [], list(events)) if reference is None else self._parted(events, reference)
+
+    @abstractmethod
+    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
+        """`partition`, once there is a reference time."""
+
+
+class CountEviction(_Parting):
     """
     The last `length` events to arrive; timestamps are not looked at.
 
@@ -158,7 +166,7 @@ class CountEviction(EvictionPolicy):
         return Partition(expired, window, window)
 
 
-class TimeEviction(EvictionPolicy):
+class TimeEviction(_Parting):
     """
     The events of the last `length_ms` milliseconds: start < timestamp <= end.
 
@@ -196,7 +204,7 @@ class WatermarkTimeEviction(TimeEviction):
     waits = True
 
 
-class WatermarkCountEviction(EvictionPolicy):
+class WatermarkCountEviction(_Parting):
     """
     The last `length` events to arrive among those at or before the reference time.
 
