@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ import pytest
 from asyncstream import Pipeline
 from asyncstream.metrics import Distribution
 from asyncstream.runtime.aio.watching import BLOCKED, LoopWatch
+from asyncstream.runtime.aio.watching import _where as where_of
 from tests.runtime.parts import run
 
 SOME_TICKS = 0.4
@@ -243,3 +244,12 @@ def test_loop_on_virtual_time_is_not_watched() -> None:
             assert "asyncstream watch" not in names
 
     run(main())
+
+
+def test_code_that_no_line_says_is_shown_by_where_its_function_begins() -> None:
+    def shown() -> str:
+        return where_of(sys._getframe())
+
+    begins = shown.__code__.co_firstlineno
+    lineless = shown.__code__.replace(co_linetable=b"")
+    assert FunctionType(lineless, globals())().endswith(f".shown (test_loop_watch.py:{begins})")

@@ -190,7 +190,8 @@ def _where(innermost: FrameType) -> str:
         is_below = frame.f_code is _PASS or frame.f_code.co_filename == asyncio.runners.__file__
         frame = None if is_below else frame.f_back
     shown = frame or innermost
-    return f"{shown.f_code.co_qualname} ({Path(shown.f_code.co_filename).name}:{shown.f_lineno})"
+    line = shown.f_lineno or shown.f_code.co_firstlineno  # None where the compiler has put in what no line says
+    return f"{shown.f_code.co_qualname} ({Path(shown.f_code.co_filename).name}:{line})"
 
 
 class _WatchingThread:
