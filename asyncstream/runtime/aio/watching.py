@@ -190,7 +190,7 @@ def _where(innermost: FrameType) -> str:
         is_below = frame.f_code is _PASS or frame.f_code.co_filename == asyncio.runners.__file__
         frame = None if is_below else frame.f_back
     shown = frame or innermost
-    line = shown.f_lineno or shown.f_code.co_firstlineno  # None where the compiler has put in what no line says
+    line = shown.f_lineno or shown.f_code.co_firstlineno  # None: the compiler put it in
     return f"{shown.f_code.co_qualname} ({Path(shown.f_code.co_filename).name}:{line})"
 
 
