@@ -142,12 +142,16 @@ class Lease:
 
     def to_json(self) -> bytes:
         """As it is written down."""
-        return json.dumps(asdict(self)).encode()
+        return self.to_text().encode()
+
+    def to_text(self) -> str:
+        """The same as text, where a column or a record takes that."""
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Lease:
         """
-        From what `to_json` gave.
+        From what `to_json` or `to_text` gave.
 
         Raises:
             ValueError: if it is something else.

@@ -269,8 +269,9 @@ class DirectoryStore:
         def work() -> None:
             self._check(lease)
             # that of the newest first: after a crash in between nothing is missing
-            newest = [self._newest_file(number) for number in numbers if number == self._newest()]
-            for file in (*newest, *map(self._file, numbers), *map(self._file, parts)):
+            newest = self._newest()
+            noted = [self._newest_file(newest)] if newest in numbers else []
+            for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
                 file.unlink(missing_ok=True)
             self._clear(lease)
 

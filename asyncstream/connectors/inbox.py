@@ -243,7 +243,7 @@ class InboxFile:
                 with self._transaction():
                     self._tally.close(all_is_safe=in_log == moved)
                     if self._writer is not None:
-                        lease = self._writer.lease.given_back().to_json().decode()
+                        lease = self._writer.lease.given_back().to_text()
                         self._database.execute("UPDATE inbox SET token = NULL, lease = ?", (lease,))
         except SourceError:  # taken over, or broken: that was said before
             self._tally.close(all_is_safe=False)
@@ -338,7 +338,7 @@ def _check_of(data: Any, id: str | None) -> int:
 
 
 def _signature(writer: Writer | None) -> str | None:
-    return None if writer is None else writer.lease.to_json().decode()
+    return None if writer is None else writer.lease.to_text()
 
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:

@@ -245,7 +245,7 @@ class Table(Generations):
 
     def __contains__(self, namespace: Hashable) -> bool:
         """Whether there are rows in this namespace."""
-        return bool(self.young.get(namespace)) or (self.has_older and self.has_older_rows(namespace))
+        return bool(self.young.get(namespace)) or self.has_older_rows(namespace)
 
     def namespaces(self) -> Iterator[Any]:
         """Those that have rows: the oldest generation's first."""

@@ -102,7 +102,7 @@ class Claim:
             record = Record(**found)
             lease = record.holder()
             if lease is not None and lease.until_ms < (until_ms := self._until_ms()):
-                record = replace(record, lease=lease.renewed(until_ms).to_json().decode())
+                record = replace(record, lease=lease.renewed(until_ms).to_text())
         except (OSError, ValueError, TypeError):
             return None
         return record
@@ -147,7 +147,7 @@ class Claim:
 
     def take(self, run: str, base: int, writer: Writer | None) -> None:
         """Write down whose it is now, see `Record`; in `taking`."""
-        self._record = Record(run, base, None if writer is None else writer.lease.to_json().decode())
+        self._record = Record(run, base, None if writer is None else writer.lease.to_text())
         self._put(self._record)
 
     def _put(self, record: Record) -> None:
@@ -189,7 +189,7 @@ class Claim:
             found = self.read()
             if found is not None and found.is_of(record):
                 lease = record.holder()
-                given_back = None if lease is None else lease.given_back().to_json().decode()
+                given_back = None if lease is None else lease.given_back().to_text()
                 self._put(replace(record, lease=given_back, closed=closed))
 
     def has_run_out(self, record: Record | None, writer: Writer | None) -> bool:

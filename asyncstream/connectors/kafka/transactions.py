@@ -204,9 +204,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         lease = None if self.writer is None else self.writer.lease
         if lease is not None and released:
             lease = lease.given_back()
-        about = json.dumps(
-            {"lease": None if lease is None else lease.to_json().decode(), "slots": self._most}
-        )
+        about = json.dumps({"lease": None if lease is None else lease.to_text(), "slots": self._most})
         offsets = {self._row_place: OffsetAndMetadata(number, about)}
         await self._bounded(slot.producer.send_offsets_to_transaction(offsets, self._id))
 

@@ -179,7 +179,7 @@ class NatsStreamSource(NatsSource[T]):
         return (await self._js.add_consumer(self._stream, config)).name
 
     def _taken(self, messages: Sequence[Msg]) -> None:
-        self._read, self._waiting = number_of(messages[-1]), _waiting_behind(messages[-1])
+        self._read, self._waiting = _place_of(messages[-1])
 
     def position(self) -> int:
         return self._read
@@ -187,12 +187,12 @@ class NatsStreamSource(NatsSource[T]):
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         last, waiting = self._read, self._waiting
         for message in messages:
-            number = number_of(message)
+            number, behind = _place_of(message)
             # those between are of other subjects, or were deleted, or are gone
             if number != last + 1 and (self._subject is None or waiting):
                 await self._check(last)
                 break
-            last, waiting = number, _waiting_behind(message)
+            last, waiting = number, behind
         return messages
 
     async def _check(self, position: int) -> None:
@@ -216,9 +216,10 @@ def number_of(message: Msg) -> int:
     return int(_tokens(message)[-4])
 
 
-def _waiting_behind(message: Msg) -> int:
-    """How many messages there were to be read behind this one when it was sent."""
-    return int(_tokens(message)[-1])
+def _place_of(message: Msg) -> tuple[int, int]:
+    """The number of a message in its stream, and how many were to be read behind it when it was sent."""
+    tokens = _tokens(message)
+    return int(tokens[-4]), int(tokens[-1])
 
 
 def time_ms_of(message: Msg) -> int:

@@ -158,7 +158,7 @@ class Epochs:
         lease = None
         if writer is not None:
             self._lease, self._keep = writer.lease, writer.keep
-            lease = self._lease.to_json().decode()
+            lease = self._lease.to_text()
         await self._do(connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", lease, name)
         await make_batch(connection, self._table, self._columns)
         await self.commit(connection, target)
@@ -281,7 +281,7 @@ class Epochs:
         return int(since)
 
     async def _sign(self, connection: Connection, lease: Lease) -> None:
-        text = lease.to_json().decode()
+        text = lease.to_text()
         await self._do(connection, "UPDATE {sinks} SET lease = %s WHERE name = %s", text, self._table.name)
 
     async def release(self, connection: Connection) -> None:

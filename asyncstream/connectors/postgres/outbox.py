@@ -195,7 +195,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         await super().open()
         self._read = self._asked = 0
         self._has_claimed = True
-        self._lease = None if self.writer is None else self.writer.lease.to_json().decode()
+        self._lease = None if self.writer is None else self.writer.lease.to_text()
         with naming(SourceError, f"open {self._what}"):
             self._client = connection = await connect(self._url)
             await self._make(connection)
@@ -357,7 +357,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         query: LiteralString = (
             "UPDATE {consumers} SET lease = %s WHERE source = %s AND name = %s AND lease = %s"
         )
-        given_back = lease.given_back().to_json().decode()
+        given_back = lease.given_back().to_text()
         with suppress(SourceError), naming(SourceError, f"write to {self._what}"):  # that was said before
             await self._do(connection, query, given_back, self._table.name, self._consumer, self._lease)
 

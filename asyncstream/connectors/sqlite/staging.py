@@ -88,12 +88,12 @@ class Staging:
             self._take_back(connection, target)
         target = max(target, self._moved(connection)[0])
         self._writer = writer
-        lease = None if writer is None else writer.lease.to_json().decode()
+        lease = None if writer is None else writer.lease.to_text()
         connection.execute(f"UPDATE {_SINKS} SET lease = ?, fence = 0 WHERE name = ?", (lease, self._name))
         if writer is not None:
             self._keep = writer.keep
         self._log_changes(connection)
-        self.commit(connection, target, writer)
+        self.commit(connection, target, None)
         last = self._last(connection)
         if last > target:
             connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
@@ -161,7 +161,7 @@ class Staging:
             self._sign(connection, self._writer.lease.given_back())
 
     def _sign(self, connection: sqlite3.Connection, lease: Lease) -> None:
-        text = lease.to_json().decode()
+        text = lease.to_text()
         connection.execute(f"UPDATE {_SINKS} SET lease = ? WHERE name = ?", (text, self._name))
 
     def position(self, connection: sqlite3.Connection) -> int:
@@ -174,7 +174,7 @@ class Staging:
         return self._last(connection)
 
     def commit(self, connection: sqlite3.Connection, position: int, writer: Writer | None) -> None:
-        """Move the staged rows up to `position` into the table, and write down until when it is whose."""
+        """Move the staged rows up to `position` into the table; write down until when it is a writer's."""
         if writer is not None:
             self._sign(connection, writer.lease)
         if position < self._moved(connection)[0]:
