@@ -20,7 +20,14 @@ from asyncstream.errors import CheckpointError, SinkError
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing.simulation.world import Life, SimulatedDisk
 
-__all__ = ("PlainSimulatedSink", "SimulatedFiles", "SimulatedSink", "SimulatedSource", "SimulatedStore")
+__all__ = (
+    "PlainSimulatedSink",
+    "SimulatedFiles",
+    "SimulatedSink",
+    "SimulatedSource",
+    "SimulatedStore",
+    "changed",
+)
 
 
 class SimulatedSource(Source[Any]):
@@ -267,7 +274,7 @@ class SimulatedStore:
         missing = info.stored - self._world.parts.keys() | info.stored & self._world.damaged
         if missing:
             self._life.complain(f"checkpoint {number} names parts that are not there: {missing}")
-        if (before := self._info(number - 1)) is not None and _changed(before) - _changed(info):
+        if (before := self._info(number - 1)) is not None and changed(before) - changed(info):
             self._life.note("compacted", number)
         if self._life.ends_in("save"):
             self._world.torn.add(number)
@@ -318,7 +325,7 @@ class SimulatedStore:
         return unpack_info(manifest)
 
 
-def _changed(info: CheckpointInfo) -> set[tuple[str, str]]:
+def changed(info: CheckpointInfo) -> set[tuple[str, str]]:
     """The tables, by step, of which a checkpoint has changes behind their bases."""
     return {
         (name, part.path[0])
