@@ -60,7 +60,6 @@ def markers(path: Path) -> tuple[str, ...]:
 
 LONG: Final = (
     "simulation/test_seeds.py",
-    "simulation/test_mutants.py",
     "crash/test_kill.py",
     "test_readme.py",
 )
