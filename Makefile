@@ -12,10 +12,6 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-# two processes, a module as a whole, in their order (the default begins with those of most tests, and ends with
-# the few long ones, in one process): many tests wait for others, or for time to go by
-SHARED  := -n 2 --dist loadfile --no-loadscope-reorder
-
 # the quick tests are in three processes, each of which imports and collects its own part only: those of calls
 # wait for much of their time
 QUICK   := -m "not slow and not spark and not web and not broker" --hypothesis-profile=quick
@@ -77,8 +73,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# two processes, a module as a whole, in their order (the default begins with those of most tests, and ends with
+# the few long ones, in one process): the longest suite. Each process takes the time to import and collect all
 tests: setup
-	$(BIN)/python -m pytest $(SHARED) --ignore=tests/spark
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/spark
 
 tests-spark: setup
 	$(BIN)/python -m pytest tests/spark
@@ -87,7 +85,7 @@ tests-spark: setup
 ifneq ($(OLDEST),$(NEWEST))
 setup-newest: .venv-newest/ready
 tests-newest: setup-newest
-	.venv-newest/bin/python -m pytest $(SHARED) -p no:cacheprovider --hypothesis-profile=quick -m "not once and not broker"
+	.venv-newest/bin/python -m pytest -p no:cacheprovider --hypothesis-profile=quick -m "not once and not broker"
 else
 setup-newest tests-newest:
 endif
