@@ -12,10 +12,6 @@ OLDEST  := $(firstword $(PYTHONS))
 NEWEST  := $(lastword $(PYTHONS))
 BIN     := .venv/bin
 
-# two processes, a module as a whole, in their order (the default begins with those of most tests, and ends with
-# the few long ones, in one process): many tests wait for others, or for time to go by
-SHARED  := -n 2 --dist loadfile --no-loadscope-reorder
-
 # the quick tests are in three processes, each of which imports and collects its own part only: those of calls
 # wait for much of their time
 QUICK   := -m "not slow and not spark and not web and not broker" --hypothesis-profile=quick
@@ -29,16 +25,19 @@ THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
 # environment asks for the latter
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick quick-calls quick-steps quick-rest coverage bench pictures setup lint types tests tests-spark tests-newest docs clean
+.PHONY: demo test quick quick-calls quick-steps quick-rest coverage bench pictures setup setup-newest lint types
+.PHONY: tests tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup
 
 demo: setup
 	$(BIN)/python -m examples.flights
 	$(BIN)/python -m examples.flights.on_spark
 
-# two at a time, the long ones first; its output comes when one is through
-test: lint
-	@$(MAKE) --no-print-directory -j2 --output-sync=target tests tests-spark tests-newest types docs
+# three at a time, the long ones first: each waits for much of its time, and what starts last has both cores. The
+# output of one comes when it is through
+test:
+	@$(MAKE) --no-print-directory -j2 lint setup-newest
+	@$(MAKE) --no-print-directory -j3 --output-sync=target tests-spark tests tests-newest types docs
 
 quick: lint
 	@$(MAKE) --no-print-directory $(THREE) --output-sync=target quick-calls quick-steps quick-rest
@@ -74,18 +73,21 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# two processes, a module as a whole, in their order (the default begins with those of most tests, and ends with
+# the few long ones, in one process): the longest suite. Each process takes the time to import and collect all
 tests: setup
-	$(BIN)/python -m pytest $(SHARED) --ignore=tests/spark
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/spark
 
 tests-spark: setup
 	$(BIN)/python -m pytest tests/spark
 
 # what may differ once more on the newest Python, if that is another one than .venv has
 ifneq ($(OLDEST),$(NEWEST))
-tests-newest: .venv-newest/ready
-	.venv-newest/bin/python -m pytest $(SHARED) -p no:cacheprovider --hypothesis-profile=quick -m "not once and not broker"
+setup-newest: .venv-newest/ready
+tests-newest: setup-newest
+	.venv-newest/bin/python -m pytest -p no:cacheprovider --hypothesis-profile=quick -m "not once and not broker"
 else
-tests-newest:
+setup-newest tests-newest:
 endif
 
 .venv/ready: pyproject.toml
@@ -94,12 +96,12 @@ endif
 .venv-newest/ready: pyproject.toml
 	$(call venv,.venv-newest,$(NEWEST),test)
 
-# venv(folder, python, dependency group)
+# venv(folder, python, dependency group); of its modules most are never imported, so none is compiled before it is
 define venv
 	@test -n "$(2)" || { echo "asyncstream needs Python 3.11 or newer, with venv; none was found"; exit 1; }
 	$(2) -m venv --clear $(1)
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group $(3)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable . --group $(3)
 	@touch $(1)/ready
 endef
 

@@ -19,7 +19,7 @@ from tests.simulation.scenarios import story, swept
 
 SEEDS = int(os.environ.get("ASYNCSTREAM_SEEDS", "2000"))
 PARTS = 2
-"""Tests among which they are divided, so that processes can share them."""
+"""Tests among which they are divided: each has its own time."""
 
 PLACES = ("read", "capture", "prepare", "put", "save", "commit", "delete", "recover", "write")
 MUST_HAPPEN = frozenset(

@@ -4,11 +4,11 @@ Loads golden cases: one JSON object a line, from this folder or from the one tha
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 Case = dict[str, Any]
@@ -21,6 +21,5 @@ def cases(file: str, *kinds: str) -> list[Any]:
     path = FOLDER / file
     if not path.exists():
         return []
-    with path.open(encoding="utf-8") as lines:
-        found = [json.loads(line) for line in lines if line.strip()]
+    found = [orjson.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
     return [pytest.param(case, id=case.get("name") or case["id"]) for case in found if case["kind"] in kinds]
