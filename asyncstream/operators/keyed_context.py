@@ -33,8 +33,9 @@ class KeyedContext:
 
     Attributes:
         key: whose element or timer this is; state and timers are this key's.
-        timestamp: the element's event time, or the timer's time, in milliseconds since the epoch. To read it
-            raises `PipelineError` where there is none: without `event_time` before the step, and in `open`.
+        timestamp: the element's event time, or the timer's time, in milliseconds since the epoch; never
+            beyond the ends of time, where timers may be. To read it raises `PipelineError` where there is
+            none: without `event_time` before the step, and in `open`.
         domain: which time the firing timer waited for; None while an element is processed.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.exclusive import give_back, take
@@ -67,8 +67,9 @@ class KeyedFunction:
         At the end of input event time goes to its end, and every timer fires. A function that sets the next
         timer with each would go on for ever: it stops when `ctx.watermark` is `MAX_TIMESTAMP`.
 
-        What an event-time timer emits carries the timer's timestamp. What a processing-time timer emits
-        carries none, since its time has nothing to do with event time.
+        What an event-time timer emits carries the timer's timestamp; of one beyond the end of time, where
+        `ctx.timestamp` + a minute may be, the last that there is. What a processing-time timer emits carries
+        none, since its time has nothing to do with event time.
         """
 
     def close(self) -> None:
@@ -253,8 +254,11 @@ class KeyedFunctionOperator(TimedOperator):
                 raise self.blame(Timer(timestamp, key, None), endless)
         ctx, out, on_timer = self._ctx, self._emitter, self._on_timer
         ctx.key = self._state.key = key
-        ctx.timestamp = timestamp
-        out.timestamp = timestamp if ctx.domain is _EVENT else None
+        at_ms = timestamp
+        if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:  # where a timer may be, but no timestamp
+            at_ms = MAX_TIMESTAMP if timestamp > 0 else MIN_TIMESTAMP
+        ctx.timestamp = at_ms
+        out.timestamp = at_ms if ctx.domain is _EVENT else None
         try:
             if (result := on_timer(timestamp, ctx, out)) is not None:
                 nothing_returned(result, self._kinds, self.context.name)

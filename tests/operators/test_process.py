@@ -191,6 +191,33 @@ def test_a_timer_that_nothing_would_come_of_is_refused(domain: TimeDomain) -> No
         run.element(("a", 1), 5)
 
 
+class Later(KeyedProcessFunction[Element, Any]):
+    """Has a timer so long after each element as its value says, and emits for it on both outputs."""
+
+    def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        ctx.register_event_timer(ctx.timestamp + value[1])
+        ctx.register_processing_timer(ctx.timestamp + value[1])
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        out(timestamp)
+        ctx.side("aside", timestamp)
+
+
+@pytest.mark.parametrize(("edge", "by_ms"), [(MAX_TIMESTAMP, 60_000), (MIN_TIMESTAMP, -60_000)])
+def test_what_a_timer_beyond_the_ends_of_time_emits_carries_a_timestamp_that_there_is(
+    edge: int, by_ms: int
+) -> None:
+    """As behind windows of counts, whose results are of the end of time."""
+    run = harness(Later, "aside")
+    run.element(("a", by_ms), edge)
+    run.watermark(MAX_TIMESTAMP)
+    emitted = [("out", edge + by_ms, edge), ("aside", edge + by_ms, edge), ("wm", MAX_TIMESTAMP)]
+    assert run.records == emitted
+    run.records.clear()
+    run.time(max(0, edge + by_ms))
+    assert run.records == [("out", edge + by_ms, None), ("aside", edge + by_ms, edge)]
+
+
 def test_nothing_is_left_of_a_key_that_is_done() -> None:
     run = harness(Silence, "aside")
     run.element(("a", 1), 5)

@@ -23,8 +23,6 @@ def canonical(case: Case, records: Records) -> list[Any]:
     if case["kind"] == "window_join" and case["compare"]["values"] == "sorted":
         records = _calls_sorted(records)
     if case["compare"]["order"] == "total":
-        if case["kind"] in ("window", "window_join"):
-            records = _by_key(records)
         return [_text(case, record) for record in records]
     runs: list[Any] = []
     for (_, timer), run in groupby(records, key=lambda record: (record["op"], tuple(record.get("t", ())))):
@@ -55,23 +53,6 @@ def _calls_sorted(records: Records) -> Records:
     for _, run in groupby(records, key=lambda one: (one["op"], "out" in one, one.get("cb"), one.get("ts"))):
         ordered += sorted(run, key=lambda record: json.dumps(record, sort_keys=True))
     return ordered
-
-
-def _by_key(records: Records) -> Records:
-    """
-    Timer calls of one step, domain and time sorted by key, those of one key as they are.
-
-    Flink promises no order there. Where six runs agreed on one by chance, the case says "total".
-    """
-    ordered: Records = []
-    for (_, timer), run in groupby(records, key=lambda record: (record["op"], tuple(record.get("t", ())))):
-        records_of_run = list(run)
-        ordered += sorted(records_of_run, key=_key_of) if timer else records_of_run
-    return ordered
-
-
-def _key_of(record: dict[str, Any]) -> str:
-    return str((record.get("out") or record["clear"])[0])
 
 
 def _text(case: Case, record: dict[str, Any]) -> str:

@@ -125,11 +125,12 @@ def run_windows(case: Case, *, on_disk: bool = False) -> Any:
 
 def sided(make: Any, *arguments: Any) -> Any:
     """The same assigner, trigger or evictor, whose function gets the side of an element too."""
-    made = make(*arguments)
-    for inner in (made, getattr(made, "trigger", None)):
-        for name, part in list(getattr(inner, "__dict__", {}).items()):
+    made = inner = make(*arguments)
+    while inner is not None:
+        for name, part in list(vars(inner).items()):
             if callable(part) and not isinstance(part, Trigger):
                 setattr(inner, name, lambda *sides, part=part: part(*(element for _, element in sides)))
+        inner = getattr(inner, "of", None)
     return made
 
 

@@ -52,12 +52,14 @@ class Namespaced(Operator):
         told = ["timer", domain, key, namespace, timestamp, self.state.key, self.timers.watermark, now_ms]
         self.emit(timer, told)
         commands = self.rules.commands(domain, key, timestamp, namespace)
-        self.run(commands, timestamp, lambda emitted: self.emit(timer, emitted))
+        self.run(commands, timestamp, lambda emitted: self.emit(timer, emitted), timer)
 
     def emit(self, timer: Any, value: Any) -> None:
         self.out.process((timer, None if timer is None else self.where["cb"], value), None)
 
-    def run(self, commands: Any, timestamp: int | None, out: Callable[[Any], None]) -> None:
+    def run(
+        self, commands: Any, timestamp: int | None, out: Callable[[Any], None], timer: Any = None
+    ) -> None:
         key, timers, now_ms = self.state.key, self.timers, self.context.clock.now_ms()
         for name, *arguments in commands:
             if name.startswith("list"):
@@ -66,9 +68,11 @@ class Namespaced(Operator):
                 out([name, listed])
             elif name.startswith(("reg", "del")):
                 namespace, time = arguments
-                if name.endswith("after"):
+                if name == "reg_e_after":
                     assert timestamp is not None
-                    time += timestamp if name == "reg_e_after" else now_ms
+                    time += timestamp
+                elif name == "reg_p_after":
+                    time += now_ms
                 if name.startswith("reg_e"):
                     timers.event.register(time, key, namespace)
                 elif name.startswith("reg_p"):
@@ -78,7 +82,8 @@ class Namespaced(Operator):
             elif name == "emit":
                 out(["emit", key, arguments[0]])
             elif name == "side":
-                self.side_output("aside").process((None, None, ["side", key, arguments[0]]), timestamp)
+                number = None if timer is None else self.where["cb"]
+                self.side_output("aside").process((timer, number, ["side", key, arguments[0]]), timestamp)
             elif name == "count":
                 counted = (self.count.get() or 0) + 1
                 self.count.set(counted)

@@ -119,7 +119,7 @@ class EventQueue:
         """How many events there are with timestamp <= `until_ms`, which is not before the reference time."""
         return len(self.reached) + self._place(until_ms) - self._first
 
-    def between(self, after_ms: int, until_ms: int) -> list[Event]:
+    def between(self, after_ms: int, until_ms: float) -> list[Event]:
         """The events with `after_ms` < timestamp <= `until_ms`, in order of arrival."""
         end = self._place(until_ms)
         found = self._ahead[self._place(after_ms) : end]
@@ -189,7 +189,7 @@ class EventQueue:
         self._reference_ms = state["reference"]
         self._order = state["order"]
 
-    def _place(self, time_ms: int) -> int:
+    def _place(self, time_ms: float) -> int:
         """Where in `_ahead` the events later than `time_ms` begin."""
         if self._fresh:
             del self._ahead[: self._first]

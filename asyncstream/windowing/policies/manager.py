@@ -93,8 +93,8 @@ class WindowManager:
             if self._added >= COMPACT_EVERY and self._eviction.compacts:
                 self._compact(now_ms)
 
-    def advance(self, time_ms: int, now_ms: int) -> None:
-        """The trigger's kind of time has reached `time_ms`; `now_ms` is processing time."""
+    def advance(self, time_ms: float, now_ms: int) -> None:
+        """The trigger's kind of time has reached `time_ms`, or all; `now_ms` is processing time."""
         if self._is_started:
             self._trigger.advance(time_ms, self.queue)
             self._fire_due(now_ms)
@@ -131,12 +131,12 @@ class WindowManager:
         self._trigger.reset()
         return bool(window)
 
-    def close(self, end_ms: int, now_ms: int) -> None:
+    def close(self, end_ms: float, now_ms: int) -> None:
         """
         Nothing follows: fire what is open, and let everything expire.
 
         Args:
-            end_ms: the trigger's kind of time at the end of time.
+            end_ms: the trigger's kind of time at the end of time, behind which nothing lies.
             now_ms: processing time.
         """
         self.advance(self._trigger.last_ms(self.queue, end_ms), now_ms)

@@ -26,6 +26,7 @@ from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.tables import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
+from asyncstream.timers import reached
 from asyncstream.validation import Duration
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
@@ -129,7 +130,8 @@ def policy_window(
 
 class PolicyWindowOperator(Operator):
     """
-    Emits a window, or the function's result on it, with the window's end as timestamp.
+    Emits a window, or the function's result on it, with the window's end as timestamp; where that lies beyond
+    the end of time, with the last one that there is.
 
     Emits when: a trigger policy says so: with the n-th element, with a watermark, when a window's end has
         passed on the clock and there is room. Windows of different keys that one watermark fires come key by
@@ -341,7 +343,7 @@ class PolicyWindowOperator(Operator):
         for manager in self._managers.adopt(None).values():
             if not self.settings.event_time:
                 manager.advance(now, now)
-            manager.close(MAX_TIMESTAMP, now)
+            manager.close(reached(MAX_TIMESTAMP), now)
         self._managers.drop(None)
 
     def _make_appointment(self, now_ms: int) -> None:
@@ -383,7 +385,8 @@ class PolicyWindowOperator(Operator):
             except BaseException as error:
                 self.fail_on(result, error)
         # only the rest that a finite stream leaves below a count slide can end before the watermark passed on
-        self.out.process(result, max(end_ms, self._promised_ms + 1) if self.settings.event_time else end_ms)
+        timestamp = max(end_ms, self._promised_ms + 1) if self.settings.event_time else end_ms
+        self.out.process(result, min(timestamp, MAX_TIMESTAMP))
 
     def _let_go(self, expired: list[Event]) -> None:
         skipped = [event for event in expired if not event.window]

@@ -39,7 +39,7 @@ class TriggerPolicy(Policy):
     def track(self, count: int, now_ms: int) -> None:
         """`count` events, at most `room()`, have arrived at processing time `now_ms`."""
 
-    def advance(self, time_ms: int, queue: EventQueue) -> None:
+    def advance(self, time_ms: float, queue: EventQueue) -> None:
         """This policy's kind of time has reached `time_ms`."""
 
     def due(self, queue: EventQueue) -> Firing | None:
@@ -56,7 +56,7 @@ class TriggerPolicy(Policy):
         """The last window of a finite stream that a count slide leaves unfinished, if any."""
         return None
 
-    def last_ms(self, queue: EventQueue, end_ms: int) -> int:
+    def last_ms(self, queue: EventQueue, end_ms: float) -> float:
         """Up to when windows fire if nothing follows, all that is due having fired; `end_ms`: time's end."""
         return end_ms
 
@@ -118,9 +118,9 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
         self._slide_ms = slide_ms
         self._only_new = only_new
         self._end_ms: int | None = None  # of the next window; None before the first
-        self._time_ms = MIN_TIMESTAMP
+        self._time_ms: float = MIN_TIMESTAMP
 
-    def advance(self, time_ms: int, queue: EventQueue) -> None:
+    def advance(self, time_ms: float, queue: EventQueue) -> None:
         self._time_ms = time_ms
 
     def due(self, queue: EventQueue) -> Firing | None:
@@ -162,11 +162,11 @@ class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
         only_new: as of `WatermarkTimeTriggerPolicy`.
     """
 
-    def advance(self, time_ms: int, queue: EventQueue) -> None:
+    def advance(self, time_ms: float, queue: EventQueue) -> None:
         # this millisecond is not over: events may still arrive in it
         super().advance(time_ms - 1, queue)
 
-    def last_ms(self, queue: EventQueue, end_ms: int) -> int:
+    def last_ms(self, queue: EventQueue, end_ms: float) -> float:
         # the next window shows all that is held; later ones would show less and less of the same
         wake_ms = self.wake_ms(queue)
         return end_ms if wake_ms is None else wake_ms
@@ -194,7 +194,7 @@ class WatermarkCountTriggerPolicy(TriggerPolicy):
         self._counted_ms: int | None = None  # end of the last window; None before the first
         self._ends: deque[int] = deque()
 
-    def advance(self, time_ms: int, queue: EventQueue) -> None:
+    def advance(self, time_ms: float, queue: EventQueue) -> None:
         highest = MIN_TIMESTAMP
         after_ms = MIN_TIMESTAMP if self._counted_ms is None else self._counted_ms
         for number, event in enumerate(queue.between(after_ms, time_ms), start=1):

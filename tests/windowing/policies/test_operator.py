@@ -52,6 +52,20 @@ def test_tumbling_puts_each_element_into_one_window() -> None:
     assert subject.windows() == [([10], 10), ([11, 20], 20), ([21], 30)]
 
 
+@pytest.mark.parametrize("length", [ms(10), ms(25), 2])
+def test_windows_that_end_after_the_end_of_time_fire_with_the_input(length: timedelta | int) -> None:
+    """What came from windows of counts, for instance, is of the last millisecond that there is."""
+    subject = Subject(policy_window(length, ms(10)))
+    subject.push(MAX_TIMESTAMP - 20, MAX_TIMESTAMP, MAX_TIMESTAMP)
+    subject.pass_time()
+    subject.end()
+    last = [window for window in subject.named("window") if MAX_TIMESTAMP in window.values]
+    assert last[0].new == [MAX_TIMESTAMP, MAX_TIMESTAMP]
+    assert last[0].end_ms == -(-MAX_TIMESTAMP // 10) * 10 > MAX_TIMESTAMP
+    assert subject.named("skipped") == []
+    assert max(stamp for name, _, stamp in subject.log if name == "window") == MAX_TIMESTAMP
+
+
 def test_element_of_a_slow_stream_behind_a_fast_one_is_in_its_window() -> None:
     """Storm stops its scan at the fast stream's element and loses the slow stream's."""
     operator = policy_window(
