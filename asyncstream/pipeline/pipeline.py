@@ -72,7 +72,8 @@ class Pipeline:
         return pipeline
 
     def __repr__(self) -> str:
-        return f"<Pipeline {self.name!r} of {len(list(self._graph))} steps>"
+        steps = len(list(self._graph))
+        return f"<Pipeline {self.name!r} of {steps} {'step' if steps == 1 else 'steps'}>"
 
     # ------------------------------------------------------------------ sources
 
