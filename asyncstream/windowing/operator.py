@@ -220,7 +220,7 @@ class WindowOperator(TimedOperator, WindowStep):
         elif timestamp is not None or self._assigner.needs_timestamp:
             check_timestamp(timestamp)
         if self._event_time:
-            return MIN_TIMESTAMP if timestamp is None else timestamp
+            return self._untimed() if timestamp is None else timestamp
         return MIN_TIMESTAMP if self._is_endless else self.context.clock.now_ms()
 
     def _add(
