@@ -14,6 +14,7 @@ from asyncstream import (
     AscendingTimestamps,
     Count,
     DynamicSessionWindows,
+    KeyedProcessFunction,
     Pipeline,
     PipelineError,
     SessionWindows,
@@ -23,7 +24,8 @@ from asyncstream import (
 )
 from asyncstream.connectors import to_dead_letter
 from asyncstream.telemetry import instrument
-from asyncstream.windowing import CountTrigger, WindowAssigner
+from asyncstream.testing import harness
+from asyncstream.windowing import CountTrigger, Trigger, WindowAssigner
 
 WAITS: dict[str, tuple[Callable[[Pipeline], object], str]] = {
     "submissions": (lambda p: p.submissions(name="orders").discard(), "step 'orders': nobody can submit to"),
@@ -128,6 +130,41 @@ def test_fields_that_are_named_are_no_methods() -> None:
     pipeline.source([(1, 2)]).map("price").discard()
     with pytest.raises(UserFunctionError, match="no field 'price' in a tuple; there are: none"):
         pipeline.run_blocking()
+
+
+class Fires(Trigger):
+    """Answers yes, and on the second element nothing."""
+
+    def on_element(self, value: Any, timestamp: Any, window: Any, ctx: Any) -> Any:
+        return True if value == 1 else None
+
+
+@pytest.mark.parametrize("value", [1, 2])
+def test_trigger_that_gives_no_answer_is_told_what_to_give(value: int) -> None:
+    pipeline = Pipeline()
+    timed = pipeline.source([value]).event_time(lambda value: value, AscendingTimestamps()).key_by(str)
+    timed.window(TumblingWindows(2)).trigger(Fires()).collect().discard()
+    with pytest.raises(
+        UserFunctionError, match="a trigger answers a TriggerResult, such as FIRE or CONTINUE; g"
+    ):
+        pipeline.run_blocking()
+
+
+class Sorts(KeyedProcessFunction[int, int]):
+    """Has one side output."""
+
+    sides = ("large",)
+
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        ctx.side("large", value)
+
+
+def test_harness_knows_the_side_outputs_that_there_are() -> None:
+    with harness(Sorts(), key_by=str) as tested:
+        tested.push(1)
+        with pytest.raises(PipelineError, match="side: expected one of 'large', got 'lare'"):
+            tested.collect("lare")
+        assert tested.collect("large") == [1]
 
 
 def test_dead_letter_of_what_has_not_failed_is_refused() -> None:
