@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from asyncstream.errors import PipelineError
+from asyncstream.shown import Shown
 from asyncstream.validation import refuse
 
 __all__ = (
@@ -55,7 +56,7 @@ class MovableClock(Clock, Protocol):
         """Have `told` called whenever the clock has been moved; gives a function that ends that."""
 
 
-class SystemClock:
+class SystemClock(Shown):
     """The machine's clock, held back from running backwards (NTP steps, leap seconds)."""
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-class ManualClock:
+class ManualClock(Shown):
     """
     A clock that stands still until `set_ms` moves it: for tests and for replays.
 
@@ -91,12 +92,12 @@ class ManualClock:
     """
 
     def __init__(self, now_ms: int = 0) -> None:
-        self._now = _whole(now_ms)
+        self._now_ms = _whole(now_ms)
         self._told: dict[int, Callable[[], None]] = {}
         self._number = 0
 
     def now_ms(self) -> int:
-        return self._now
+        return self._now_ms
 
     def set_ms(self, now_ms: int) -> None:
         """
@@ -105,9 +106,9 @@ class ManualClock:
         Raises:
             PipelineError: if that is in the past of this clock.
         """
-        if _whole(now_ms) < self._now:
-            raise PipelineError(f"a clock does not run backwards: it shows {self._now}, got {now_ms}")
-        self._now = now_ms
+        if _whole(now_ms) < self._now_ms:
+            raise PipelineError(f"a clock does not run backwards: it shows {self._now_ms}, got {now_ms}")
+        self._now_ms = now_ms
         for told in list(self._told.values()):
             told()
 

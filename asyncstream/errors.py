@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import isroutine
 from itertools import islice
 from typing import Any, Final
 
@@ -249,7 +250,8 @@ def _field_names(element: object) -> Sequence[object]:
     if isinstance(element, Mapping):
         return list(islice(element, 50))
     try:
-        return [name for name in dir(element) if not name.startswith("_")][:50]
+        names = [name for name in dir(element) if not name.startswith("_")]
+        return [name for name in names if not isroutine(getattr(type(element), name, None))][:50]
     except Exception:  # of a class with a `__dir__` of its own
         return []
 

@@ -37,13 +37,13 @@ __all__ = (
     "instant_ms",
     "is_async_function",
     "named_fields",
+    "overrides",
     "real_number",
     "refuse",
     "selector",
     "signed_ms",
     "takes",
     "text",
-    "usual_mistake",
 )
 
 Duration: TypeAlias = timedelta | float
@@ -55,8 +55,17 @@ Fields: TypeAlias = str | tuple[str, ...]
 E = TypeVar("E")
 
 
-def refuse(name: str, expected: str, got: object, advice: str = "") -> PipelineError:
-    """The error for a wrong argument, to be raised by the caller."""
+def refuse(
+    name: str, expected: str, got: object, advice: str = "", *, classes: bool = False
+) -> PipelineError:
+    """
+    The error for a wrong argument, to be raised by the caller.
+
+    Args:
+        advice: what to do, unless it is a mistake that is made everywhere (`_usual_mistake`).
+        classes: a class may be right here, and is not the mistake.
+    """
+    advice = (not (classes and isinstance(got, type)) and _usual_mistake(got)) or advice
     ending = f"; {advice}" if advice else ""
     return PipelineError(f"{name}: expected {expected}, got {safe_repr(got)}{ending}")
 
@@ -207,9 +216,11 @@ def function(name: str, value: object, *arguments: str, yields: bool = False) ->
     if not callable(value):
         raise refuse(name, "a function", value)
     if is_async_function(value) or _runs(value, inspect.isasyncgenfunction):
-        raise refuse(name, "a plain function", value, "for an async def use async_map or async_flat_map")
+        advice = "it is called and not awaited; what awaits belongs in an async_map or async_flat_map"
+        raise refuse(name, "a plain function", value, advice)
     if not yields and _runs(value, inspect.isgeneratorfunction):
-        raise refuse(name, "a function that returns", value, "for one that yields use flat_map")
+        advice = "what yields several results belongs in a flat_map"
+        raise refuse(name, "a function that returns", value, advice)
     takes(name, value, *arguments)
     return value
 
@@ -218,40 +229,61 @@ def instance(
     name: str, value: object, base: type, *needs: str, advice: str = "", yields: bool = False
 ) -> Any:
     """
-    `value`, which must be an instance of `base`. Its methods are simply called: none of them is `async def`,
-    or yields, or cannot be called as that of `base` is, or is missing.
+    `value`, which must be an instance of `base` with methods that can be used as its own (`overrides`).
 
     Args:
         base: declares the methods.
         needs: which of them `base` leaves to others.
+        advice: what to give instead.
         yields: they may be generators.
     """
     if not isinstance(value, base):
-        expected = f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}"
-        raise refuse(name, expected, value, usual_mistake(value) or advice)
+        raise refuse(name, f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}", value, advice)
+    overrides(name, value, base, *needs, yields=yields)
+    return value
+
+
+def overrides(
+    name: str, value: object, base: type, *needs: str, yields: bool = False, later: tuple[str, ...] = ()
+) -> None:
+    """
+    Refuse an object with a method that cannot be used as that of `base`: what is simply called there must
+    not be `async def` nor yield, what is awaited there must be `async def`, and each must take what it is
+    called with. So is one without a method that it is there for.
+
+    Args:
+        base: declares the methods.
+        needs: which of them `base` leaves to others.
+        yields: those that are simply called may be generators.
+        later: which of those that are awaited may be plain functions, for they may give any awaitable.
+    """
     for attribute in dir(base):
-        if attribute.startswith("_") or not callable(declared := getattr(base, attribute)):
+        if attribute.startswith("_") or not isinstance(declared := getattr(base, attribute), FunctionType):
             continue
         method = getattr(value, attribute)
         if getattr(method, "__func__", None) is declared:  # it is the base's own
             if attribute in needs:
                 raise refuse(name, f"one that overrides {attribute}", value)
             continue
-        if (
-            is_async_function(method)
-            or _runs(method, inspect.isasyncgenfunction)
-            or (not yields and _runs(method, inspect.isgeneratorfunction))
-        ):
-            raise refuse(
-                f"{name}.{attribute}",
-                "a plain method",
-                method,
-                "it is called, neither awaited nor iterated over; await in an async_map before or after",
-            )
-        if isinstance(declared, FunctionType):
-            code = declared.__code__
-            takes(f"{name}.{attribute}", method, *code.co_varnames[1 : code.co_argcount])
-    return value
+        if (fault := _unlike(declared, method, yields=yields, later=attribute in later)) is not None:
+            raise refuse(f"{name}.{attribute}", fault[0], method, fault[1])
+        code = declared.__code__
+        takes(f"{name}.{attribute}", method, *code.co_varnames[1 : code.co_argcount])
+
+
+def _unlike(declared: object, method: object, *, yields: bool, later: bool) -> tuple[str, str] | None:
+    """What is expected of a method, and what to do, if it is awaited where it is called or the reverse."""
+    runs_async, is_generator = is_async_function(method), _runs(method, inspect.isgeneratorfunction)
+    is_async_generator = _runs(method, inspect.isasyncgenfunction)
+    if not inspect.iscoroutinefunction(declared):
+        if runs_async or is_async_generator or (is_generator and not yields):
+            advice = "it is called, neither awaited nor iterated over; await in an async_map before or after"
+            return "a plain method", advice
+    elif is_async_generator or is_generator:
+        return "an async def that returns", "it is awaited, not iterated over"
+    elif not (runs_async or later or is_async_function(inspect.unwrap(method))):  # type: ignore[arg-type]
+        return "an async def", "it is awaited"
+    return None
 
 
 def check_sides(function: object) -> None:
@@ -265,14 +297,14 @@ def check_sides(function: object) -> None:
 
 def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
     """
-    Refuse a function that cannot be called with so many arguments. One that does not tell what it takes, as
-    many classes and built-in functions do not, is let pass.
+    Refuse a function, or a class, that cannot be called with so many arguments. One that does not tell what
+    it takes, as many built-in ones do not, is let pass.
 
     Args:
         arguments: what they are, in order.
     """
-    if isinstance(value, type):
-        return
+    if isinstance(value, type) and type(value).__call__ is not type.__call__:
+        return  # calling it is not what makes an instance
     of = value.__func__ if isinstance(value, MethodType) else value
     if isinstance(of, FunctionType):  # as nearly all are: a signature costs fifty times as much
         code, bound = of.__code__, of is not value
@@ -287,8 +319,10 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
         signature.bind(*arguments)
     except TypeError:
         expected = f"({', '.join(arguments)})"
+        of_none = "; it is a method: give that of an object, object.method"
         raise PipelineError(
             f"{name}: expected a function that takes {expected}, got one that takes {signature}"
+            + (of_none if next(iter(signature.parameters), "") == "self" else "")
         ) from None
 
 
@@ -371,11 +405,15 @@ def named_fields(fn: Callable[[Any], Any]) -> Fields | None:
     return of if isinstance(of, str) else tuple(str(named_fields(read)) for read in of)
 
 
-def usual_mistake(value: object) -> str:
-    """The advice for a class in place of an instance, or a call in place of its function; else nothing."""
+def _usual_mistake(value: object) -> str:
+    """The advice for a class or a call in place of what it makes, or a guard of nothing; else nothing."""
     if isinstance(value, type):
         return f"give an instance, {value.__name__}(...), not the class"
-    return "give the function itself, without calling it" if inspect.iscoroutine(value) else ""
+    if inspect.iscoroutine(value):
+        return "give the function itself, without calling it, or await it before"
+    if isinstance(value, partial) and isinstance(value.func, type):
+        return f"it is still to be given its function: {safe_repr(value)}(fn)"
+    return ""
 
 
 def is_async_function(value: object) -> bool:

@@ -28,6 +28,7 @@ FLOORS = (
         "codec",
         "filesystem",
         "former_names",
+        "shown",
         "validation",
     ),
     ("eventtime", "lease", "state", "metrics"),

@@ -201,7 +201,7 @@ ASYNC = [coroutine_function, functools.partial(coroutine_function, 1), Callable_
 def test_async_functions_are_known_by_sight(value: Any) -> None:
     assert is_async_function(value)
     with pytest.raises(
-        PipelineError, match=r"fn: expected a plain function, .*use async_map or async_flat_map"
+        PipelineError, match=r"fn: expected a plain function, .*belongs in an async_map or async_flat_map"
     ):
         function("fn", value)
 

@@ -9,7 +9,7 @@ Other systems call this `mapAsync`; the name is Flink's. In reading order:
 | `operator`, `pool`, `worker` | the step, with the theory of the worker pool above it; the pool; one of it |
 | `inbox`, `blocks`, `block_calls` | elements that are simply to be called, many at a time |
 | `promise_calls`, `key_serializer` | elements of which each must be known; one call of a key at a time |
-| `emitter`, `holding` | the way out; what is held until it may leave, here and in batch jobs |
+| `way_out`, `holding` | what has begun, until it leaves; what is held, here and in batch jobs |
 | `deadlines`, `outcomes`, `tasks`, `own_task` | calls in time; calls that fail, will not end, need a task |
 | `copies`, `entries`, `journaled` | what is called with, kept in snapshots, written down when it has ended |
 | `timing`, `whereabouts` | how long calls take; where elements are |

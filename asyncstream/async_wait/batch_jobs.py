@@ -38,7 +38,6 @@ from contextvars import copy_context
 from typing import Any, Final
 
 from asyncstream.async_wait.batch_settings import BatchSettings
-from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.entries import OF_THIS_RUN, Finished, entry_of, inbox_item
 from asyncstream.async_wait.holding import Holding
 from asyncstream.async_wait.promise import (
@@ -50,6 +49,7 @@ from asyncstream.async_wait.promise import (
     pending,
 )
 from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.async_wait.way_out import WayOut
 from asyncstream.elements import (
     Control,
     EndOfInput,
@@ -116,8 +116,8 @@ class BatchJobs(Holding):
         super().__init__(2 * settings.size, self._schedule_turn)
         self.settings = settings
         self._counts = dict.fromkeys(COUNTED, 0)
-        self._emitter = Emitter(self, settings.order.queue(), self._counts, flat=False)
-        self._queue = self._emitter.queue
+        self._way_out = WayOut(self, settings.order.queue(), self._counts, flat=False)
+        self._queue = self._way_out.queue
         self._gathered: deque[Promise] = deque()
         self._jobs: dict[_Job, asyncio.Task[None]] = {}  # in the order in which they were formed
         self._timer: asyncio.TimerHandle | None = None
@@ -203,12 +203,12 @@ class BatchJobs(Holding):
 
     def _promise(self, value: Any, timestamp: int | None) -> Promise:
         promise = pending(value, timestamp)
-        self._emitter.promised += 1
+        self._way_out.promised += 1
         self._queue.add(promise)
         return promise
 
     def _add_control(self, control: Control) -> None:
-        self._emitter.add_finished(None, None, Passage(control))
+        self._way_out.add_finished(None, None, Passage(control))
         self._accepted()
 
     def _accepted(self) -> None:
@@ -231,7 +231,7 @@ class BatchJobs(Holding):
             if not self._settled:
                 self._form()
             if self.emitting.is_open():
-                self._emitter.emit_ready()
+                self._way_out.emit_ready()
             self._release_if_drained()
         except BaseException as error:  # of an operator downstream
             self._fail(error)
@@ -322,7 +322,7 @@ class BatchJobs(Holding):
             self._fail(self.blame(promise.value, error))
             return PENDING
         self._recent_failures.note(name, promise.value, error, now_ms, skipped=choice == "skip")
-        self._emitter.special += 1
+        self._way_out.special += 1
         if choice == "skip":
             self._counts["skipped"] += 1
             return DROPPED
@@ -346,7 +346,7 @@ class BatchJobs(Holding):
         return {
             "jobs": [[job.key, job.began_ms, job.parked] for job in self._jobs],
             "entries": [[number, *entry] for number, entry in entries if entry not in OF_THIS_RUN],
-            "watermark": self._emitter.watermark,
+            "watermark": self._way_out.watermark,
         }
 
     def restore(self, state: Any) -> None:
@@ -361,7 +361,7 @@ class BatchJobs(Holding):
             if isinstance(stamp, Watermark | IdleStatus | EndOfInput):
                 self._add_control(stamp)
             elif isinstance(stamp, Finished):
-                self._emitter.add_finished(value, stamp.timestamp, stamp.outcome)
+                self._way_out.add_finished(value, stamp.timestamp, stamp.outcome)
             else:
                 promise = self._promise(value, stamp)
                 (self._gathered if number < 0 else jobs[number].promises).append(promise)

@@ -10,8 +10,8 @@ from typing import Any
 
 from asyncstream.async_wait.settings import OutputOrder
 from asyncstream.operators.failures import OnError, on_error_choice
-from asyncstream.operators.functions import AsyncFunction
-from asyncstream.validation import Duration, choice, count, duration_seconds, is_async_function, refuse
+from asyncstream.operators.functions import AsyncFunction, call_of
+from asyncstream.validation import Duration, choice, count, duration_seconds
 
 __all__ = ("BatchSettings",)
 
@@ -64,17 +64,14 @@ class BatchSettings:
         Raises:
             PipelineError: if an argument is not as described.
         """
-        if not is_async_function(submit):
-            raise refuse("submit", "an async def of a list of elements and a key", submit)
-        for name, function in (("poll", poll), ("fetch", fetch)):
-            if not isinstance(function, AsyncFunction) and not is_async_function(function):
-                raise refuse(name, "an async def of what submit gives", function)
+        call_of("submit", submit, "elements", "key", expected="an async def of a list of elements and a key")
+        wanted = "an async def of what submit gives"
         seconds = duration_seconds("every", every)
         orders = ("ordered", "unordered", "event_time")
         return cls(
             submit,
-            poll.invoke if isinstance(poll, AsyncFunction) else poll,
-            fetch.invoke if isinstance(fetch, AsyncFunction) else fetch,
+            call_of("poll", poll, "job", expected=wanted),
+            call_of("fetch", fetch, "job", expected=wanted),
             count("size", size),
             seconds,
             seconds if wait is None else duration_seconds("wait", wait),

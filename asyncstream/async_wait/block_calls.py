@@ -63,13 +63,13 @@ class BlockCalls:
         pool = self._pool
         if pool.journaled is not None and pool.journaled.known:  # by each single element
             return False
-        inbox, emitter = pool.inbox, pool.emitter
-        wanted = min(inbox.unmarked(), pool.room - emitter.promised)
+        inbox, way_out = pool.inbox, pool.way_out
+        wanted = min(inbox.unmarked(), pool.room - way_out.promised)
         if wanted < SMALLEST:
             return False
         values, timestamps, origins = inbox.take(wanted)
-        block = self._open = Block(values, timestamps, origins if emitter.tracks else [])
-        emitter.promised += wanted
+        block = self._open = Block(values, timestamps, origins if way_out.tracks else [])
+        way_out.promised += wanted
         self._add(block)
         self._began.append(block)
         return True
@@ -81,7 +81,7 @@ class BlockCalls:
     def close(self) -> None:
         """Give the elements whose calls have not begun back to the inbox."""
         if self._open is not None:
-            self._pool.emitter.promised -= self._open.unbegun()
+            self._pool.way_out.promised -= self._open.unbegun()
             self._pool.inbox.put_back(self._open.take_unbegun())
         self._open = None
 

@@ -34,7 +34,7 @@ of elements that are followed, and where a few stand between control elements, e
 
 The rooms: here what an operator is asked from outside, and the turn; `inbox` what waits; `pool` the workers;
 `block_calls` and `promise_calls` the loops in which they make calls; `outcomes` what comes of errors and
-timeouts; `emitter` the way out; `queues` what order means; `holding` what it shares with batch jobs.
+timeouts; `way_out` what has not left; `queues` what order means; `holding` what it shares with batch jobs.
 
 What is always true
 -------------------
@@ -60,13 +60,13 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.entries import OF_THIS_RUN, REACHED, entry_of, inbox_item
 from asyncstream.async_wait.holding import Holding
 from asyncstream.async_wait.pool import WorkerPool
 from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.tasks import end_tasks
+from asyncstream.async_wait.way_out import WayOut
 from asyncstream.async_wait.whereabouts import whereabouts
 from asyncstream.elements import (
     MIN_TIMESTAMP,
@@ -116,8 +116,8 @@ class AsyncWaitOperator(Holding):
 
     def __init__(self, settings: AsyncWaitSettings) -> None:
         self._counts = dict.fromkeys(COUNTED, 0)
-        emitter = self._emitter = Emitter(self, settings.order.queue(), self._counts, flat=settings.flat)
-        pool = self._pool = WorkerPool(settings, emitter, self._counts, self._turn, self.blame)
+        way_out = self._way_out = WayOut(self, settings.order.queue(), self._counts, flat=settings.flat)
+        pool = self._pool = WorkerPool(settings, way_out, self._counts, self._turn, self.blame)
         super().__init__(max(INBOX_LIMIT, 4 * settings.concurrency), pool.schedule_turn)
         self.settings = settings
         self.called = settings.function
@@ -130,8 +130,8 @@ class AsyncWaitOperator(Holding):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._emitter.journeys = context.journeys
-        self._emitter.tracks = context.tracks or self.settings.identity is not None
+        self._way_out.journeys = context.journeys
+        self._way_out.tracks = context.tracks or self.settings.identity is not None
         self._pool.open(context)
 
     async def start(self) -> None:
@@ -154,7 +154,7 @@ class AsyncWaitOperator(Holding):
         self._accepted(1)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        origins = timestamps.origins if self._emitter.tracks and isinstance(timestamps, Placed) else None
+        origins = timestamps.origins if self._way_out.tracks and isinstance(timestamps, Placed) else None
         self._inbox.add_elements(values, timestamps, origins)
         self._counts["elements_in"] += len(values)
         self._accepted(len(values))
@@ -220,11 +220,11 @@ class AsyncWaitOperator(Holding):
 
     def whereabouts(self) -> Whereabouts:
         known = {} if self._object is None else figures_of(self._object)
-        unbegun, queue = self._pool.unbegun(), self._emitter.queue
+        unbegun, queue = self._pool.unbegun(), self._way_out.queue
         return whereabouts(
             self.settings.order,
             unbegun + sum(kind.__class__ not in _CONTROLS for _, kind, _ in self._inbox),
-            islice(queue, self._emitter.promised - unbegun) if unbegun else queue,
+            islice(queue, self._way_out.promised - unbegun) if unbegun else queue,
             self._pool.workers,
             limited=known.get(LIMITED, 0),
             may_emit=self.emitting.is_open(),
@@ -234,7 +234,7 @@ class AsyncWaitOperator(Holding):
     # ------------------------------------------------------------------ the turn
 
     def _turn(self) -> None:
-        pool, emitter = self._pool, self._emitter
+        pool, way_out = self._pool, self._way_out
         pool.turning = False
         if pool.halted:
             return
@@ -245,7 +245,7 @@ class AsyncWaitOperator(Holding):
             pool.stamp_calls(now)
             self._write()
             if self.emitting.is_open():
-                emitter.emit_ready()
+                way_out.emit_ready()
             self._release_if_drained()
         except BaseException as error:  # of an operator downstream
             pool.fail(error)
@@ -257,26 +257,26 @@ class AsyncWaitOperator(Holding):
     def _write(self) -> None:
         """Write down what has ended since the last time, if that is wanted."""
         if self._pool.journaled is not None:
-            self._pool.journaled.write(single=not self._emitter.special)
+            self._pool.journaled.write(single=not self._way_out.special)
 
     # ------------------------------------------------------------------ snapshot
 
     def snapshot(self) -> Any:
-        pool, emitter = self._pool, self._emitter
+        pool, way_out = self._pool, self._way_out
         unwritten = {} if pool.journaled is None else pool.journaled.outcomes
         kept: Iterable[tuple[Promise, Any]] = (
-            (promise, unwritten.get(promise, promise.outcome)) for promise in emitter.queue
+            (promise, unwritten.get(promise, promise.outcome)) for promise in way_out.queue
         )
         if pool.serializer is not None:
             kept = pool.serializer.kept(kept)
         held = (
-            entry_of(promise.value, promise.timestamp, outcome, promise.origin if emitter.tracks else None)
+            entry_of(promise.value, promise.timestamp, outcome, promise.origin if way_out.tracks else None)
             for promise, outcome in kept
         )
         waiting = (entry_of(value, timestamp, PENDING, origin) for value, timestamp, origin in self._inbox)
         entries = [entry for entry in (*held, *waiting) if entry not in OF_THIS_RUN]
-        if emitter.watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
-            entries.insert(0, [REACHED, emitter.watermark])
+        if way_out.watermark > MIN_TIMESTAMP:  # those downstream are to know again what is late
+            entries.insert(0, [REACHED, way_out.watermark])
         return entries
 
     def restore(self, state: Any) -> None:

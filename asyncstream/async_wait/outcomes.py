@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.promise import DROPPED, PENDING, Promise, Routed, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.timing import UNTIMED, CallTimes
+from asyncstream.async_wait.way_out import WayOut
 from asyncstream.errors import CallTimeout, UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
@@ -29,7 +29,7 @@ class Outcomes:
     Decides what comes of calls that give no result.
 
     Args:
-        emitter: is told of outcomes that are not simply one result.
+        way_out: is told of outcomes that are not simply one result.
         counts: "failed", "timed_out" and "skipped" of these are kept.
 
     Attributes:
@@ -40,12 +40,12 @@ class Outcomes:
     def __init__(
         self,
         settings: AsyncWaitSettings,
-        emitter: Emitter,
+        way_out: WayOut,
         counts: dict[str, int],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._settings = settings
-        self._emitter = emitter
+        self._way_out = way_out
         self._counts = counts
         self._fail = fail
         self.times = CallTimes()
@@ -105,11 +105,11 @@ class Outcomes:
     def several(self, results: Any) -> Several:
         """The outcome of a flat map that has given these results."""
         outcome = Several(several(results))
-        self._emitter.special += 1
+        self._way_out.special += 1
         return outcome
 
     def _chosen(self, tag: str, choice: object, promise: Promise, error: BaseException) -> Any:
-        self._emitter.special += 1
+        self._way_out.special += 1
         name = self._context.name
         if choice != "fail":
             now_ms = self._context.clock.now_ms()

@@ -13,7 +13,6 @@ from asyncstream.aside import heed
 from asyncstream.async_wait.block_calls import BlockCalls
 from asyncstream.async_wait.copies import Copies
 from asyncstream.async_wait.deadlines import Began, BegunInBlock, Deadlines
-from asyncstream.async_wait.emitter import Emitter
 from asyncstream.async_wait.inbox import Inbox
 from asyncstream.async_wait.journaled import Journaled
 from asyncstream.async_wait.key_serializer import KeySerializer
@@ -23,6 +22,7 @@ from asyncstream.async_wait.promise import PENDING, Promise
 from asyncstream.async_wait.promise_calls import PromiseCalls
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.timing import Stamp
+from asyncstream.async_wait.way_out import WayOut
 from asyncstream.async_wait.worker import Worker
 from asyncstream.errors import InternalError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
@@ -41,10 +41,10 @@ SOILED_LIMIT = 3
 
 class WorkerPool:
     """
-    Takes elements from an inbox, makes their calls, and gives what comes of them to an emitter.
+    Takes elements from an inbox, makes their calls, and gives what comes of them to an way_out.
 
     Args:
-        emitter: takes promises and results.
+        way_out: takes promises and results.
         counts: what its `Outcomes` count.
         turn: what is to be called once in the loop's next pass whenever something has changed.
         blame: makes the error for what was raised over an element, and is not its call's.
@@ -82,7 +82,6 @@ class WorkerPool:
         "blocks",
         "context",
         "copies",
-        "emitter",
         "function",
         "halted",
         "inbox",
@@ -96,23 +95,24 @@ class WorkerPool:
         "settled",
         "stamp",
         "turning",
+        "way_out",
         "workers",
     )
 
     def __init__(
         self,
         settings: AsyncWaitSettings,
-        emitter: Emitter,
+        way_out: WayOut,
         counts: dict[str, int],
         turn: Callable[[], None],
         blame: Callable[[object, BaseException], BaseException],
     ) -> None:
         self.settings = settings
-        self.emitter = emitter
+        self.way_out = way_out
         self._turn = turn
         self.blame = blame
         self.inbox = Inbox()
-        self.outcomes = Outcomes(settings, emitter, counts, self.fail)
+        self.outcomes = Outcomes(settings, way_out, counts, self.fail)
         self.serializer = None if settings.key_by is None else KeySerializer(settings.key_by)
         self.journaled: Journaled | None = None
         self.workers: set[Worker] = set()
@@ -146,14 +146,14 @@ class WorkerPool:
         self._outside = copy_context()
         self.outcomes.open(context, self._loop)
         if context.call_log is not None:
-            self.journaled = Journaled(context.call_log, self.emitter.queue.finish, self.schedule_turn)
+            self.journaled = Journaled(context.call_log, self.way_out.queue.finish, self.schedule_turn)
         retry = None if context.call_log is None else retry_of(self.settings.function)
         uses_key = self.settings.uses_key
-        if self.emitter.tracks and (uses_key or retry is not None):
+        if self.way_out.tracks and (uses_key or retry is not None):
             self.promises.tells = True
             self._base.run(CALLING.set, CallingStep(context.name, context.call_log, retry, uses_key))
         if not self._asks_for_single_calls():
-            queue = self.emitter.queue
+            queue = self.way_out.queue
             self.blocks = BlockCalls(self, queue.add_block, queue.ended)
         if self.settings.isolation == "task":
             self._isolate()
@@ -192,7 +192,7 @@ class WorkerPool:
 
     def held(self) -> int:
         """How many elements were taken from the inbox and have not left downstream."""
-        return self.emitter.promised - self.unbegun()
+        return self.way_out.promised - self.unbegun()
 
     def unbegun(self) -> int:
         """How many of the elements in the queue still wait to be called for, as those in the inbox do."""
@@ -349,6 +349,6 @@ class WorkerPool:
                 self.journaled.add(promise, outcome)
             else:
                 promise.outcome = outcome
-                self.emitter.queue.finish(promise)
+                self.way_out.queue.finish(promise)
         self.schedule_turn()
         return not self.halted

@@ -51,7 +51,7 @@ class PromiseCalls:
                 return serializer.released.popleft()
             if (
                 not inbox.values
-                or pool.emitter.promised >= pool.room
+                or pool.way_out.promised >= pool.room
                 or (blocks is not None and blocks.open())
             ):
                 break
@@ -62,8 +62,8 @@ class PromiseCalls:
                 self._add_uncalled(value, timestamp, origin)
                 continue
             promise = pending(value, timestamp, origin)
-            pool.emitter.promised += 1
-            pool.emitter.queue.add(promise)
+            pool.way_out.promised += 1
+            pool.way_out.queue.add(promise)
             if serializer is None:
                 return promise
             try:
@@ -78,9 +78,9 @@ class PromiseCalls:
 
     def _add_uncalled(self, value: Any, what: Any, origin: Origin | None) -> None:
         if isinstance(what, Finished):
-            self._pool.emitter.add_finished(value, what.timestamp, what.outcome, origin)
+            self._pool.way_out.add_finished(value, what.timestamp, what.outcome, origin)
         else:
-            self._pool.emitter.add_finished(None, None, Passage(what))
+            self._pool.way_out.add_finished(None, None, Passage(what))
         self._pool.schedule_turn()
 
     async def make_calls(self, worker: Worker, context: Context) -> bool:
@@ -90,7 +90,7 @@ class PromiseCalls:
         """
         pool, unstamped = self._pool, self.unstamped
         blocks, serializer, journaled = pool.blocks, pool.serializer, pool.journaled
-        is_plain, flat = pool.copies is None and not pool.emitter.tracks, pool.settings.flat
+        is_plain, flat = pool.copies is None and not pool.way_out.tracks, pool.settings.flat
         suspends = False  # the call before this one did
         while True:
             promise = self._next()
@@ -127,7 +127,7 @@ class PromiseCalls:
                     journaled.add(promise, outcome)
                 else:
                     promise.outcome = outcome
-                    pool.emitter.queue.finish(promise)
+                    pool.way_out.queue.finish(promise)
             if serializer is not None:
                 serializer.leave(promise)
             worker.promise = None
@@ -161,7 +161,7 @@ class PromiseCalls:
             if flat:
                 outcome = pool.outcomes.several(outcome)
         if journey is not None:
-            pool.emitter.special += is_made and not flat
+            pool.way_out.special += is_made and not flat
             outcome = Arrived(outcome, journey)
         return outcome
 
@@ -175,5 +175,5 @@ class PromiseCalls:
         if pool.journaled is None or not pool.journaled.known:
             return None
         known = pool.journaled.take(promise.origin, promise.value)
-        pool.emitter.special += known is not None
+        pool.way_out.special += known is not None
         return known

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from inspect import isasyncgenfunction
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from asyncstream.async_wait.queues import OrderedQueue, PromiseQueue, SegmentedQueue, UnorderedQueue
 from asyncstream.errors import PipelineError
 from asyncstream.operators.failures import OnError, on_error_choice
-from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.functions import AsyncFunction, call_of
 from asyncstream.validation import (
     Duration,
     choice,
@@ -23,8 +22,6 @@ from asyncstream.validation import (
     is_async_function,
     refuse,
     selector,
-    takes,
-    usual_mistake,
 )
 
 __all__ = ("AsyncWaitOptions", "AsyncWaitSettings", "OnTimeout", "OutputOrder")
@@ -139,20 +136,11 @@ class AsyncWaitSettings:
     identity: Callable[[Any], Any] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.function, AsyncFunction) and not is_async_function(self.function):
-            advice = usual_mistake(self.function) or (
-                "use map or flat_map for a plain function, or wrap it in an async def; for one that blocks "
-                "use thread_map, or in_threads(fn, threads=...) of asyncstream.guards"
-            )
-            if isasyncgenfunction(self.function):
-                advice = "it must return its results, in a list for async_flat_map, not yield them"
-            raise refuse("fn", "an async def or an AsyncFunction", self.function, advice)
-        if isinstance(self.function, AsyncFunction) and is_async_function(self.function.timeout):
-            raise refuse("fn.timeout", "a plain method", self.function, "there is no time left to wait")
-        called = self.function.invoke if isinstance(self.function, AsyncFunction) else self.function
-        if getattr(called, "__func__", None) is AsyncFunction.invoke:
-            raise refuse("fn", "one that overrides invoke", self.function)
-        takes("fn", called, "element")
+        advice = (
+            "use map or flat_map for a plain function, or wrap it in an async def, which a lambda never is; "
+            "for one that blocks use thread_map, or in_threads(fn, threads=...) of asyncstream.guards"
+        )
+        call_of("fn", self.function, "element", advice=advice, yields=self.flat)
         set_ = object.__setattr__  # frozen: only here are arguments turned into what they mean
         order = choice("order", getattr(self.order, "value", self.order), tuple(o.value for o in OutputOrder))
         set_(self, "order", OutputOrder(order))

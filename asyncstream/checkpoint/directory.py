@@ -32,6 +32,7 @@ from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.folders import sync_folder
 from asyncstream.lease import Holder, Lease, following
+from asyncstream.shown import Shown
 from asyncstream.validation import file_path, refuse
 
 __all__ = ("DirectoryStore", "name_file")
@@ -46,7 +47,7 @@ _LOST = frozenset({errno.EIO, errno.EISDIR})
 """What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
-class DirectoryStore:
+class DirectoryStore(Shown):
     """
     Keeps checkpoints in a directory: manifests as `00000042.checkpoint`, large parts as `part-...`.
 

@@ -52,7 +52,7 @@ from asyncstream.checkpoint.journal_checks import check, checks
 from asyncstream.checkpoint.journal_files import JournalFiles
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, describe_error
-from asyncstream.operators.call_log import Failures
+from asyncstream.operators.call_log import Retried
 from asyncstream.operators.origins import Origin
 
 __all__ = ("Journal", "StepJournal", "ended_in", "frame", "frames", "grouped")
@@ -364,8 +364,8 @@ class StepJournal:
     _has_warned: bool = False  # of elements that are not those of an earlier life
     _known: dict[Origin, Kept] = field(default_factory=dict)
     _taken: set[Origin] = field(default_factory=set)  # what is written already, in a file of an earlier life
-    _failures: dict[Origin, Failures] = field(default_factory=dict)  # of an earlier life, not asked for yet
-    _retried: dict[Origin, Failures] = field(default_factory=dict)  # of calls that have not ended
+    _failures: dict[Origin, Retried] = field(default_factory=dict)  # of an earlier life, not asked for yet
+    _retried: dict[Origin, Retried] = field(default_factory=dict)  # of calls that have not ended
     _noted: set[Origin] = field(default_factory=set)  # of these, what is not written down yet
     _idle: int = 0  # checkpoints since something was taken
 
@@ -427,16 +427,16 @@ class StepJournal:
     def remember_retries(self, calls: Sequence[Ended]) -> None:
         """Calls that were being retried in an earlier life; the last that is said of one counts."""
         for origin, failures in calls:
-            self._failures[origin] = Failures(*failures)
+            self._failures[origin] = Retried(*failures)
 
-    def failures(self, origin: Origin) -> Failures | None:
+    def retried(self, origin: Origin) -> Retried | None:
         found = self._failures.pop(origin, None) if self._failures else None
         if found is not None:
             self._idle = 0
             self._retried[origin] = found
         return found
 
-    def note(self, origin: Origin, failures: Failures) -> None:
+    def note(self, origin: Origin, failures: Retried) -> None:
         self._retried[origin] = failures
         if not self._noted:  # the others that fail in this pass of the loop are written with it
             asyncio.get_running_loop().call_soon(self._write_noted)
@@ -453,7 +453,7 @@ class StepJournal:
         except CheckpointError as error:
             self._journal.failed(error)
 
-    def _write_retries(self, failures: Mapping[Origin, Failures]) -> None:
+    def _write_retries(self, failures: Mapping[Origin, Retried]) -> None:
         if failures:
             self._keep(list(failures), list(failures.values()), single=False, kind="retried")
 

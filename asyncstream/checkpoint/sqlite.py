@@ -26,6 +26,7 @@ from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
+from asyncstream.shown import Shown
 from asyncstream.validation import text
 
 __all__ = ("SqliteStore",)
@@ -39,7 +40,7 @@ _PATIENCE = 20.0
 """Seconds to wait while another connection writes."""
 
 
-class SqliteStore:
+class SqliteStore(Shown):
     """
     Keeps checkpoints in three tables of an SQLite database.
 

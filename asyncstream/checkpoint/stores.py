@@ -32,6 +32,7 @@ from typing import Protocol, runtime_checkable
 from asyncstream.clock import SystemClock
 from asyncstream.errors import CheckpointError, LeaseLost
 from asyncstream.lease import Holder, Lease, enter, following, leave
+from asyncstream.shown import Shown
 
 __all__ = ("CheckpointStore", "MemoryStore", "holding", "lost", "time_ms")
 
@@ -140,7 +141,7 @@ def time_ms() -> int:
 _CLOCK = SystemClock()
 
 
-class MemoryStore:
+class MemoryStore(Shown):
     """Keeps checkpoints for as long as it lives itself: for tests."""
 
     def __init__(self) -> None:

@@ -69,9 +69,9 @@ class Classes:
             raise refuse("types", "a list of classes", types)
         for kind in types:
             if not isinstance(kind, type) or not _is_kept(kind):
-                raise refuse("types", _KEPT, kind)
+                raise refuse("types", _KEPT, kind, classes=True)
             if self._registered.setdefault(_path(kind), kind) is not kind:
-                raise refuse("types", "classes of different names", kind)
+                raise refuse("types", "classes of different names", kind, classes=True)
 
     def path(self, kind: type) -> str:
         """The name by which `find` finds this class; raises `Refused` if it does not."""

@@ -17,11 +17,12 @@ from asyncstream.codec.depth import DEEPEST
 from asyncstream.codec.packing import HARMLESS, TRUSTED, Packer
 from asyncstream.codec.unpacking import HOLDERS, Unpacker
 from asyncstream.errors import CodecError, describe_error
+from asyncstream.shown import Shown
 
 __all__ = ("JsonCodec",)
 
 
-class JsonCodec:
+class JsonCodec(Shown):
     """
     JSON with types: keeps None, bool, int, float, complex, str, list, tuple, dict, bytes, bytearray, set,
     frozenset, range, datetime, date, time, timedelta, timezone, ZoneInfo, Decimal, Fraction, UUID,

@@ -16,6 +16,7 @@ from asyncstream.codec.arrays import reduced
 from asyncstream.codec.base import ForeignError
 from asyncstream.codec.classes import name_of
 from asyncstream.errors import CodecError, describe_error
+from asyncstream.shown import Shown
 
 __all__ = ("PROTOCOL", "PickleCodec")
 
@@ -26,7 +27,7 @@ PROTOCOL: Final = 4
 """Of pickle. With 5, a `PickleBuffer` is read as `bytes`; this one refuses it."""
 
 
-class PickleCodec:
+class PickleCodec(Shown):
     """Python's pickle. Decoding runs whatever code the bytes ask for: only for stores that you trust."""
 
     name = "pickle"

@@ -17,6 +17,7 @@ from asyncstream.connectors.writer import Writer
 from asyncstream.elements import Timestamps
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
+from asyncstream.shown import Shown
 
 __all__ = (
     "CountingSink",
@@ -50,7 +51,7 @@ class SourceBatch(NamedTuple, Generic[T]):
     split: str | None = None
 
 
-class Source(ABC, Generic[T]):
+class Source(Shown, ABC, Generic[T]):
     """
     Where elements come from.
 
@@ -182,7 +183,7 @@ class Source(ABC, Generic[T]):
         """Called once, at the end, also after a failure."""
 
 
-class Sink(ABC, Generic[T]):
+class Sink(Shown, ABC, Generic[T]):
     """
     Where results go. A sink defines `write`, or `write_batch` if it does not look at timestamps.
 

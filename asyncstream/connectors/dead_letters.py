@@ -33,6 +33,8 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
     Args:
         call: an element of `.failed` or `.timed_out`.
     """
+    if not isinstance(call, FailedCall):
+        raise refuse("call", "a FailedCall", call, "put it behind .failed or .timed_out")
     causes: list[str] = []
     cause = call.error.__cause__
     while cause is not None and len(causes) < 10:  # of errors that cause each other, enough is enough

@@ -6,7 +6,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableSequence,
+    Sequence,
+)
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -84,6 +93,11 @@ class Items(Source[T]):
         self._ended = False
         self._is_open = False
         self._start = 0
+
+    @property
+    def once(self) -> object | None:
+        """What it reads, if that gives its elements only once: of two readers, each would have a part."""
+        return self._items if isinstance(self._items, Iterator | AsyncGenerator) else None
 
     async def open(self) -> None:
         self._start = 0

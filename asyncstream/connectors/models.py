@@ -105,7 +105,8 @@ class _Reader:
         try:
             hints = get_type_hints(model)
         except Exception as error:  # an annotation is any expression
-            raise refuse("model", "a class whose annotations can be resolved", model, str(error)) from error
+            wanted = "a class whose annotations can be resolved"
+            raise refuse("model", wanted, model, str(error), classes=True) from error
         readers = {name: self._of_type(hints[name], f"{model.__name__}.{name}") for name in needed}
 
         def read(row: Any) -> Any:
@@ -147,7 +148,7 @@ class _Reader:
             return _enum(kind, self._is_text)
         if isinstance(kind, type) and (_needed(kind) is not None or hasattr(kind, "model_validate")):
             return self.of_model(kind)
-        raise refuse("model", f"a type that a row can hold for {where}", kind)
+        raise refuse("model", f"a type that a row can hold for {where}", kind, classes=True)
 
     def _of_union(self, args: tuple[Any, ...], where: str) -> Read:
         readers = [self._of_type(arg, where) for arg in args if arg is not types.NoneType]

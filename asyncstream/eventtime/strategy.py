@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, duration_ms, function, instant_ms
 
 __all__ = (
@@ -32,7 +33,7 @@ __all__ = (
 )
 
 
-class WatermarkGenerator(ABC):
+class WatermarkGenerator(Shown, ABC):
     """
     Follows one stream and says when event time has advanced.
 
@@ -53,7 +54,7 @@ class WatermarkGenerator(ABC):
         """Take up what `snapshot` gave."""
 
 
-class WatermarkStrategy(ABC):
+class WatermarkStrategy(Shown, ABC):
     """
     How a stream's watermarks are found: a setting, which any number of steps and jobs may share. What is
     remembered while a stream runs belongs in the generator.

@@ -27,6 +27,7 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
 from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.waiting import Waiting
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("AdaptiveConcurrency", "AdaptiveLimit", "adaptive_concurrency")
@@ -83,7 +84,7 @@ class _Gradient:
         return limit + (aim - limit) / (2 * limit)
 
 
-class AdaptiveLimit:
+class AdaptiveLimit(Shown):
     """
     How many calls may run at once; guards of several functions may share it.
 

@@ -23,6 +23,7 @@ from enum import Enum
 from asyncstream.guards.guard import EARLY, loop_time
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
 from asyncstream.guards.waiting import Waiting
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("SLICES", "Breaker", "CircuitState")
@@ -39,7 +40,7 @@ class CircuitState(Enum):
     OPEN = 2
 
 
-class Breaker:
+class Breaker(Shown):
     """
     What is known of the health of a service; guards of several functions may share it.
 

@@ -25,6 +25,7 @@ from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, Cost, exchange
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.waiting import Waiting
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, duration_ms, real_number, refuse
 
 __all__ = ("Budget", "Reservation", "costs")
@@ -42,7 +43,7 @@ class Reservation(NamedTuple):
     period: int
 
 
-class Budget(Exchanging):
+class Budget(Shown, Exchanging):
     """
     What calls may cost together; any number of `metered` functions share it.
 

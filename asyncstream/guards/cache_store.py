@@ -29,6 +29,7 @@ from asyncstream.clock import SystemClock
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.guards.guard import end
 from asyncstream.lease import Holder, enter, leave
+from asyncstream.shown import Shown
 from asyncstream.validation import count
 
 __all__ = ("CacheStore", "Group", "Wish")
@@ -78,7 +79,7 @@ class Group:
         return not (self.entries or self.releases or self.wishes)
 
 
-class CacheStore:
+class CacheStore(Shown):
     """
     Keeps bytes by key; the base of `SqliteCache` and `RedisCache`, which `cached(store=)` takes.
 

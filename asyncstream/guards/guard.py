@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import re
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,10 +21,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 
 from asyncstream.aside import Tasks, heed
 from asyncstream.clock import monotonic_seconds
-from asyncstream.errors import safe_repr
-from asyncstream.operators.functions import AsyncFunction, counters_of, figures_of, has_timeout_hook
+from asyncstream.errors import PipelineError, safe_repr
+from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
-from asyncstream.validation import is_async_function, refuse, usual_mistake
+from asyncstream.shown import shown_value
+from asyncstream.validation import refuse
 
 __all__ = (
     "Background",
@@ -80,28 +82,20 @@ class Guard(AsyncFunction[In, Out]):
         self._shares_in: asyncio.AbstractEventLoop | None = None  # where this holds what it shares
         # an open guard knows its event loop: asking for the running one costs more than a whole guard may
         self._time: Callable[[], float] = loop_time
-        self._call: Callable[[In], Awaitable[Out]]
-        if isinstance(fn, AsyncFunction):
-            # bound once: a nest of guards is a chain of plain calls of `invoke`
-            self._call = fn.invoke
-            if has_timeout_hook(fn):
-                self.__dict__["timeout"] = fn.timeout
-        elif is_async_function(fn):
-            self._call = fn
-        else:
-            advice = (
-                usual_mistake(fn)
-                or "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
-            )
-            raise refuse("fn", "an async def or an AsyncFunction", fn, advice)
+        advice = "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
+        # bound once: a nest of guards is a chain of plain calls of `invoke`
+        self._call: Callable[[In], Awaitable[Out]] = call_of("fn", fn, "element", advice=advice)
+        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn):
+            self.__dict__["timeout"] = fn.timeout
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         # the same function, not one that calls the other: that would be a coroutine more for each call
         cls.__call__ = cls.invoke  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
-        inner = self.inner
-        return f"{written(type(self))}({getattr(inner, '__qualname__', None) or safe_repr(inner)})"
+        inner = getattr(self.inner, "__qualname__", None) or safe_repr(self.inner)
+        return f"{written(type(self))}({', '.join((inner, *list(self._arguments())[1:]))})"
 
     async def __call__(self, value: In, /) -> Out:
         """The call itself: a guard is used like the function inside."""
@@ -249,6 +243,14 @@ def written(guard: Any) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", guard.__name__).lower()
 
 
+class _Unapplied(functools.partial[Any]):
+    """A guard with its options, which is still to be given its function."""
+
+    def __repr__(self) -> str:
+        options = (f"{name}={shown_value(name, value)}" for name, value in self.keywords.items())
+        return f"{written(self.func)}({', '.join(options)})"
+
+
 class Decorator(Protocol):
     """Puts a guard around a function."""
 
@@ -270,9 +272,15 @@ def usable_as_decorator(make: Callable[Concatenate[Call[Any, Any], P], Guard[Any
 
     constructor: Callable[..., Any] = make
 
+    known = inspect.signature(make).parameters
+
     @functools.wraps(make, updated=())
     def guard(fn: Any = None, /, **options: Any) -> Any:
-        return functools.partial(constructor, **options) if fn is None else constructor(fn, **options)
+        for option in options:
+            if option not in known:
+                there_are = ", ".join(list(known)[1:])
+                raise PipelineError(f"{name}: there is no option {option!r}; there are: {there_are}")
+        return _Unapplied(constructor, **options) if fn is None else constructor(fn, **options)
 
-    guard.__name__ = guard.__qualname__ = written(make)
+    guard.__name__ = guard.__qualname__ = name = written(make)
     return guard  # type: ignore[return-value]

@@ -33,6 +33,7 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
@@ -69,7 +70,7 @@ def share_rates(processes: int) -> None:
             limiter.share()
 
 
-class RateLimiter:
+class RateLimiter(Shown):
     """
     A rate that any number of calls, steps and pipelines of one event loop share.
 

@@ -30,7 +30,7 @@ from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
 from asyncstream.guards.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
 from asyncstream.metrics import ATTEMPTS, Distribution
 from asyncstream.operators.call_context import kept_call
-from asyncstream.operators.call_log import Failures
+from asyncstream.operators.call_log import Retried
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
@@ -169,7 +169,7 @@ class Retry(Guard[In, Out]):
         number = 1
         call = kept_call(self)
         try:
-            if call is not None and (before := call.failures()) is not None:
+            if call is not None and (before := call.retried()) is not None:
                 number = before.attempts + 1
                 if self._attempts is not None:
                     number = min(number, self._attempts)
@@ -220,7 +220,7 @@ class Retry(Guard[In, Out]):
                 backoff = min(self._wait_max, backoff * self._wait_exp_base)
                 if call is not None:
                     next_ms = self._clock.now_ms() + round(wait * 1000)
-                    call.note(Failures(number, self._time() + wait - began, backoff, next_ms, wait))
+                    call.note(Retried(number, self._time() + wait - began, backoff, next_ms, wait))
                 await asyncio.sleep(wait)
                 attempt_began = self._time()
                 self._retries += 1
@@ -301,7 +301,7 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
     if types and all(isinstance(one, type) and issubclass(one, Exception) for one in types):
         return types
     if not callable(on) or isinstance(on, type):
-        raise refuse("on", "exception types or a predicate", on)
+        raise refuse("on", "exception types or a predicate", on, classes=True)
     function("on", on, "error")
     return None
 

@@ -32,7 +32,6 @@ from asyncstream.validation import (
     refuse,
     selector,
     takes,
-    usual_mistake,
 )
 
 __all__ = ("LookupTable",)
@@ -134,7 +133,7 @@ class LookupTable(Generic[R]):
         if not isinstance(load, AsyncFunction):
             if not is_async_function(load):
                 expected = "an async def without arguments, or an AsyncFunction"
-                raise refuse("load", expected, load, usual_mistake(load))
+                raise refuse("load", expected, load)
             takes("load", load)
         shown = getattr(load, "__name__", type(load).__name__)
         return _table(load, None if key is None else selector("key", key), every, shown)

@@ -33,7 +33,7 @@ from asyncstream.errors import InternalError, StateError, UserFunctionError, enc
 from asyncstream.metrics import Timings
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.journey import Journeys
-from asyncstream.operators.whereabouts import Failure, Progress, Whereabouts
+from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.state.capture import Frozen, freeze
 from asyncstream.state.tables import Tables, divide_snapshot, is_snapshot, unite_snapshots
 
@@ -231,9 +231,9 @@ class Operator:
         An operator whose output has a watermark of its own tells those downstream of it, so that they know
         what is late.
         """
-        progress = self.progress()
-        if progress is not None and progress.watermark > MIN_TIMESTAMP:
-            Operator.restore_watermark(self, progress.watermark)
+        reached = self.time_reached()
+        if reached is not None and reached.watermark > MIN_TIMESTAMP:
+            Operator.restore_watermark(self, reached.watermark)
 
     def close(self) -> None:
         """Called once, at the end, whatever happened before."""
@@ -246,7 +246,7 @@ class Operator:
         """How long what it does takes, by outcome: that of its calls, if it makes any."""
         return {}
 
-    def progress(self) -> Progress | None:
+    def time_reached(self) -> TimeReached | None:
         """How far event time has come behind it; None: as far as it has come where it reads."""
         return None
 

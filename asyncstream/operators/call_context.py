@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
-from asyncstream.operators.call_log import CallLog, Failures
+from asyncstream.operators.call_log import CallLog, Retried
 from asyncstream.operators.origins import Origin, digest
 
 __all__ = (
@@ -143,11 +143,11 @@ class KeptCall(NamedTuple):
     log: CallLog
     origin: Origin
 
-    def failures(self) -> Failures | None:
+    def retried(self) -> Retried | None:
         """The attempts of an earlier life."""
-        return self.log.failures(self.origin)
+        return self.log.retried(self.origin)
 
-    def note(self, failures: Failures) -> None:
+    def note(self, failures: Retried) -> None:
         """An attempt has failed, and another follows."""
         self.log.note(self.origin, failures)
 

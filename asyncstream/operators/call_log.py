@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.origins import Origin
 
-__all__ = ("CallLog", "Failures", "retry_of")
+__all__ = ("CallLog", "Retried", "retry_of")
 
 
-class Failures(NamedTuple):
+class Retried(NamedTuple):
     """
     What has become of a call that is being retried.
 
@@ -60,10 +60,10 @@ class CallLog(Protocol):
         gave. What is written survives the end of the process. Raises `CheckpointError` if it cannot be.
         """
 
-    def failures(self, origin: Origin) -> Failures | None:
+    def retried(self, origin: Origin) -> Retried | None:
         """The attempts of a call that was being retried when an earlier life ended; given once."""
 
-    def note(self, origin: Origin, failures: Failures) -> None:
+    def note(self, origin: Origin, failures: Retried) -> None:
         """An attempt has failed, and another follows; survives the end of the process a moment later."""
 
     def end_retries(self, origin: Origin) -> None:

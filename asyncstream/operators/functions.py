@@ -6,16 +6,28 @@ step hands back for a call that gave no result: a `FailedCall`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import isasyncgenfunction
 from numbers import Integral, Real
 from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from asyncstream.errors import CallTimeout, describe_error, safe_repr
 from asyncstream.sharing import hold, release
+from asyncstream.shown import Shown
+from asyncstream.validation import is_async_function, overrides, refuse, takes
 
-__all__ = ("AsyncFunction", "FailedCall", "counters_of", "figures_of", "has_timeout_hook", "unread_of")
+__all__ = (
+    "AsyncFunction",
+    "FailedCall",
+    "call_of",
+    "counters_of",
+    "figures_of",
+    "has_timeout_hook",
+    "unread_of",
+)
 
 log = logging.getLogger("asyncstream.job")
 
@@ -23,7 +35,7 @@ In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 
 
-class AsyncFunction(Generic[In, Out]):
+class AsyncFunction(Shown, Generic[In, Out]):
     """
     An async function that holds something open while its step runs: a client, a connection pool.
 
@@ -106,6 +118,39 @@ class FailedCall:
     first_ms: int
     last_ms: int
     origin: tuple[Any, ...] | None = None
+
+
+def call_of(
+    name: str,
+    fn: Any,
+    *arguments: str,
+    expected: str = "an async def or an AsyncFunction",
+    advice: str = "",
+    yields: bool = True,
+) -> Callable[..., Awaitable[Any]]:
+    """
+    What calls `fn`, an `async def` or an `AsyncFunction`.
+
+    Args:
+        name: of the argument.
+        arguments: what it is called with, in order.
+        expected: what it is to be, for the message.
+        advice: what to do about a plain function.
+        yields: its timeout hook may be a generator.
+
+    Raises:
+        PipelineError: if it is neither, or cannot be called so.
+    """
+    if isinstance(fn, AsyncFunction):
+        overrides(name, fn, AsyncFunction, "invoke", yields=yields, later=("invoke",))
+        fn = fn.invoke
+    elif not is_async_function(fn):
+        if isasyncgenfunction(fn):
+            advice = "it must return its results, in a list for async_flat_map, not yield them"
+        raise refuse(name, expected, fn, advice)
+    takes(name, fn, *arguments)
+    call: Callable[..., Awaitable[Any]] = fn
+    return call
 
 
 def has_timeout_hook(function: AsyncFunction[Any, Any]) -> bool:

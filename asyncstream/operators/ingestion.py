@@ -17,7 +17,7 @@ from asyncstream.eventtime import IngestionTime
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.origins import carried
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
-from asyncstream.operators.whereabouts import Progress
+from asyncstream.operators.whereabouts import TimeReached
 from asyncstream.state.schema import Schema
 from asyncstream.validation import duration_ms
 
@@ -74,8 +74,8 @@ class AssignIngestionTime(Operator):
     def set_idle(self, idle: bool) -> None:
         """Who waits for this stream waits for the clock, not for its elements."""
 
-    def progress(self) -> Progress:
-        return Progress(self._watermark, idle=False)
+    def time_reached(self) -> TimeReached:
+        return TimeReached(self._watermark, idle=False)
 
     def snapshot(self) -> Any:
         return [self._latest_ms, self._watermark]

@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Mark, Timestamps
 from asyncstream.operators.base import Operator
-from asyncstream.operators.whereabouts import Progress
+from asyncstream.operators.whereabouts import TimeReached
 from asyncstream.state.tables import Cell
 
 __all__ = ("INPUTS", "MultiInput", "Port", "Receive", "Valve")
@@ -210,9 +210,9 @@ class Valve:
             return None
         return slowest
 
-    def progress(self) -> Progress:
+    def time_reached(self) -> TimeReached:
         """Watermark and idleness of all together."""
-        return Progress(self.watermark, self._idle)
+        return TimeReached(self.watermark, self._idle)
 
     def _advance(self, timestamp: int) -> None:
         if timestamp > self.watermark:
@@ -267,8 +267,8 @@ class MultiInput(Operator):
     def port(self, number: int) -> Operator:
         return self.ports[number]
 
-    def progress(self) -> Progress:
-        return self.valve.progress()
+    def time_reached(self) -> TimeReached:
+        return self.valve.time_reached()
 
     def resume(self) -> None:
         if self.valve.watermark > MIN_TIMESTAMP:

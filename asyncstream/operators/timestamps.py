@@ -18,7 +18,7 @@ from asyncstream.operators.origins import carried
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
 from asyncstream.operators.split_times import SplitTimes
-from asyncstream.operators.whereabouts import Progress
+from asyncstream.operators.whereabouts import TimeReached
 from asyncstream.state.schema import Schema, described
 from asyncstream.validation import instant_ms
 
@@ -203,8 +203,8 @@ class AssignEventTime(Operator):
             self._idle = True
             super().set_idle(True)
 
-    def progress(self) -> Progress:
-        return Progress(self._watermark, self._idle)
+    def time_reached(self) -> TimeReached:
+        return TimeReached(self._watermark, self._idle)
 
     def metrics(self) -> dict[str, int]:
         return self._failures.metrics()
@@ -336,8 +336,8 @@ class AdvanceWhenQuiet(Operator):
             self._watermark = self._at_heard + silent_ms
             super().advance_watermark(self._watermark)
 
-    def progress(self) -> Progress:
-        return Progress(self._watermark, None)
+    def time_reached(self) -> TimeReached:
+        return TimeReached(self._watermark, None)
 
     def snapshot(self) -> Any:
         return self._watermark

@@ -14,7 +14,7 @@ from asyncstream.errors import describe_error
 
 log = logging.getLogger("asyncstream.elements")
 
-__all__ = ("LIMITED", "SEVERAL", "Failure", "Progress", "RecentFailures", "Whereabouts")
+__all__ = ("LIMITED", "SEVERAL", "Failure", "TimeReached", "RecentFailures", "Whereabouts")
 
 SEVERAL: Final = object()
 """In place of the element, where what is under way is not about a single one."""
@@ -29,7 +29,7 @@ KEPT_FAILURES: Final = 20
 """How many of the elements that a step failed on last are remembered."""
 
 
-class Progress(NamedTuple):
+class TimeReached(NamedTuple):
     """
     How far event time has come behind an operator.
 

@@ -20,6 +20,7 @@ from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy, no_key
 from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.stream import SideStreams, Stream
+from asyncstream.shown import Shown
 from asyncstream.validation import instance
 
 __all__ = ("Broadcast", "Connected", "ConnectedToBroadcast", "Several", "connected")
@@ -29,14 +30,14 @@ U = TypeVar("U")
 Out = TypeVar("Out")
 
 
-class Broadcast(Generic[T]):
+class Broadcast(Shown, Generic[T]):
     """A stream whose elements are for all keys of the one that it is connected with."""
 
     def __init__(self, stream: Any) -> None:
         self._stream: Stream[T] = stream
 
 
-class Several(Generic[T]):
+class Several(Shown, Generic[T]):
     """More than two streams for one function."""
 
     def __init__(self, streams: Sequence[Stream[Any]], keys: tuple[KeyBy, ...]) -> None:
@@ -87,7 +88,7 @@ class Connected(Several[T], Generic[T, U]):
         return super().process(function, on_error=on_error, name=name)
 
 
-class ConnectedToBroadcast(Generic[T, U]):
+class ConnectedToBroadcast(Shown, Generic[T, U]):
     """A stream, and one whose elements are for all its keys."""
 
     def __init__(self, stream: Stream[T], rules: Stream[U]) -> None:

@@ -16,6 +16,7 @@ from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline.frame_result import FrameResult
+from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
 from asyncstream.validation import Fields, selector
@@ -182,6 +183,11 @@ class StreamEnd:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._step.name!r}>"
+
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            raise no_attribute(self, name)
 
     @property
     def failed(self) -> Stream[FailedCall]:

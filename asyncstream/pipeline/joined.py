@@ -25,6 +25,7 @@ from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.per_key import KeyedResults
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, duration_ms, flag, signed_ms
 from asyncstream.windowing import LATE, Evictor, Trigger, WindowAssigner, WindowPlan
 
@@ -66,7 +67,7 @@ class AsOf(KeyedResults[tuple[L, R | None]], Generic[L, R]):
         return super().late
 
 
-class _Two:
+class _Two(Shown):
     """Two keyed streams."""
 
     def __init__(self, what: str, left: Any, right: Any) -> None:

@@ -20,7 +20,8 @@ from asyncstream.pipeline.ending import shown_on_error
 from asyncstream.pipeline.missing_methods import no_attribute
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
-from asyncstream.validation import Duration, duration_ms, instance, refuse, usual_mistake
+from asyncstream.shown import shown_ms
+from asyncstream.validation import Duration, duration_ms, instance, refuse
 from asyncstream.windowing import (
     LATE,
     AggregateFunction,
@@ -35,7 +36,6 @@ from asyncstream.windowing import (
     WindowSpec,
 )
 from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_spec
-from asyncstream.windowing.shown import shown_ms
 
 __all__ = (
     "Extent",
@@ -104,6 +104,9 @@ class WindowedStream(Generic[K, T]):
         self._stream = stream
         self._key_by = key
         self._plan = plan
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._stream._output}, window={self._plan.assigner!r}>"
 
     if not TYPE_CHECKING:  # type checkers know what there is
 
@@ -193,7 +196,7 @@ class WindowedStream(Generic[K, T]):
                 "function",
                 "a ProcessWindowFunction",
                 function,
-                usual_mistake(function) or "for a plain function use collect() and map",
+                "for a plain function use collect() and map",
             )
         return self._add("process_window", name, None, function)
 

@@ -43,6 +43,17 @@ WORDS: Final = {
 """What streams elsewhere have, and what it is called here."""
 
 
+_OF_A_STEP: Final = {
+    "late": ".window(...).aggregate(...), or another step that looks at event time,",
+    "late_left": ".join(...).within(...)",
+    "late_right": ".join(...).within(...)",
+    "side": ".process(...)",
+    "timed_out": '.async_map(..., on_timeout="route"), or .pattern(...),',
+    "rejected": "pipeline.source(...)",
+}
+"""The side outputs that some streams have."""
+
+
 def no_attribute(of: object, name: str) -> AttributeError:
     """
     The error for an attribute that `of` has not, to be raised by the caller.
@@ -52,6 +63,7 @@ def no_attribute(of: object, name: str) -> AttributeError:
         name: of the attribute.
     """
     # they import the module of streams, which imports this one
+    from asyncstream.pipeline.ending import StreamEnd
     from asyncstream.pipeline.joined import Join
     from asyncstream.pipeline.keyed import KeyedStream, WindowedStream
     from asyncstream.pipeline.stream import Stream
@@ -64,13 +76,18 @@ def no_attribute(of: object, name: str) -> AttributeError:
         elif isinstance(of, Join):
             if hasattr(Stream, name):
                 advice = "say first which elements belong together: .within(before, after) or .window(...)"
+        elif isinstance(of, StreamEnd):
+            if hasattr(KeyedStream, name) or name in WORDS:
+                advice = "a stream ends there: keep what is before it in a variable, and go on from that"
         elif hasattr(KeyedStream, name):
-            advice = "put .key_by(...) before it"
+            advice = "put .key_by(...) directly before it"
             if name == "window":
                 advice += ", or .window_all(...) in its place for windows of all elements together"
         elif hasattr(WindowedStream, name):
             is_keyed = isinstance(of, KeyedStream)
-            advice = f"put {'' if is_keyed else '.key_by(...) and '}.window(...) before it"
+            advice = f"put it directly behind {'' if is_keyed else '.key_by(...) and '}.window(...)"
+        elif name in _OF_A_STEP:
+            advice = f"it belongs to what {_OF_A_STEP[name]} gives: keep that in a variable"
         elif name in WORDS:
             advice = f"here it is {WORDS[name]}"
     text = f"{type(of).__name__!r} object has no attribute {name!r}"

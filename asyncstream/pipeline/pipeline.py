@@ -15,6 +15,7 @@ from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.frames import Frame
 from asyncstream.connectors.inbox import Inbox
+from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
@@ -72,7 +73,8 @@ class Pipeline:
         return pipeline
 
     def __repr__(self) -> str:
-        return f"<Pipeline {self.name!r} of {len(list(self._graph))} steps>"
+        steps = len(list(self._graph))
+        return f"<Pipeline {self.name!r} of {steps} {'step' if steps == 1 else 'steps'}>"
 
     # ------------------------------------------------------------------ sources
 
@@ -249,6 +251,18 @@ class Pipeline:
                     "that routes"
                 )
 
+    def _check_alone(self) -> None:
+        """See that nothing in the plan waits for a program that has the job."""
+        for step in self._graph:
+            if isinstance(step, SourceStep) and isinstance(step.source, Submissions | DurableSubmissions):
+                what = "nobody can submit to a job that is only run, so it would never end"
+            elif isinstance(step, SinkStep) and isinstance(step.sink, Results):
+                what = "nobody can take the results of a job that is only run, so it would wait for that"
+            else:
+                continue
+            advice = "use `async with pipeline.start() as job:`, or `with pipeline.start_in_thread() as job:`"
+            raise PipelineError(f"step {step.name!r}: {what}; {advice}")
+
     def start_in_thread(
         self,
         *,
@@ -294,6 +308,7 @@ class Pipeline:
         """
         if restart is not None and not isinstance(restart, Restarts):
             raise refuse("restart", "Restarts(...)", restart)
+        self._check_alone()
         if restart is None:
             async with self.start(clock=clock, checkpoints=checkpoints, state=state) as job:
                 await job.wait()

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from asyncstream.connectors.base import Sink, Source
+from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.conduct import way_to_write
 from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink, one_value
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.errors import safe_repr
-from asyncstream.validation import is_async_function, refuse, takes, usual_mistake
+from asyncstream.validation import is_async_function, overrides, refuse, takes
 
 __all__ = ("as_sink", "as_source")
 
@@ -25,6 +25,7 @@ __all__ = ("as_sink", "as_source")
 def as_source(source: Any) -> Source[Any]:
     """A `Source`, an iterable, a frame, a memory stream, or a function of an iterable, as a source."""
     if isinstance(source, Source):
+        overrides("source", source, Source)
         return source
     if isinstance(source, MemoryObjectReceiveStream):
         return MemoryStreamSource(source)
@@ -37,7 +38,7 @@ def as_source(source: Any) -> Source[Any]:
     ):
         several = "or a function that makes one of these; for a single element give a list of it: [...]"
         advice = "; ".join(filter(None, (_of_file(source, "Source"), is_one)))
-        advice = advice or _not_yet(source) or usual_mistake(source) or several
+        advice = advice or _not_yet(source) or several
         raise refuse("source", "a Source, an iterable or an async iterable", source, advice)
     if callable(source) and not isinstance(source, Iterable | AsyncIterable):
         takes("source", source)
@@ -52,6 +53,7 @@ def as_sink(sink: Any) -> Sink[Any]:
                 "define write(values, timestamps), or write_batch(values) if it does not look at timestamps"
             )
             raise refuse("sink", "a Sink with a way to write", sink, advice)
+        overrides("sink", sink, TransactionalSink if isinstance(sink, TransactionalSink) else Sink)
         return sink
     if isinstance(sink, MemoryObjectSendStream):
         return MemoryStreamSink(sink)
@@ -60,8 +62,7 @@ def as_sink(sink: Any) -> Sink[Any]:
     if callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
         takes("sink", sink, "element")
         return CallbackSink(sink)
-    advice = usual_mistake(sink) or _of_file(sink, "Sink")
-    raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
+    raise refuse("sink", "a Sink, a list or a function of one element", sink, _of_file(sink, "Sink"))
 
 
 def _not_yet(source: object) -> str:

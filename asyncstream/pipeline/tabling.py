@@ -13,6 +13,7 @@ from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLook
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Output
+from asyncstream.shown import Shown
 from asyncstream.state import TimeToLive
 from asyncstream.validation import (
     Duration,
@@ -36,7 +37,7 @@ R = TypeVar("R")
 U = TypeVar("U")
 
 
-class StreamTable(Generic[R]):
+class StreamTable(Shown, Generic[R]):
     """
     A stream that is kept as a table: of each key the row that came last. Made by `stream.as_table`.
 

@@ -15,6 +15,7 @@ from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.memory import Items
 from asyncstream.errors import PipelineError
 from asyncstream.operators.failures import OnError
 from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec, no_key
@@ -201,7 +202,7 @@ class Graph:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What is copied or unpickled has ends of its own, and no run of its own."""
         self.__dict__.update(state, in_use=False)
-        self._ends = {id(end): step for step in self if (end := _end_of(step)) is not None}
+        self._ends = {id(end): step for step in self for end in _ends_of(step)}
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps.values())
@@ -240,8 +241,7 @@ class Graph:
         Raises:
             PipelineError: if its source or sink is that of another step: each opens and closes its own.
         """
-        end = _end_of(step)
-        if end is not None:
+        for end in _ends_of(step):
             other = self._ends.setdefault(id(end), step)
             if other is not step:
                 raise PipelineError(
@@ -425,8 +425,13 @@ def _is_chained(step: Step) -> bool:
     return isinstance(step, OperatorStep) and step.spec.is_chained
 
 
-def _end_of(step: Step) -> object | None:
-    """What serves a step alone: its source, its sink, or an object with the user's own code."""
+def _ends_of(step: Step) -> Iterator[object]:
+    """What serves a step alone: its source and what that reads once, its sink, an object with user's code."""
     if isinstance(step, SourceStep):
-        return step.source
-    return step.sink if isinstance(step, SinkStep) else step.spec.owns
+        yield step.source
+        if isinstance(step.source, Items) and step.source.once is not None:
+            yield step.source.once
+    elif isinstance(step, SinkStep):
+        yield step.sink
+    elif step.spec.owns is not None:
+        yield step.spec.owns

@@ -103,6 +103,16 @@ class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
 
     default: T | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        argument = f"default of state {self.name!r}"
+        if isinstance(self.default, type):
+            advice = f"for a type checker write ValueDescriptor[{self.default.__name__}]({self.name!r})"
+            raise refuse(argument, "a value, not its type", self.default, advice, classes=True)
+        if type(self.default).__hash__ is None:  # as dataclasses tell what is mutable
+            advice = "set one where get() gives None, or use a ListDescriptor or a MapDescriptor"
+            raise refuse(argument, "nothing that can be changed, for all keys share it", self.default, advice)
+
 
 @dataclass(frozen=True)
 class ListDescriptor(StateDescriptor[ListState[T]], Generic[T]):

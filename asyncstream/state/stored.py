@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from asyncstream.errors import StateError, describe_error
+from asyncstream.shown import Shown
 
 __all__ = ("NOTHING", "Recent", "StateBackend", "Stored")
 
@@ -172,7 +173,7 @@ class Stored(ABC):
             self.broken = StateError(f"the state in {self._where} was closed")
 
 
-class StateBackend(ABC):
+class StateBackend(Shown, ABC):
     """
     A place for state that is larger than memory, as `pipeline.start(state=...)` takes it: its settings.
 

@@ -72,6 +72,8 @@ def instrument(
         PipelineError: if the job has been entered.
         MissingExtra: if opentelemetry is not installed.
     """
+    if not callable(getattr(job, "trace", None)):
+        raise refuse("job", "a Job", job, "e.g. instrument(pipeline.start())")
     if not isinstance(sample, int | float) or not 0 <= sample <= 1:
         raise refuse("sample", "a number from 0 to 1", sample)
     try:

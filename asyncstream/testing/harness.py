@@ -14,7 +14,7 @@ what is remembered is written to bytes with the codec that checkpoints use, and 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,7 +40,7 @@ from asyncstream.testing.segment import (
     parts_of_operator,
     parts_of_stream,
 )
-from asyncstream.validation import Duration, count, instant_ms, refuse, text
+from asyncstream.validation import Duration, choice, count, instant_ms, refuse, text
 from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
 
 __all__ = ("Harness", "HarnessSnapshot", "harness")
@@ -119,7 +119,8 @@ def harness(
     if window is not None and not isinstance(window, WindowAssigner):
         raise refuse("window", "a WindowAssigner", window, "e.g. TumblingWindows(60)")
     around = _Around(key_by, window, allowed_lateness, text("name", name))
-    return Harness(_maker(what, around), codec_of(codec, types), instant_ms(now))
+    sides = getattr(what, "sides", None)
+    return Harness(_maker(what, around), codec_of(codec, types), instant_ms(now), sides)
 
 
 class Harness:
@@ -130,10 +131,14 @@ class Harness:
         make: gives the parts of each start; what comes out of them is to be put into the outlet.
         codec: what snapshots are written with.
         now_ms: processing time at the start, milliseconds since the epoch.
+        sides: the tags of the side outputs that a function has declared; None: it may have others.
     """
 
-    def __init__(self, make: Callable[[Outlet], Parts], codec: Codec, now_ms: int) -> None:
+    def __init__(
+        self, make: Callable[[Outlet], Parts], codec: Codec, now_ms: int, sides: Sequence[str] | None = None
+    ) -> None:
         self._make = make
+        self._sides = sides
         self._codec = codec
         self._clock = ManualClock(now_ms)
         self._outlet = Outlet()
@@ -248,7 +253,12 @@ class Harness:
         Args:
             side: the tag of a side output that nothing in the segment reads; None: the main output.
             timestamps: give (value, timestamp) instead of values.
+
+        Raises:
+            PipelineError: if the function has declared its side outputs (`sides`) and this is none of them.
         """
+        if side is not None and self._sides is not None:
+            choice("side", side, tuple(self._sides))
         found: list[Element] = []
         rest: list[Emitted] = []
         for one in self._outlet.emitted:

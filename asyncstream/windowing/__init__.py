@@ -9,7 +9,6 @@ In reading order:
 | `triggers`, `composite_triggers`, `evictors` | when its result is emitted; what is thrown out before |
 | `functions`, `aggregates`, `contexts` | what is computed; what user code sees of the operator |
 | `plan`, `spec` | what was asked for, checked; the step, and which operator does it |
-| `shown` | how all that is shown |
 | `step`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
 | `panes`, `pane_store`, `schedule` | on a grid, faster; kept how; what is due when |
 | `ticking`, `sessions` | panes with firings by time; sessions, faster |

@@ -67,7 +67,6 @@ class FieldAggregate(AggregateFunction[Any, Out]):
     """
 
     does: ClassVar[Inline]
-    unshown = ("value_of",)
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)

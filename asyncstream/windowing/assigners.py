@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.shown import Shown
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Duration, duration_ms, flag, refuse, signed_ms
-from asyncstream.windowing.shown import Shown
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, duration_ms, function, refuse
-from asyncstream.windowing.shown import Shown
 from asyncstream.windowing.windows import Window
 
 __all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor", "When")

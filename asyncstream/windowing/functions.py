@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.operators.emitting import Emitter
+from asyncstream.shown import Shown
 from asyncstream.state import detached
 from asyncstream.state.schema import attributes
 from asyncstream.validation import flag, function
 from asyncstream.windowing.contexts import WindowContext
-from asyncstream.windowing.shown import Shown
 
 __all__ = (
     "FOLDING",

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import safe_repr
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import MISSING, Cell, KeyedState, Table
@@ -220,7 +221,7 @@ class WindowOperator(TimedOperator, WindowStep):
         elif timestamp is not None or self._assigner.needs_timestamp:
             check_timestamp(timestamp)
         if self._event_time:
-            return MIN_TIMESTAMP if timestamp is None else timestamp
+            return self._untimed() if timestamp is None else timestamp
         return MIN_TIMESTAMP if self._is_endless else self.context.clock.now_ms()
 
     def _add(
@@ -394,6 +395,10 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _follow(self, result: TriggerResult, key: Any, window: Window, place: Window) -> None:
         """Do what the trigger says."""
+        if type(result) is not TriggerResult:  # as one without a `return` gives
+            raise TypeError(
+                f"a trigger answers a TriggerResult, such as FIRE or CONTINUE; got {safe_repr(result)}"
+            )
         if result.fires and (accumulator := self._contents.peek(place, key)) is not MISSING:
             self._fire(key, window, place, accumulator)
         if result.purges:

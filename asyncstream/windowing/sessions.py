@@ -25,7 +25,7 @@ from itertools import count, islice
 from operator import attrgetter
 from typing import Any
 
-from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
@@ -203,7 +203,7 @@ class SessionWindowOperator(PlainWindowOperator):
         """Put an element where it belongs, in all cases but the common one."""
         if timestamp is not None:
             check_timestamp(timestamp)
-        start = MIN_TIMESTAMP if timestamp is None else timestamp
+        start = self._untimed() if timestamp is None else timestamp
         end = min(start + self._gap_ms, MAX_TIMESTAMP)
         if sessions is None and not self._sessions.is_remote:  # or it would have been fetched
             found = self._sessions.take(None, key)

@@ -5,6 +5,7 @@ emitted, and what process functions work with.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -31,6 +32,8 @@ from asyncstream.windowing.windows import TimeWindow, Window, new_result
 
 __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
 
+log = logging.getLogger("asyncstream.time")
+
 LATE = "late"
 """Tag of the side output for elements that came too late for all their windows."""
 
@@ -53,6 +56,7 @@ class WindowStep(Operator):
         self._kinds = Kinds()
         self._late_dropped = 0
         self._outside_windows = 0
+        self._told_of_untimed = False
         for name in COUNTERS:
             self.tables.declare_cell(name, Cell.of(self, f"_{name}", "sum"))
 
@@ -101,6 +105,18 @@ class WindowStep(Operator):
             self._emitter.aside(tag, told, timestamp)
         else:
             self._drop_late(tag, timestamp, 1)
+
+    def _untimed(self) -> int:
+        """When an element without a timestamp is, of windows that take it, as Flink's sessions do."""
+        if not self._told_of_untimed:
+            self._told_of_untimed = True
+            log.warning(
+                "step %r: an element without a timestamp is at the beginning of event time; "
+                'put .event_time(...) before it, or give the windows time="processing"',
+                self.context.name,
+                extra={"step": self.context.name},
+            )
+        return MIN_TIMESTAMP
 
     def _drop_late(self, tag: str, timestamp: int | None, count: int) -> None:
         """So many elements that came too late, of which this is the timestamp, go nowhere."""

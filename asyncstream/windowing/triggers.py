@@ -14,10 +14,10 @@ from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.shown import Shown
 from asyncstream.state import ReducingDescriptor, ReducingState, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
 from asyncstream.windowing.contexts import TriggerContext
-from asyncstream.windowing.shown import Shown
 from asyncstream.windowing.windows import Window
 
 __all__ = (

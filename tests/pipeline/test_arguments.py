@@ -294,7 +294,7 @@ UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "method without its object": (lambda: numbers().map(Text.of), "fn", "element"),
     "key": (lambda: numbers().key_by(lambda a, b: a), "key", "element"),
     "call": (lambda: numbers().async_map(asked_for_nothing), "fn", "element"),
-    "call of an object": (lambda: numbers().async_map(ShortCall()), "fn", "element"),
+    "call of an object": (lambda: numbers().async_map(ShortCall()), "fn.invoke", "value"),
     "rows": (lambda: looked_up(None, into=lambda row: row), "into", "element, row"),
     "reduce": (lambda: keyed().reduce(lambda a: a), "fn", "before, element"),
     "reduce of windows": (

@@ -58,7 +58,7 @@ async def test_process_function_in_two_jobs_at_once_is_refused_and_the_first_goe
     async with one.start() as job:
         await job.submit("a")
         with pytest.raises(PipelineError, match="CountPerKey serves another job that runs"):
-            await two.run()
+            await two.start().__aenter__()
         await job.submit("a")
     async with two.start() as job:  # one after the other is well
         await job.submit("a")
@@ -119,7 +119,7 @@ async def test_window_function_in_two_jobs_at_once_is_refused_and_the_first_goes
     async with one.start() as job:
         await job.submit("a")
         with pytest.raises(PipelineError, match="CountFirings serves another job that runs"):
-            await two.run()
+            await two.start().__aenter__()
         await job.submit("a")
     async with two.start() as job:  # one after the other is well
         await job.submit("a")

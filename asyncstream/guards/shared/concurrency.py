@@ -25,6 +25,7 @@ from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequest, PlacesRule, exchange
 from asyncstream.guards.waiting import Waiting
 from asyncstream.lease import Holder, enter, leave
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
 
 __all__ = ("SharedConcurrency", "first_limit")
@@ -33,7 +34,7 @@ POLL: Final = 0.03
 """Seconds between two looks for a place, while there is none."""
 
 
-class SharedConcurrency(Exchanging):
+class SharedConcurrency(Shown, Exchanging):
     """
     How many calls may run at once, of all who share it, in any process.
 

@@ -29,6 +29,7 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
 from asyncstream.guards.waiting import Waiting
+from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, refuse
 
 __all__ = ("SharedRateLimiter",)
@@ -59,7 +60,7 @@ class _Lease:
         self.is_reported = True
 
 
-class SharedRateLimiter(Exchanging):
+class SharedRateLimiter(Shown, Exchanging):
     """
     A rate that all share who give the same scope, in any process.
 

@@ -12,6 +12,7 @@ from asyncstream.guards.shared.records import Records
 from asyncstream.guards.shared.redis import RedisRecords
 from asyncstream.guards.shared.server import ServedRecords, address_of
 from asyncstream.guards.shared.sqlite import SqliteRecords
+from asyncstream.shown import Shown
 from asyncstream.validation import refuse, text
 
 __all__ = ("SharedLimit",)
@@ -21,7 +22,7 @@ _REDIS: Final = ("redis", "rediss", "unix")
 _SERVED: Final = "limits"
 
 
-class SharedLimit:
+class SharedLimit(Shown):
     """
     Makes a guard's limit one that all guards share that are given the same, in any process on any host.
 
@@ -60,9 +61,6 @@ class SharedLimit:
             raise refuse("url", expected, without_secrets(url))
         self.url = url
         self.name = text("name", name)
-
-    def __repr__(self) -> str:
-        return f"SharedLimit({without_secrets(self.url)!r}, name={self.name!r})"
 
     def records(self) -> Records:
         """The store, for the running event loop."""

@@ -28,6 +28,7 @@ import orjson
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards.shared.compare_and_set import Compared
+from asyncstream.shown import Shown
 from asyncstream.validation import refuse, text
 
 __all__ = ("LimitServer", "ServedRecords", "address_of")
@@ -39,7 +40,7 @@ PATIENCE: Final = 10.0
 """Seconds for a client to answer the challenge, and for the server to start and to end."""
 
 
-class LimitServer:
+class LimitServer(Shown):
     """
     Serves limits from this process, in a thread of its own, until it is closed.
 

@@ -109,7 +109,7 @@ class Blocking:
         if stuck is not None and isinstance(part, MultiInput | AsyncWaitOperator | BatchJobs):
             return stuck.by
         makes_its_own = isinstance(part, SourceDriver) or (
-            part.progress() is not None and not isinstance(part, AsyncWaitOperator | BatchJobs)
+            part.time_reached() is not None and not isinstance(part, AsyncWaitOperator | BatchJobs)
         )
         return None if makes_its_own else self._cause[step.inputs[0].output.step]
 

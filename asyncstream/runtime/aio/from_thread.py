@@ -47,6 +47,9 @@ class FromThread:
         self._job = job
         self._loop_of_job = loop
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._job.name!r}, {self._job.state}>"
+
     # ------------------------------------------------------------------ in
 
     def submit(

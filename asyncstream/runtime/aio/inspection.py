@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import UserFunctionError, describe_error, safe_repr
-from asyncstream.operators.whereabouts import SEVERAL, Progress
+from asyncstream.operators.whereabouts import SEVERAL, TimeReached
 from asyncstream.plan import OperatorStep, Step
 from asyncstream.runtime.aio.blocking import Blocking, Part
 from asyncstream.runtime.aio.reading import SourceDriver
@@ -73,7 +73,7 @@ class _Inspection:
         self._values = values
         self._now = run.loop.time()
         self._now_ms = run.now_ms()
-        self._progress: dict[str, Progress] = {}
+        self._reached: dict[str, TimeReached] = {}
         self._where = {
             name: where for name, part in run.parts.items() if (where := part.whereabouts()) is not None
         }
@@ -85,7 +85,7 @@ class _Inspection:
 
     def _step(self, step: Step, part: Part) -> StepStatus:
         name = step.name
-        watermark, idle = self._progress_behind(step, part)
+        watermark, idle = self._reached_behind(step, part)
         known = watermark > MIN_TIMESTAMP
         where = self._where.get(name)
         stuck = self._blocking.stuck(name) if self._run.phase == "running" else None
@@ -114,16 +114,18 @@ class _Inspection:
             ),
         )
 
-    def _progress_behind(self, step: Step, part: Part) -> Progress:
-        own = None if isinstance(part, SourceDriver) else part.progress()
+    def _reached_behind(self, step: Step, part: Part) -> TimeReached:
+        own = None if isinstance(part, SourceDriver) else part.time_reached()
         before = (
-            self._progress[step.inputs[0].output.step] if step.inputs else Progress(MIN_TIMESTAMP, idle=False)
+            self._reached[step.inputs[0].output.step]
+            if step.inputs
+            else TimeReached(MIN_TIMESTAMP, idle=False)
         )
         if own is None:
             own = before
         elif own.idle is None:
-            own = Progress(own.watermark, before.idle)
-        self._progress[step.name] = own
+            own = TimeReached(own.watermark, before.idle)
+        self._reached[step.name] = own
         return own
 
     def _latency(self, part: Part) -> Latency | None:

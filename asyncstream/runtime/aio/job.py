@@ -62,6 +62,9 @@ class Job(Exchange):
         self._cancelled_body: asyncio.Task[Any] | None = None
         self._was_stopped = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, {self.state}>"
+
     @property
     def graph(self) -> Graph:
         """The plan that it runs."""

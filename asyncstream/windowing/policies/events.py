@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.shown import Shown
 
 __all__ = ("Event", "EventQueue", "Policy")
 
@@ -54,7 +55,7 @@ class Event:
         return f"Event({self.value!r}, {self.timestamp}, order={self.order}, window={self.window})"
 
 
-class Policy:
+class Policy(Shown):
     """Base of the policies, whose memory is the values of the attributes that it `remembers`."""
 
     remembers: ClassVar[tuple[str, ...]] = ()

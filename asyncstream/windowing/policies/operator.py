@@ -250,9 +250,8 @@ class PolicyWindowOperator(Operator):
     def _process_in_event_time(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> None:
         if timestamps is None or None in timestamps:
             bare = 0 if timestamps is None else list(timestamps).index(None)
-            raise self.blame(
-                values[bare], TypeError('no timestamp: assign one before, or use time="processing"')
-            )
+            needs = "a window in event time needs a timestamp; put .event_time(...) before it"
+            raise self.blame(values[bare], TypeError(f'{needs}, or use time="processing"'))
         values, stamps = self._accept(values, list(timestamps), now)  # type: ignore[arg-type]
         self._wake_at(now + self.settings.watermark_interval_ms)
         if not values:

@@ -14,12 +14,13 @@ from functools import partial
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
+from asyncstream.shown import Shown
 from asyncstream.state import Cell
 
 __all__ = ("WatermarkEventGenerator",)
 
 
-class WatermarkEventGenerator:
+class WatermarkEventGenerator(Shown):
     """
     Tracks the timestamps of several streams.
 

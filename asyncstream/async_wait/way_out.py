@@ -24,10 +24,10 @@ from asyncstream.operators.journey import Journeys
 from asyncstream.operators.origins import Origin, Placed
 from asyncstream.operators.results import PROBATION, Kinds, is_coroutine, not_a_value
 
-__all__ = ("Emitter",)
+__all__ = ("WayOut",)
 
 
-class Emitter:
+class WayOut:
     """
     Holds what an async step has begun, until it leaves downstream.
 
