@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-__all__ = ("Address", "Connection", "MqttError", "address_of", "check_tls", "naming")
+__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls", "naming")
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -44,6 +44,10 @@ _UNACKNOWLEDGED: Final = 0xFFFF
 
 class MqttError(Exception):
     """What the broker or the connection says, in words."""
+
+
+class Refused(MqttError):
+    """What the broker says of a packet that it does not take."""
 
 
 def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
@@ -235,7 +239,7 @@ class Connection:
             async with answered_within(_PATIENCE):
                 failure = await answer
         if failure:
-            raise MqttError(f"the broker says: {failure}")
+            raise Refused(f"the broker says: {failure}")
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Have the messages of these come, with QoS 1; those that are retained if they are new to it."""

@@ -98,7 +98,7 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
                 await copy_rows(connection, copy, rows)
             self._taken = len(rows)
 
-        await self._to.do(put)
+        await self._to.write(put, whole=False)
 
     async def _insert(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
         """Insert those whose keys are not there, one after the other; all or none."""
@@ -183,7 +183,7 @@ class PostgresUpsertSink(CountingSink[Any]):
                 )
             )
 
-        await self._to.transaction(put)
+        await self._to.write(put, whole=True)
         self._taken = len(rows)
 
     def _sql(self, statement: LiteralString) -> Composed:
