@@ -120,6 +120,30 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
     run_virtual(main())
 
 
+def test_many_splits_are_not_compared_with_one_another() -> None:
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    async def main() -> None:
+        names = [Name(f"{number}.csv") for number in range(1000)]
+        source = SplitSource(lambda name: Paced(name, [], []), names)
+        await source.open()
+        source.assign(*names[:10])
+        source.revoke(*names[10:20])
+        await source.seek({"splits": {}, "ended": names[:900]})
+        assert await source.read() is not None
+        await source.close()
+
+    run_virtual(main())
+    assert Name.compared < 1000
+
+
 def test_what_fails_in_a_split_names_it() -> None:
     class Failing(Paced):
         async def read(self) -> SourceBatch[Any] | None:
