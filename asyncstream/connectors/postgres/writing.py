@@ -58,9 +58,10 @@ class TableWriter:
         """The cells of each of some results; raises `SinkError` if one cannot be written."""
         return self._rows.rows(values, f"table {self.table.name!r}")
 
-    async def open(self) -> None:
+    async def open(self, *, keeps: bool) -> None:
+        """Connect, and see whether table and columns are there; `keeps` as of `connect`."""
         with naming(SinkError, f"connect to {self.what}"):
-            self._connection = await connect(self._url)
+            self._connection = await connect(self._url, keeps=keeps)
             there = await columns_of(self._connection, self.table.identifier)
             if not there:
                 raise no_table(self.what)
