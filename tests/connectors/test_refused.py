@@ -197,6 +197,16 @@ async def test_a_message_that_the_client_refuses_is_the_only_one_that_is_not_tak
     assert read == small
 
 
+async def test_a_message_that_is_larger_than_the_mqtt_broker_takes_is_refused_alone() -> None:
+    with running_mqtt("allow_anonymous true", "max_packet_size 1000") as server:
+        # of a packet, 13 bytes are not the message: of its head, the topic and its number
+        elements = [b"1", b"x" * 987, b"x" * 988, b"x" * 5000, b"2"]
+        failed = await routed(elements, MqttSink(server.url, "topic", encode="bytes"))
+    assert [len(one.value) for one in failed] == [988, 5000]
+    assert "1001 bytes" in str(failed[0].error)
+    assert "1000 at most" in str(failed[0].error)
+
+
 async def test_one_that_cannot_be_encoded_costs_no_other_of_its_transaction(kafka: Kafka) -> None:
     topic = await kafka.topic()
     sink = KafkaTransactionalSink(

@@ -130,6 +130,7 @@ class Connection:
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._early: dict[int, str] = {}  # answers that were quicker than the question was written down
         self._broken = ""
+        self._most_bytes: int | None = None  # of a packet, that the broker takes
         self._room = Condition()
         self._subscribed = False
         self._subscriptions: list[tuple[str, SubscribeOptions]] = []
@@ -146,7 +147,9 @@ class Connection:
             self._loop.call_soon_threadsafe(what, *arguments)
 
     def _on_connect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        self._tell(self._set_opened, "" if not reason.is_failure else str(reason), flags.session_present)
+        most = getattr(properties, "MaximumPacketSize", None)
+        failure = str(reason) if reason.is_failure else ""
+        self._tell(self._set_opened, failure, flags.session_present, most)
 
     def _on_disconnect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         self._tell(self._set_broken, str(reason))
@@ -168,8 +171,8 @@ class Connection:
 
     # ------------------------------------------------------------------ the event loop
 
-    def _set_opened(self, failure: str, resumed: bool) -> None:
-        self.resumed = resumed
+    def _set_opened(self, failure: str, resumed: bool, most: int | None) -> None:
+        self.resumed, self._most_bytes = resumed, most
         if failure:
             self._set_broken(f"the broker says: {failure}")
         elif not self._opened.done():
@@ -255,7 +258,15 @@ class Connection:
         await self._answered(mid)
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
-        """Send a message with QoS 1; gives its number, for `published`."""
+        """
+        Send a message with QoS 1; gives its number, for `published`. Raises `ValueError` if it is larger than
+        the protocol or the broker allows, which would end the connection.
+        """
+        size = _packet_bytes(topic, payload)
+        if self._most_bytes is not None and size > self._most_bytes:
+            raise ValueError(
+                f"a packet of {size} bytes is larger than the broker takes, {self._most_bytes} at most"
+            )
         return self._connected().publish(topic, payload, qos=1, retain=retain).mid
 
     async def published(self, mid: int) -> None:
@@ -313,3 +324,11 @@ class Connection:
             client.on_publish = client.on_subscribe = None
         if self._opened.done():
             heed(self._opened)
+
+
+def _packet_bytes(topic: str, payload: bytes) -> int:
+    """The size of the packet of a message with QoS 1 and without properties."""
+    rest = (
+        2 + len(topic.encode()) + 2 + 1 + len(payload)
+    )  # with the topic's length, the number, no properties
+    return 1 + max(1, -(-rest.bit_length() // 7)) + rest
