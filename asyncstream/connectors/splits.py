@@ -128,7 +128,8 @@ class SplitSource(Source[T]):
             positions: where to go on in some of them; the others are read from the beginning.
         """
         for name in names:
-            text("name", name)
+            if not isinstance(name, str) or not name:  # of a file it may be anything else
+                raise refuse("name", "a non-empty text", name)
             if name not in self._open and name not in self._ended and name not in self._waiting:
                 self._waiting[name] = None
                 if name in positions:
