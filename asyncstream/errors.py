@@ -8,7 +8,7 @@ relatives (your function, or the service it calls), `SourceError` and `SinkError
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import isroutine
@@ -40,6 +40,7 @@ __all__ = (
     "describe_error",
     "encodable",
     "module_of",
+    "over_elements",
     "safe_repr",
     "told_as",
 )
@@ -184,9 +185,11 @@ class SinkError(AsyncStreamError):
 
 class SinkBroken(SinkError):
     """
-    Raised when a sink cannot go on in this run: what it was given may be gone, or another job writes now.
+    Raised when a sink cannot go on in this run: what it was given may be gone, its server is away, or another
+    job writes now.
 
-    It ends the job, also from within a checkpoint. The next run goes on from the last checkpoint.
+    It ends the job, whatever `on_error=` of the sink says, also from within a checkpoint. The next run goes
+    on from the last checkpoint.
     """
 
 
@@ -271,6 +274,21 @@ def told_as(kind: type[AsyncStreamError], doing: str, *errors: type[Exception]) 
         yield
     except errors as error:
         raise kind(f"cannot {doing}: {describe_error(error)}") from error
+
+
+@contextmanager
+def over_elements(is_over_elements: Callable[[BaseException], bool]) -> Iterator[None]:
+    """
+    A `SinkError` of this block whose cause is not over the elements that are written comes out as
+    `SinkBroken`: `on_error=` would leave out all that come while a server is away.
+    """
+    try:
+        yield
+    except SinkError as error:
+        cause = error.__cause__
+        if isinstance(error, SinkBroken) or (cause is not None and is_over_elements(cause)):
+            raise
+        raise SinkBroken(str(error)) from cause
 
 
 def describe_error(error: BaseException) -> str:

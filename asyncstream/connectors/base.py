@@ -189,7 +189,7 @@ class Sink(Shown, ABC, Generic[T]):
 
     Attributes:
         one_by_one: `write` takes one element after the other, so that if it fails, it does so over the first
-            element that is not `taken`.
+            element that is not `taken`. Asked after a write that has failed.
     """
 
     one_by_one: bool = False
@@ -211,6 +211,10 @@ class Sink(Shown, ABC, Generic[T]):
         Args:
             values: the elements, at least one; after a failed write perhaps one at a time.
             timestamps: of each, milliseconds since the epoch or None; or None if none has one.
+
+        Raises:
+            SinkBroken: if it is not over the elements that it fails, and the next would fare no better: a
+                server is away. That ends the job; of all else that is raised `on_error=` decides.
         """
         await self.write_batch(values)
 

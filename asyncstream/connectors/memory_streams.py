@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from asyncstream.connectors.base import CountingSink, Source, SourceBatch
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, SourceError
+from asyncstream.errors import SinkBroken, SinkError, SourceError
 from asyncstream.validation import count, flag, refuse
 
 __all__ = ("MemoryStreamSink", "MemoryStreamSource")
@@ -159,7 +159,7 @@ class MemoryStreamSink(CountingSink[T], Generic[T]):
                     await own.send(value)
                 self._taken += 1
         except BrokenResourceError:
-            raise SinkError("there is no receiver: the other end of the memory stream is closed") from None
+            raise SinkBroken("there is no receiver: the other end of the memory stream is closed") from None
 
     async def close(self) -> None:
         own, self._own = self._own, None

@@ -14,7 +14,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError
+from asyncstream.errors import SinkError, over_elements
 from asyncstream.validation import selector
 
 __all__ = ("MessageSink",)
@@ -52,6 +52,10 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         """Send messages, and count in `_taken` those that the broker has."""
 
     @abstractmethod
+    def _is_over_message(self, error: BaseException) -> bool:
+        """Whether what the client raises in `_send` is over one message, of which others can be taken."""
+
+    @abstractmethod
     async def _leave(self, client: C) -> object:
         """Close what it writes through."""
 
@@ -71,7 +75,9 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         self._taken = 0
         if self._client is None:
             raise SinkError(f"the sink of {self._what} is not open")
-        await carried_through(self._send(self._client, [self._prepared(value) for value in values]))
+        messages = [self._prepared(value) for value in values]
+        with over_elements(self._is_over_message):
+            await carried_through(self._send(self._client, messages))
 
     def _prepared(self, value: Any) -> M:
         try:

@@ -19,7 +19,7 @@ import inspect
 import logging
 import os
 import stat
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -103,7 +103,7 @@ class SplitSource(Source[T]):
         self._begin()
 
     def _begin(self) -> None:
-        self._waiting: deque[str] = deque()
+        self._waiting: OrderedDict[str, None] = OrderedDict()  # there may be very many
         self._open: dict[str, _Open[T]] = {}
         self._ended: dict[str, None] = {}  # in their order
         self._positions: dict[str, Any] = {}  # to go on from, of splits that are not open
@@ -128,9 +128,10 @@ class SplitSource(Source[T]):
             positions: where to go on in some of them; the others are read from the beginning.
         """
         for name in names:
-            text("name", name)
+            if not isinstance(name, str) or not name:  # of a file it may be anything else
+                raise refuse("name", "a non-empty text", name)
             if name not in self._open and name not in self._ended and name not in self._waiting:
-                self._waiting.append(name)
+                self._waiting[name] = None
                 if name in positions:
                     self._positions[name] = positions[name]
         self._arrived.set()
@@ -145,8 +146,7 @@ class SplitSource(Source[T]):
         left: dict[str, Any] = {}
         for name in names:
             position = self._positions.pop(name, None)
-            if name in self._waiting:
-                self._waiting.remove(name)
+            self._waiting.pop(name, None)
             split = self._open.pop(name, None)
             if split is not None:
                 position = split.position
@@ -224,7 +224,7 @@ class SplitSource(Source[T]):
     def _begin_some(self) -> None:
         """Begin with splits while there is room."""
         while self._waiting and len(self._open) < self._parallel:
-            name = self._waiting.popleft()
+            name, _ = self._waiting.popitem(last=False)
             self._open[name] = split = _Open(name, self.part(name), self._positions.pop(name, None))
             self._read_ahead(split)
             self._names = tuple(self._open)
@@ -310,7 +310,7 @@ class SplitSource(Source[T]):
         self._ended = dict.fromkeys(position["ended"])
         self._positions = dict(position["splits"])
         fresh = [name for name in self._waiting if name not in self._ended and name not in self._positions]
-        self._waiting = deque([*self._positions, *fresh])
+        self._waiting = OrderedDict.fromkeys([*self._positions, *fresh])
 
     async def forget(self, position: dict[str, Any]) -> None:
         for name, place in position["splits"].items():

@@ -4,6 +4,8 @@ What an error, or an answer that is not wanted, says of itself.
 Libraries do not share a class of HTTP errors, but they share names: `status` (aiohttp) or `status_code`
 (httpx, requests), `headers`, and both often on a `response`. Guards look for these and import none of
 the libraries.
+
+A group of errors, as `asyncio.TaskGroup` raises it, says of itself what all that is in it say.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
@@ -23,6 +26,7 @@ __all__ = (
     "is_programming_error",
     "is_retryable",
     "may_pass",
+    "members",
     "retry_after_seconds",
     "server_delay",
     "status_of",
@@ -48,9 +52,18 @@ Not among them: KeyError, IndexError and ValueError, which also come of an answe
 """
 
 
+def members(error: BaseException) -> Iterator[BaseException]:
+    """What is in a group of errors, and in groups in it; of another error, itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from members(one)
+    else:
+        yield error
+
+
 def is_programming_error(error: BaseException) -> bool:
     """Whether `error` says nothing about a service, but that the code is wrong."""
-    return isinstance(error, PROGRAMMING_ERRORS)
+    return any(isinstance(one, PROGRAMMING_ERRORS) for one in members(error))
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -60,7 +73,10 @@ def is_retryable(error: BaseException) -> bool:
 
 def may_pass(error: BaseException) -> bool:
     """Whether neither the error itself nor its being about the plan says that it will come again."""
-    return _attribute(error, "retryable") is not False and not isinstance(error, PipelineError)
+    return not any(
+        _attribute(one, "retryable") is False or isinstance(one, PipelineError)
+        for one in (error, *members(error))
+    )
 
 
 def _attribute(holder: object, name: str) -> object:
@@ -73,7 +89,11 @@ def _attribute(holder: object, name: str) -> object:
 
 def is_overload(outcome: object) -> bool:
     """Whether a service says by `outcome` that it has too much to do: 429, 503, or no answer in time."""
-    return any(isinstance(one, TimeoutError) or status_of(one) in OVERLOAD for one in _causes(outcome))
+    return any(
+        isinstance(one, TimeoutError) or status_of(one) in OVERLOAD
+        for level in _levels(outcome)
+        for one in level
+    )
 
 
 def status_of(outcome: object) -> int | None:
@@ -87,18 +107,30 @@ def status_of(outcome: object) -> int | None:
 
 
 def server_delay(outcome: object, clock: Clock) -> float | None:
-    """Seconds that the server asks to wait, from an error or an answer; None if it does not."""
-    for one in _causes(outcome):
-        asked = _attribute(one, "retry_after")
-        if asked is not None:
-            return retry_after_seconds(asked, clock)
-        for holder in (one, _attribute(one, "response")):
-            get = _attribute(_attribute(holder, "headers"), "get")
-            if callable(get):
-                # plain dicts know only the spelling that they were given
-                asked = get("Retry-After") or get("retry-after")
-                if asked is not None:
-                    return retry_after_seconds(asked, clock)
+    """
+    Seconds that the server asks to wait, from an error or an answer, and of several the most; None if it does
+    not.
+    """
+    for level in _levels(outcome):
+        found = [asked for one in level if (asked := _asked_by(one)) is not None]
+        if found:
+            delays = (retry_after_seconds(asked, clock) for asked in found)
+            return max((seconds for seconds in delays if seconds is not None), default=None)
+    return None
+
+
+def _asked_by(outcome: object) -> Any:
+    """What is said by it of when to come again, as it was said; None: nothing."""
+    asked = _attribute(outcome, "retry_after")
+    if asked is not None:
+        return asked
+    for holder in (outcome, _attribute(outcome, "response")):
+        get = _attribute(_attribute(holder, "headers"), "get")
+        if callable(get):
+            # plain dicts know only the spelling that they were given
+            asked = get("Retry-After") or get("retry-after")
+            if asked is not None:
+                return asked
     return None
 
 
@@ -140,10 +172,21 @@ def _parse(header: str) -> float | datetime | None:
         return None
 
 
-def _causes(outcome: object) -> Iterator[object]:
-    """`outcome` and, of an error that was raised from another, that one: a wrapper hides nothing."""
-    seen = 0
-    while outcome is not None and seen < 5:  # a chain of causes may be a circle
-        yield outcome
-        outcome = _attribute(outcome, "__cause__")
-        seen += 1
+def _levels(outcome: object) -> Iterator[list[object]]:
+    """
+    `outcome`, then what is in it, if it is a group, and what it was raised from, and so on: a wrapper hides
+    nothing.
+    """
+    level = [outcome]
+    for _ in range(5):  # a chain of causes may be a circle
+        yield level
+        below = {id(one): one for wrapper in level for one in _below(wrapper)}
+        level = list(below.values())
+
+
+def _below(wrapper: object) -> Iterator[object]:
+    if isinstance(wrapper, BaseExceptionGroup):
+        yield from members(wrapper)
+    cause = _attribute(wrapper, "__cause__")
+    if cause is not None:
+        yield cause

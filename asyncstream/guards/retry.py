@@ -27,7 +27,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import RetriesExhausted, describe_error
 from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
-from asyncstream.guards.outcomes import PROGRAMMING_ERRORS, is_programming_error, may_pass, server_delay
+from asyncstream.guards.outcomes import (
+    PROGRAMMING_ERRORS,
+    is_programming_error,
+    may_pass,
+    members,
+    server_delay,
+)
 from asyncstream.metrics import ATTEMPTS, Distribution
 from asyncstream.operators.call_context import kept_call
 from asyncstream.operators.call_log import Retried
@@ -98,7 +104,8 @@ class Retry(Guard[In, Out]):
         on: which errors to retry. A predicate answers whether, or how long to wait before. Unless a predicate
             decides, an error with `retryable = False` is not retried; nor are TypeError, AttributeError,
             NameError, ImportError, SyntaxError, AssertionError, NotImplementedError and RecursionError,
-            unless they, or subclasses of them, are named: trying again does not mend code.
+            unless they, or subclasses of them, are named: trying again does not mend code. An
+            `ExceptionGroup` is retried if all that is in it would be, or if groups are named.
         on_result: whether to refuse a result and try again.
         retry_after_max: the longest wait that the server may ask for.
         idempotency_key: function of the element that makes a key, which `current_attempt()` tells every
@@ -147,6 +154,7 @@ class Retry(Guard[In, Out]):
         self._on = on
         self._types = _error_types(on)
         self._named = tuple(kind for kind in self._types or () if issubclass(kind, PROGRAMMING_ERRORS))
+        self._groups = tuple(kind for kind in self._types or () if issubclass(kind, BaseExceptionGroup))
         self._on_result = None if on_result is None else function("on_result", on_result, "result")
         self._retry_after_max = duration_seconds("retry_after_max", retry_after_max, zero=True)
         self._idempotency_key = (
@@ -232,11 +240,14 @@ class Retry(Guard[In, Out]):
     def _asks(self, error: Exception) -> bool | float:
         """Whether to try again after `error`, or after how many seconds."""
         if self._types is not None:
-            if is_programming_error(error):
-                return isinstance(error, self._named) and may_pass(error)
-            return isinstance(error, self._types) and may_pass(error)
+            is_named = isinstance(error, self._groups) or all(map(self._names, members(error)))
+            return is_named and may_pass(error)
         answer = self._on(error)  # type: ignore[operator]
         return answer if isinstance(answer, bool) else duration_seconds("on", answer, zero=True)
+
+    def _names(self, error: BaseException) -> bool:
+        """Whether `on` names this error, which is no group."""
+        return isinstance(error, self._named if is_programming_error(error) else self._types or ())
 
     def _wait(self, failure: object, asked: bool | float, backoff: float) -> float:
         """Seconds until the next attempt."""

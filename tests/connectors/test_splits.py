@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -118,6 +119,30 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
         assert log.count("a open") == log.count("a close") == 2
 
     run_virtual(main())
+
+
+def test_many_splits_are_not_compared_with_one_another() -> None:
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    async def main() -> None:
+        names = [Name(f"{number}.csv") for number in range(1000)]
+        source = SplitSource(lambda name: Paced(name, [], []), names)
+        await source.open()
+        source.assign(*names[:10])
+        source.revoke(*names[10:20])
+        await source.seek({"splits": {}, "ended": names[:900]})
+        assert await source.read() is not None
+        await source.close()
+
+    run_virtual(main())
+    assert Name.compared < 1000
 
 
 def test_what_fails_in_a_split_names_it() -> None:
@@ -261,6 +286,31 @@ def test_files_that_appear_are_read_too(tmp_path: Path) -> None:
         return first + rest
 
     assert run_virtual(main()) == [1, 2, 3]
+
+
+def test_files_are_read_whatever_their_names(tmp_path: Path) -> None:
+    """A name that a file system can have, from whom that may be, ends no job."""
+    names = ["two\nlines.jsonl", os.fsdecode(b"latin-\xe9.jsonl"), "\u202e.jsonl"]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_text(f"{number}\n" * 2)
+    store = MemoryStore()
+    seen: list[int] = []
+
+    def build(parallel: int) -> Pipeline:
+        pipeline = Pipeline("names")
+        source = GlobSource(
+            tmp_path / "*.jsonl", lambda path: JsonLinesSource(path, batch=1), parallel=parallel
+        )
+        pipeline.source(source, name="files").to(seen, name="seen")
+        return pipeline
+
+    async def main() -> None:
+        async with build(3).start(checkpoints=Checkpoints(store=store, every=None)) as job:
+            await job.stop()
+        await build(1).run(checkpoints=Checkpoints(store=store, every=None))
+
+    run_virtual(main())
+    assert sorted(seen) == [0, 0, 1, 1, 2, 2]
 
 
 def test_files_that_match_by_links_as_well_are_read_once(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from asyncstream.errors import RetriesExhausted
 from asyncstream.guards import Breaker, adaptive_concurrency, circuit_breaker, retry
 from asyncstream.guards.breaker import CircuitState
 from asyncstream.guards.outcomes import PROGRAMMING_ERRORS
@@ -175,3 +177,61 @@ async def test_predicate_of_a_circuit_that_fails_takes_no_place_for_good() -> No
     with pytest.raises(RuntimeError, match="bad predicate"):
         await circuit_breaker(Flaky(1, ValueError()), breaker=breaker)(1)
     assert await circuit_breaker(Flaky(0), breaker=breaker)(1) == 1
+
+
+class Asked(Exception):
+    """What a service answers that has too much to do."""
+
+    status = 429
+
+    def __init__(self, seconds: float) -> None:
+        self.retry_after = seconds
+
+
+def group(*errors: Exception) -> ExceptionGroup[Exception]:
+    """As a `TaskGroup` in the function raises it, within another one."""
+    return ExceptionGroup("outer", [ExceptionGroup("inner", list(errors))])
+
+
+@pytest.mark.parametrize(
+    ("error", "on", "tried"),
+    [
+        (group(ConnectionError(), OSError()), Exception, 3),
+        (group(ConnectionError(), OSError()), OSError, 3),
+        (group(ConnectionError(), ValueError()), OSError, 1),
+        (group(ConnectionError(), ValueError()), ExceptionGroup, 3),
+        (group(ConnectionError(), TypeError()), Exception, 1),
+        (group(ConnectionError(), TypeError()), (OSError, TypeError), 3),
+        (group(ConnectionError(), Frozen(404, False)), Exception, 1),
+    ],
+)
+async def test_a_group_is_retried_if_all_that_is_in_it_would_be(
+    error: Exception, on: Any, tried: int
+) -> None:
+    calls = 0
+
+    async def ask(value: int) -> None:
+        nonlocal calls
+        calls += 1
+        raise error
+
+    with pytest.raises((ExceptionGroup, RetriesExhausted)):
+        await retry(ask, attempts=3, on=on)(1)
+    assert calls == tried
+
+
+async def test_what_a_service_says_in_a_group_is_heard() -> None:
+    loop = asyncio.get_running_loop()
+    answers = iter([group(Asked(5), Asked(20), ValueError()), None])
+
+    async def ask(value: int) -> str:
+        error = next(answers)
+        if error is not None:
+            raise error
+        return "well"
+
+    began = loop.time()
+    limited = adaptive_concurrency(retry(ask), most=100, start=100)
+    assert await limited(1) == "well"
+    assert loop.time() - began == pytest.approx(20, abs=0.1)
+    assert limited.metrics()["concurrency_cuts"] == 1

@@ -40,13 +40,14 @@ class Kafka(ServerProcess):
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
-    async def topic(self, partitions: int = 1, name: str = "") -> str:
-        """Make a topic; gives its name."""
+    async def topic(self, partitions: int = 1, name: str = "", **settings: str) -> str:
+        """Make a topic, with these settings ("_" for "."); gives its name."""
         name = name or f"t{uuid4().hex[:10]}"
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
         await admin.start()
         try:
-            await admin.create_topics([NewTopic(name, partitions, 1)])
+            configs = {setting.replace("_", "."): value for setting, value in settings.items()}
+            await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
         finally:
             await admin.close()
         return name

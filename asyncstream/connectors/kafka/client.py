@@ -130,7 +130,9 @@ def _reason(error: BaseException) -> str:
         errors.OffsetOutOfRangeError: "what was to be read is not there any more",
         errors.KafkaTimeoutError: "the broker has not answered in time",
         errors.RequestTimedOutError: "the broker has not answered in time",
-        errors.MessageSizeTooLargeError: "a record is larger than is allowed (max_request_size)",
+        errors.MessageSizeTooLargeError: "a record is larger than is allowed (the client's "
+        "max_request_size, the topic's max.message.bytes)",
+        errors.RecordListTooLargeError: "records are larger together than is allowed (max.message.bytes)",
         errors.UnsupportedVersionError: "the broker is too old for this",
     }
     for kind, meaning in advice.items():

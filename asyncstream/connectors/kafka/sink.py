@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import repeat, takewhile
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import heed
@@ -25,7 +25,7 @@ from asyncstream.connectors.kafka.client import (
 from asyncstream.connectors.kafka.records import KafkaRecord, headers_of
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import SinkError, UserFunctionError, describe_error, over_elements, safe_repr
 from asyncstream.validation import flag, function, text
 
 if TYPE_CHECKING:
@@ -98,9 +98,22 @@ class KafkaWriter:
         self._timestamps = flag("timestamps", timestamps)
         self._options = check_options(client, "AIOKafkaProducer", _OURS)
         self.patience = patience_of(self._options)
-        from aiokafka.errors import MessageSizeTooLargeError
+        from aiokafka import errors
 
-        self._too_large = MessageSizeTooLargeError
+        self._too_large = errors.MessageSizeTooLargeError
+        self._of_topic = (
+            errors.InvalidTopicError,
+            errors.TopicAuthorizationFailedError,
+            errors.UnknownTopicOrPartitionError,
+        )
+        self._of_records = (
+            errors.CorruptRecordException,
+            errors.InvalidTimestampError,
+            errors.MessageSizeTooLargeError,
+            errors.PolicyViolationError,
+            errors.RecordListTooLargeError,
+            errors.UnsupportedForMessageFormatError,
+        )
 
     def producer(self, **options: Any) -> AIOKafkaProducer:
         """A client that is not connected."""
@@ -172,7 +185,16 @@ class KafkaWriter:
             )
         except (self._too_large, AssertionError) as error:  # which the client says of a partition
             raise SinkError(f"{self.what}: of {safe_repr(value)}: {describe_error(error)}") from error
+        except self._of_topic as error:
+            error.args = (topic,)  # which the client does not always say
+            raise
         return future
+
+    def is_over_records(self, error: BaseException) -> bool:
+        """Whether the client or a broker says so of what is written."""
+        if isinstance(error, self._of_topic):
+            return self.topic not in error.args  # but of one that a record has named
+        return isinstance(error, (*self._of_records, AssertionError))
 
 
 class KafkaSink(Sink[Any]):
@@ -198,8 +220,6 @@ class KafkaSink(Sink[Any]):
             `security_protocol`.
     """
 
-    one_by_one = True
-
     def __init__(
         self,
         topic: str,
@@ -219,17 +239,27 @@ class KafkaSink(Sink[Any]):
         self._idempotent = flag("idempotent", idempotent)
         self._producer: AIOKafkaProducer | None = None
         self._sent: list[asyncio.Future[Any]] = []
+        self._is_out_of_step = False
 
     async def open(self) -> None:
+        self._is_out_of_step = False
         producer = self._producer = self._writer.producer(acks="all", enable_idempotence=self._idempotent)
         await self._writer.connect(producer)
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        writer, producer = self._writer, self._producer
-        if producer is None:
-            raise SinkError(f"the sink of {writer.topic!r} is not open")
         self._sent = []
-        await carried_through(self._send(producer, values, timestamps, self._sent))
+        with over_elements(self._writer.is_over_records):
+            await carried_through(self._write(values, timestamps, self._sent))
+
+    async def _write(
+        self, values: Sequence[Any], timestamps: Timestamps, sent: list[asyncio.Future[Any]]
+    ) -> None:
+        if self._producer is None:
+            raise SinkError(f"the sink of {self._writer.topic!r} is not open")
+        if self._is_out_of_step:
+            await self.close()
+            await self.open()
+        await self._send(self._producer, values, timestamps, sent)
 
     async def _send(
         self,
@@ -246,6 +276,11 @@ class KafkaSink(Sink[Any]):
                 finally:
                     # also those before one that failed: the job is told how many the broker has
                     await settled(sent, writer.patience)
+                    refused = not all(map(_is_written, sent))
+                    # a broker refuses all records that the client has sent together, which may be over one
+                    self.one_by_one = not refused
+                    # and expects from an idempotent producer the number next that it has refused
+                    self._is_out_of_step = refused and self._idempotent
                 for future in sent:
                     future.result()
         finally:
@@ -253,14 +288,14 @@ class KafkaSink(Sink[Any]):
                 future.add_done_callback(heed)
 
     def taken(self) -> int:
-        count = 0
-        for future in self._sent:
-            if not future.done() or future.cancelled() or future.exception() is not None:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(_is_written, self._sent))
 
     async def close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             await disconnect(producer, producer.client)
+
+
+def _is_written(future: asyncio.Future[Any]) -> bool:
+    """Whether the broker has the record."""
+    return future.done() and not future.cancelled() and future.exception() is None

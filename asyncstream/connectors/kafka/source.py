@@ -139,6 +139,7 @@ class KafkaSource(Source[Any]):
         self._is_member = False
         self._has_changed = False
         self._failed: SourceError | None = None
+        self._gone_since: float | None = None  # a topic, by the loop's time
         self._polling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening
@@ -230,6 +231,7 @@ class KafkaSource(Source[Any]):
                 fetched = await consumer.getmany(timeout_ms=round(_LOOK * 1000))
             self._take(fetched)
             if not fetched:
+                self._look_for_topics(consumer)
                 await self._look_for_partitions(consumer)
 
     def _take(self, fetched: dict[TopicPartition, list[ConsumerRecord[Any, Any]]]) -> None:
@@ -302,6 +304,18 @@ class KafkaSource(Source[Any]):
                     self._positions[name], await consumer.position(self._partitions[name])
                 )
         return all(self._positions[name] >= end for name, end in self._ends.items())
+
+    def _look_for_topics(self, consumer: AIOKafkaConsumer) -> None:
+        """Raises `SourceError` if one is gone for good: the client would wait for another of its name."""
+        gone = [topic for topic in self._topics if not consumer.partitions_for_topic(topic)]
+        now = asyncio.get_running_loop().time()
+        if not gone or self._gone_since is None:  # for a moment it may be without a leader
+            self._gone_since = now if gone else None
+        elif now - self._gone_since > patience_of(self._options):
+            raise SourceError(
+                f"{self._what}: there is no topic {gone[0]!r} any more. If it is made anew, begin where that "
+                "one does: give the source another name, or restore='none'; or another group"
+            )
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""

@@ -133,8 +133,6 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         client: options of `aiokafka.AIOKafkaProducer`.
     """
 
-    one_by_one = True
-
     def __init__(
         self,
         topic: str,
@@ -164,7 +162,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         self._number = 0  # of the last transaction that was begun and has become something
         self._committed = 0
         self._most = 2
-        self._has_epochs = False
+        self._has_epochs = self.one_by_one = False
         self._has_row = False
         self._taken = 0
         self._sent_before: int | None = None  # by the transaction, when the write under way began
@@ -240,7 +238,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         self._forget_all()
-        self._has_epochs = True
+        self._has_epochs = self.one_by_one = True  # else all of a write, or nothing
         row = await self._read_row()
         self._check(position, row)
         for known in () if position is None else position["prepared"]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-__all__ = ("Address", "Connection", "MqttError", "address_of", "check_tls", "naming")
+__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls", "naming")
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -44,6 +44,10 @@ _UNACKNOWLEDGED: Final = 0xFFFF
 
 class MqttError(Exception):
     """What the broker or the connection says, in words."""
+
+
+class Refused(MqttError):
+    """What the broker says of a packet that it does not take."""
 
 
 def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
@@ -126,6 +130,7 @@ class Connection:
         self._answers: dict[int, asyncio.Future[str]] = {}
         self._early: dict[int, str] = {}  # answers that were quicker than the question was written down
         self._broken = ""
+        self._most_bytes: int | None = None  # of a packet, that the broker takes
         self._room = Condition()
         self._subscribed = False
         self._subscriptions: list[tuple[str, SubscribeOptions]] = []
@@ -142,7 +147,9 @@ class Connection:
             self._loop.call_soon_threadsafe(what, *arguments)
 
     def _on_connect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        self._tell(self._set_opened, "" if not reason.is_failure else str(reason), flags.session_present)
+        most = getattr(properties, "MaximumPacketSize", None)
+        failure = str(reason) if reason.is_failure else ""
+        self._tell(self._set_opened, failure, flags.session_present, most)
 
     def _on_disconnect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         self._tell(self._set_broken, str(reason))
@@ -164,8 +171,8 @@ class Connection:
 
     # ------------------------------------------------------------------ the event loop
 
-    def _set_opened(self, failure: str, resumed: bool) -> None:
-        self.resumed = resumed
+    def _set_opened(self, failure: str, resumed: bool, most: int | None) -> None:
+        self.resumed, self._most_bytes = resumed, most
         if failure:
             self._set_broken(f"the broker says: {failure}")
         elif not self._opened.done():
@@ -235,7 +242,7 @@ class Connection:
             async with answered_within(_PATIENCE):
                 failure = await answer
         if failure:
-            raise MqttError(f"the broker says: {failure}")
+            raise Refused(f"the broker says: {failure}")
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Have the messages of these come, with QoS 1; those that are retained if they are new to it."""
@@ -251,7 +258,15 @@ class Connection:
         await self._answered(mid)
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
-        """Send a message with QoS 1; gives its number, for `published`."""
+        """
+        Send a message with QoS 1; gives its number, for `published`. Raises `ValueError` if it is larger than
+        the protocol or the broker allows, which would end the connection.
+        """
+        size = _packet_bytes(topic, payload)
+        if self._most_bytes is not None and size > self._most_bytes:
+            raise ValueError(
+                f"a packet of {size} bytes is larger than the broker takes, {self._most_bytes} at most"
+            )
         return self._connected().publish(topic, payload, qos=1, retain=retain).mid
 
     async def published(self, mid: int) -> None:
@@ -309,3 +324,11 @@ class Connection:
             client.on_publish = client.on_subscribe = None
         if self._opened.done():
             heed(self._opened)
+
+
+def _packet_bytes(topic: str, payload: bytes) -> int:
+    """The size of the packet of a message with QoS 1 and without properties."""
+    rest = (
+        2 + len(topic.encode()) + 2 + 1 + len(payload)
+    )  # with the topic's length, the number, no properties
+    return 1 + max(1, -(-rest.bit_length() // 7)) + rest

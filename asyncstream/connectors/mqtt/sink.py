@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.mqtt.connection import Connection, address_of, check_tls, naming
+from asyncstream.connectors.mqtt.connection import Connection, Refused, address_of, check_tls, naming
 from asyncstream.connectors.mqtt.messages import MqttMessage
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
@@ -79,10 +79,31 @@ class MqttSink(MessageSink[_Message, Connection]):
     async def _send(self, client: Connection, messages: Sequence[_Message]) -> None:
         with naming(SinkError, f"write to {self._what}"):
             for start in range(0, len(messages), _PART):
-                sent = [client.publish(*message) for message in messages[start : start + _PART]]
-                for mid in sent:
-                    await client.published(mid)
-                    self._taken += 1
+                await self._send_part(client, messages[start : start + _PART])
+
+    async def _send_part(self, client: Connection, part: Sequence[_Message]) -> None:
+        sent: list[int] = []
+        try:
+            for message in part:
+                sent.append(client.publish(*message))
+        finally:
+            # also those before one that the client refuses: the job is told how many the broker has
+            await self._answered(client, sent)
+
+    async def _answered(self, client: Connection, sent: Sequence[int]) -> None:
+        """Wait until all is answered, as numbers are used again; count what the broker has."""
+        refusal: Refused | None = None
+        for mid in sent:
+            try:
+                await client.published(mid)
+                self._taken += refusal is None
+            except Refused as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+
+    def _is_over_message(self, error: BaseException) -> bool:
+        return isinstance(error, Refused | ValueError)
 
     async def _leave(self, client: Connection) -> None:
         await client.close()

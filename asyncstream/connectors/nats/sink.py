@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
+from asyncstream.aside import heed
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.message_sink import MessageSink
@@ -36,6 +37,9 @@ _Message: TypeAlias = tuple[bytes, dict[str, str] | None]
 
 _PATIENCE: Final = 30.0
 """Seconds that the stream may take for a batch."""
+
+_PART: Final = 1000
+"""Messages that are under way at a time; of more than 4,000 the client waits for answers, without an end."""
 
 _AS_IT_IS: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Characters of an id besides letters and digits; a header cannot hold all others, or loses them."""
@@ -91,19 +95,40 @@ class NatsSink(MessageSink[_Message, "tuple[Client, JetStreamContext]"]):
         return self._encode(value), None if id is None else {"Nats-Msg-Id": quote(id, safe=_AS_IT_IS)}
 
     async def _send(self, client: tuple[Client, JetStreamContext], messages: Sequence[_Message]) -> None:
-        connection, js = client
         with naming(SinkError, f"write to {self._what}"):
-            answers = [
-                await js.publish_async(self._subject, data, headers=headers) for data, headers in messages
-            ]
+            for start in range(0, len(messages), _PART):
+                await self._send_part(*client, messages[start : start + _PART])
+
+    async def _send_part(self, connection: Client, js: JetStreamContext, part: Sequence[_Message]) -> None:
+        answers: list[asyncio.Future[Any]] = []
+        try:
+            for data, headers in part:
+                answers.append(await js.publish_async(self._subject, data, headers=headers))
+        finally:
+            # also those before one that the client refuses: the job is told how many the stream has
             async with answered_within(_PATIENCE):
-                for answer in answers:
-                    while not answer.done():
-                        if not connection.is_connected:
-                            raise ConnectionError("the connection is broken")
-                        await asyncio.wait({answer}, timeout=LOOK)
-                    answer.result()
-                    self._taken += 1
+                await self._answered(connection, answers)
+
+    async def _answered(self, connection: Client, answers: Sequence[asyncio.Future[Any]]) -> None:
+        """Wait until all is answered, and count what the stream has."""
+        try:
+            left = set(answers)
+            while left := {answer for answer in left if not answer.done()}:
+                if not connection.is_connected:
+                    raise ConnectionError("the connection is broken")
+                await asyncio.wait(left, timeout=LOOK)
+            for answer in answers:
+                answer.result()
+                self._taken += 1
+        finally:
+            for answer in answers:
+                answer.add_done_callback(heed)
+
+    def _is_over_message(self, error: BaseException) -> bool:
+        from nats.errors import BadHeaderError, MaxPayloadError
+        from nats.js.errors import BadRequestError
+
+        return isinstance(error, MaxPayloadError | BadHeaderError | BadRequestError)
 
     async def _leave(self, client: tuple[Client, JetStreamContext]) -> None:
         await client[0].close()

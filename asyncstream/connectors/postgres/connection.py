@@ -4,8 +4,9 @@ A connection to PostgreSQL: opened with the settings that sinks and sources coun
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, LiteralString
@@ -46,6 +47,12 @@ _SETTINGS: Final = {
     "lock_timeout": "30s",
 }
 
+_PATIENCE: Final = 5.0
+"""Seconds that a pooler gets to give another session."""
+
+_LOOKS: Final = 5
+"""Times that it is looked whether a session was given to others, if there are any."""
+
 _CLIENT: Final[dict[str, int | str]] = {
     "connect_timeout": 10,
     "application_name": "asyncstream",
@@ -82,8 +89,12 @@ def place_of(url: str) -> str:
     return f"PostgreSQL at {host}:{port}/{found.get('dbname', found.get('user', ''))}"
 
 
-async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-    """A connection on which every statement is a transaction of its own, unless one is begun."""
+async def connect(url: str, *, keeps: bool = False) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+    """
+    A connection on which every statement is a transaction of its own, unless one is begun. If it `keeps` what
+    is made for its session, such as a temporary table, this raises `OperationalError` behind a pooler that
+    does not.
+    """
     from psycopg import conninfo
 
     given = conninfo.conninfo_to_dict(url)
@@ -91,7 +102,52 @@ async def connect(url: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
     merged = {**_CLIENT, **given}
     merged["options"] = f"{options} {given.get('options', '')}".strip()
     merged["client_encoding"] = "utf-8"  # of the blocks that a sink stages, and another job may commit
-    return await watched(conninfo.make_conninfo("", **merged))
+    made = conninfo.make_conninfo("", **merged)
+    connection = await watched(made)
+    if keeps:
+        try:
+            await _check_keeps(connection, made)
+        except BaseException:
+            await connection.close()
+            raise
+    return connection
+
+
+async def _check_keeps(connection: psycopg.AsyncConnection[tuple[Any, ...]], conninfo: str) -> None:
+    """
+    Raises `OperationalError` if the session is given to others between two transactions: settings and tables
+    of this job would be theirs.
+    """
+    from psycopg import OperationalError
+
+    pid = await _served_by(connection)
+    if pid == connection.info.backend_pid:
+        return  # nothing is in between
+    with suppress(TimeoutError):  # no session is left for another one: this one is kept
+        async with asyncio.timeout(_PATIENCE):
+            other = await watched(conninfo)
+            try:
+                async with other.transaction():
+                    # the session that was given back last is that of who comes next: the other one, or others
+                    if await _served_by(other) == pid or await _is_moved(connection, pid):
+                        raise OperationalError(
+                            "a pooler gives each transaction to another session, as PgBouncer does with "
+                            "pool_mode=transaction: give the address of the server, or of a pool of sessions"
+                        )
+            finally:
+                await other.close()
+
+
+async def _is_moved(connection: psycopg.AsyncConnection[tuple[Any, ...]], pid: int) -> bool:
+    """Whether it is served by another process than this one now and then."""
+    return any([await _served_by(connection) != pid for _ in range(_LOOKS)])
+
+
+async def _served_by(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> int:
+    """The number of the process that serves it now."""
+    cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
+    found = await cursor.fetchone()
+    return 0 if found is None else int(found[0])
 
 
 async def columns_of(

@@ -204,7 +204,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
             if self._channel is not None:
                 from psycopg.sql import SQL, Identifier
 
-                self._listening = await connect(self._url)
+                self._listening = await connect(self._url, keeps=True)
                 await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
         self._show_every(self._dead_after / 4, self._show)
 

@@ -64,7 +64,7 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def open(self) -> None:
         self._has_epochs = False
-        await self._to.open()
+        await self._to.open(keeps=False)
 
     async def fence(self) -> None:
         writer = self.writer
@@ -79,7 +79,7 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
     async def recover(self, position: int | None) -> None:
         self._has_epochs = True
         self._prepared.clear()
-        await self._to.open()
+        await self._to.open(keeps=True)
         await self._to.transaction(lambda connection: self._epochs.recover(connection, position, self.writer))
         # what is staged need not reach the disk before it is prepared, which asks for it
         await self._to.do(lambda connection: connection.execute("SET synchronous_commit = off"))
@@ -98,7 +98,7 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
                 await copy_rows(connection, copy, rows)
             self._taken = len(rows)
 
-        await self._to.do(put)
+        await self._to.write(put, whole=False)
 
     async def _insert(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
         """Insert those whose keys are not there, one after the other; all or none."""
@@ -161,7 +161,7 @@ class PostgresUpsertSink(CountingSink[Any]):
             raise refuse("key", "names that are among columns", key, f"missing there: {missing}")
 
     async def open(self) -> None:
-        await self._to.open()
+        await self._to.open(keeps=True)
         await self._to.do(self._make_batch)
 
     async def _make_batch(self, connection: Connection) -> None:
@@ -183,7 +183,7 @@ class PostgresUpsertSink(CountingSink[Any]):
                 )
             )
 
-        await self._to.transaction(put)
+        await self._to.write(put, whole=True)
         self._taken = len(rows)
 
     def _sql(self, statement: LiteralString) -> Composed:

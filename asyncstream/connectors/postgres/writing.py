@@ -22,7 +22,7 @@ from asyncstream.connectors.postgres.connection import (
     place_of,
 )
 from asyncstream.connectors.rows import Default, RowWriter
-from asyncstream.errors import SinkError
+from asyncstream.errors import SinkError, over_elements
 from asyncstream.validation import text
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ("TableWriter", "copy_blocks", "copy_rows")
 
 T = TypeVar("T")
+
+_OF_ROWS: Final = frozenset({"09", "22", "23", "27", "38", "39", "44", "54", "P0"})
+"""Classes of SQLSTATE: of data and constraints, of triggers and functions, and of what is too large."""
 
 
 class TableWriter:
@@ -55,9 +58,10 @@ class TableWriter:
         """The cells of each of some results; raises `SinkError` if one cannot be written."""
         return self._rows.rows(values, f"table {self.table.name!r}")
 
-    async def open(self) -> None:
+    async def open(self, *, keeps: bool) -> None:
+        """Connect, and see whether table and columns are there; `keeps` as of `connect`."""
         with naming(SinkError, f"connect to {self.what}"):
-            self._connection = await connect(self._url)
+            self._connection = await connect(self._url, keeps=keeps)
             there = await columns_of(self._connection, self.table.identifier)
             if not there:
                 raise no_table(self.what)
@@ -104,6 +108,14 @@ class TableWriter:
 
         return await self.do(whole)
 
+    async def write(self, work: Callable[[Connection], Coroutine[Any, Any, None]], *, whole: bool) -> None:
+        """
+        Write elements, as a `whole` transaction or not; see `do`. Raises `SinkBroken` where it is not over
+        them that the server does not take them.
+        """
+        with over_elements(_is_over_rows):
+            await (self.transaction if whole else self.do)(work)
+
     @property
     def is_open(self) -> bool:
         return self._connection is not None
@@ -112,6 +124,15 @@ class TableWriter:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+
+def _is_over_rows(error: BaseException) -> bool:
+    """Whether it is said of what is written: not of the table, a right, a lock, or the connection."""
+    from psycopg import DataError, Error
+
+    if not isinstance(error, Error):
+        return not isinstance(error, OSError)
+    return isinstance(error, DataError) if error.sqlstate is None else error.sqlstate[:2] in _OF_ROWS
 
 
 async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:

@@ -121,5 +121,10 @@ class RedisStreamSink(MessageSink[_Message, Client]):
                 await client.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
         self._taken = len(messages)
 
+    def _is_over_message(self, error: BaseException) -> bool:
+        from redis.exceptions import DataError
+
+        return isinstance(error, DataError)
+
     async def _leave(self, client: Client) -> None:
         await client.aclose()

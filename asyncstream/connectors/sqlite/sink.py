@@ -18,7 +18,7 @@ from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.errors import SinkBroken, SinkError, describe_error, over_elements, told_as
 from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.validation import choice, text
 
@@ -138,7 +138,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         # staged rows need not reach the disk before they are prepared
         self._taken = 0
         try:
-            await self._transaction(add, safe=not self._has_epochs, taken=len(rows))
+            with over_elements(_is_over_rows):
+                await self._transaction(add, safe=not self._has_epochs, taken=len(rows))
         except (OverflowError, UnicodeEncodeError) as error:
             unfit = (value for value, row in zip(values, rows, strict=True) if not all(map(_fits, row)))
             bad = next(unfit, values[0])
@@ -192,6 +193,11 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _names(self) -> str:
         return ", ".join(map(quoted, self._columns))
+
+
+def _is_over_rows(error: BaseException) -> bool:
+    """Whether SQLite says so of what is written: not of a lock, the disk or the file."""
+    return isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | sqlite3.ProgrammingError)
 
 
 def _fits(cell: Any) -> bool:

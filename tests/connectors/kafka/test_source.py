@@ -212,3 +212,26 @@ async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
         release.set()
         await job.wait()
     assert sorted(done) == list(range(10_000))
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize("more", [{"partitions": {"t": [0]}}, {"group": "readers"}])
+async def test_a_topic_that_is_gone_for_good_is_told_of(more: dict[str, Any]) -> None:
+    time = asyncio.get_running_loop().time
+    began = time()
+
+    class Client:
+        """Of a topic that is gone for a moment, and later for good; the stand-ins make it anew."""
+
+        async def getmany(self, timeout_ms: int) -> dict[Any, Any]:
+            await asyncio.sleep(timeout_ms / 1000)
+            return {}
+
+        def partitions_for_topic(self, topic: str) -> set[int] | None:
+            return {0} if 100 < time() - began < 200 else None
+
+    source = KafkaSource("t", bootstrap_servers="localhost:9092", **more)
+    source._consumer, source._is_member = Client(), True
+    with pytest.raises(SourceError, match="there is no topic 't' any more"):
+        await source.read()
+    assert time() - began == pytest.approx(200 + 120, abs=1)

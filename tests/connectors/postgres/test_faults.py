@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,8 +20,11 @@ from asyncstream import (
     Pipeline,
     PostgresOutbox,
     PostgresSink,
+    PostgresUpsertSink,
     Restarts,
+    Sink,
     SinkError,
+    Source,
     SourceError,
 )
 from asyncstream.connectors.files import JsonLinesSink
@@ -196,3 +202,81 @@ async def test_through_a_network_that_cuts_anywhere_all_is_there_once(
         found = [id for (id,) in direct.execute("SELECT id FROM t ORDER BY id").fetchall()]
     assert found == list(range(1, many + 1))
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == many
+
+
+_WANTS_TLS = struct.pack(">II", 8, 80877103)
+_WANTS_GSS = struct.pack(">II", 8, 80877104)
+_LEAVES = b"X\0\0\0\4"
+
+
+class Pooler:
+    """
+    Has one session of a server, for the transactions of all who come. One at a time is served, as these tests
+    ask one at a time.
+    """
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._greeting = b""
+        self._asking: asyncio.StreamWriter | None = None
+        self._to: asyncio.StreamWriter | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        while (start := await reader.read(2**16)) in (_WANTS_TLS, _WANTS_GSS):
+            writer.write(b"N")
+        if not self._greeting:
+            await self._begin(start)
+        assert self._to is not None
+        writer.write(self._greeting)
+        while (asked := await reader.read(2**16)) not in (b"", _LEAVES):
+            self._asking = writer
+            self._to.write(asked)
+        writer.close()
+
+    async def _begin(self, start: bytes) -> None:
+        reader, self._to = await asyncio.open_connection(HOST, self._server)
+        self._writers.append(self._to)
+        self._to.write(start)
+        kind = b""
+        while kind != b"Z":  # the server is ready
+            head = await reader.readexactly(5)
+            kind, rest = head[:1], await reader.readexactly(int.from_bytes(head[1:]) - 4)
+            self._greeting += head + (bytes(8) if kind == b"K" else rest)  # a number that it makes up
+        self._passing = asyncio.ensure_future(self._pass(reader))
+
+    async def _pass(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(2**16):
+            assert self._asking is not None
+            self._asking.write(data)
+
+    async def end(self) -> None:
+        self._passing.cancel()
+        for writer in self._writers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def test_a_pooler_that_gives_a_session_to_others_is_told_of_at_the_start(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id integer PRIMARY KEY)")
+    database = postgres_url.rpartition("/")[2]
+
+    async def refused(make: Callable[[str], Sink[Any] | Source[Any]]) -> None:
+        pooler = Pooler(postgres_server.port)
+        listening = await asyncio.start_server(pooler.connected, HOST, 0)
+        port = listening.sockets[0].getsockname()[1]
+        end = make(f"postgresql://postgres@{HOST}:{port}/{database}")
+        with pytest.raises((SinkError, SourceError), match="a pooler gives each transaction to another"):
+            await asyncio.wait_for(end.recover(None) if isinstance(end, PostgresSink) else end.open(), 60)
+        await end.close()
+        listening.close()
+        await pooler.end()
+
+    await refused(lambda url: PostgresSink(url, "t", columns=["id"]))
+    await refused(lambda url: PostgresUpsertSink(url, "t", columns=["id"], key="id"))
+    await refused(lambda url: PostgresOutbox(url, "t", channel="c"))
