@@ -503,12 +503,12 @@ def test_guard_around_a_plain_function_says_what_to_put_around_it() -> None:
 TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {
     "window": (
         lambda s: s.window,
-        "'SourceStream' object has no attribute 'window'; put .key_by(...) before it, or .window_all(...) in",
+        "'SourceStream' object has no attribute 'window'; put .key_by(...) directly before it, or .window_all(...) in",
     ),
     "process": (lambda s: s.map(plain).process, "'Stream' object has no attribute 'process'; put .key_by"),
-    "top": (lambda s: s.top, "; put .key_by(...) before it"),
-    "aggregate": (lambda s: s.aggregate, "; put .key_by(...) and .window(...) before it"),
-    "aggregate_per_key": (lambda s: s.key_by(plain).aggregate, "; put .window(...) before it"),
+    "top": (lambda s: s.top, "; put .key_by(...) directly before it"),
+    "aggregate": (lambda s: s.aggregate, "; put it directly behind .key_by(...) and .window(...)"),
+    "aggregate_per_key": (lambda s: s.key_by(plain).aggregate, "; put it directly behind .window(...)"),
     "end_of_windows": (
         lambda s: s.window_all(TumblingWindows(1)).to,
         "'WindowedStream' object has no attribute 'to'; say first what to compute of the windows",
