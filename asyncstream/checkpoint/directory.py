@@ -30,7 +30,7 @@ from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.filesystem.folders import sync_folder
+from asyncstream.filesystem.folders import contents, sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.validation import file_path, refuse
 
@@ -42,7 +42,7 @@ _LEASE = "lease-"
 _NEWEST = "newest-"
 _UNFINISHED = ".unfinished"
 
-_LOST = frozenset({errno.EIO, errno.EISDIR})
+_LOST = frozenset({errno.ENOENT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO})
 """What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
@@ -75,18 +75,16 @@ class DirectoryStore:
 
     async def acquire(self, holder: Holder, seconds: float) -> Lease:
         def work() -> Lease:
-            try:
+            with self._usable():
                 return self._acquire(holder, seconds)
-            except OSError as error:
-                raise self._unusable(error) from error
 
         return await aside(work)
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
         self._path.mkdir(exist_ok=True)
         while True:
-            number, current = self._newest_lease()
-            lease = following(current, holder, seconds, time_ms(), str(self), number)
+            number = self._last()
+            lease = following(self._lease(number), holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
             sync_folder(self._path)
@@ -97,18 +95,30 @@ class DirectoryStore:
             self._clear(lease)
             return lease
 
-    def _unusable(self, error: OSError) -> CheckpointError:
-        folder = self._path.absolute().parent
-        why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
-        return CheckpointError(f"cannot keep checkpoints in {self._path}: {why}")
-
-    def _newest_lease(self) -> tuple[int, Lease | None]:
-        """The largest number that was given, 0 for none, and the lease if it can be read."""
-        number = max(self._numbers(_LEASE, ""), default=0)
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Errors in this block say that the directory cannot be used."""
         try:
-            return number, Lease.from_json(self._lease_file(number).read_bytes())
-        except (OSError, ValueError):
-            return number, None
+            yield
+        except OSError as error:
+            folder = self._path.absolute().parent
+            why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
+            raise CheckpointError(f"cannot keep checkpoints in {self._path}: {why}") from error
+
+    def _last(self) -> int:
+        """The largest number of a lease that was given, 0 for none."""
+        return max(self._numbers(_LEASE, ""), default=0)
+
+    def _lease(self, number: int) -> Lease | None:
+        """
+        That of a number, None if it is lost; raises `OSError` if it is out of reach: its holder may go on.
+        """
+        try:
+            return Lease.from_json(contents(self._lease_file(number)))
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in _LOST:
+                raise
+            return None
 
     def _write_lease(self, lease: Lease, *, new: bool) -> bool:
         """Write it down; False if there is one of this number that should be `new`, or of a later one."""
@@ -133,17 +143,24 @@ class DirectoryStore:
 
     async def release(self, lease: Lease) -> None:
         def work() -> None:
-            if self._newest_lease()[0] == lease.number:
+            if self._last() == lease.number:
                 self._write_lease(lease.given_back(), new=False)
 
         await aside(work)
 
     async def holder(self) -> Lease | None:
-        return (await aside(self._newest_lease))[1]
+        def work() -> Lease | None:
+            with self._usable():
+                return self._lease(self._last())
+
+        return await aside(work)
 
     def _check(self, lease: Lease) -> None:
-        number, current = self._newest_lease()
+        number = self._last()
         if number != lease.number:
+            current = None
+            with suppress(OSError):  # who has followed may be another user
+                current = self._lease(number)
             raise lost(lease, current, str(self))
 
     # ------------------------------------------------------------------ parts and manifests
@@ -233,14 +250,13 @@ class DirectoryStore:
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def _names(self, before: str, behind: str) -> list[str]:
-        try:
-            names = os.listdir(self._path)
-        except FileNotFoundError as error:
-            if not self._path.absolute().parent.is_dir():
-                raise self._unusable(error) from error
-            return []
-        except OSError as error:
-            raise self._unusable(error) from error
+        with self._usable():
+            try:
+                names = os.listdir(self._path)
+            except FileNotFoundError:
+                if not self._path.absolute().parent.is_dir():
+                    raise
+                return []
         return [name for name in names if name.startswith(before) and name.endswith(behind)]
 
     async def parts(self) -> list[str]:
@@ -249,19 +265,17 @@ class DirectoryStore:
 
     async def read(self, what: int | str) -> bytes:
         def work() -> bytes:
+            file = self._file(what)
             try:
-                return self._file(what).read_bytes()
-            except FileNotFoundError:
-                if what == self._newest():
-                    raise DamagedCheckpoint(f"it is lost from {self._path}") from None
-                kind = "checkpoint" if isinstance(what, int) else "part"
-                raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+                return contents(file)
             except OSError as error:
-                if error.errno not in _LOST:
-                    raise
-                raise DamagedCheckpoint(
-                    f"{self._file(what)} cannot be read: {describe_error(error)}"
-                ) from error
+                if isinstance(error, FileNotFoundError) and not file.is_symlink():
+                    if what == self._newest():
+                        raise DamagedCheckpoint(f"it is lost from {self._path}") from None
+                    kind = "checkpoint" if isinstance(what, int) else "part"
+                    raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+                refusal = DamagedCheckpoint if error.errno in _LOST else CheckpointError
+                raise refusal(f"{file} cannot be read: {describe_error(error)}") from error
 
         return await aside(work)
 

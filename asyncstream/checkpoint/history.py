@@ -225,12 +225,14 @@ class History:
             return info, parts
 
     async def _whole_chunks(self, part: Part) -> Iterator[bytes]:
-        """As `chunks`, of a part without which the checkpoint is damaged."""
+        """As `chunks`, of a part without which the checkpoint is damaged; out of reach is not lost."""
         try:
             return await self.chunks(part)
         except DamagedCheckpoint:
             raise
         except CheckpointError as error:
+            if part.stored in await self._store.parts():
+                raise
             raise DamagedCheckpoint(f"it lacks a part: {error}") from error
 
     # ------------------------------------------------------------------ for the job that holds the lease

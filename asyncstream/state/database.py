@@ -150,8 +150,10 @@ def _claimed(directory: Path) -> BinaryIO:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        others = sorted(entry.name for entry in directory.iterdir() if entry.name not in (MARK, ROWS))
-        if others or ((directory / ROWS).exists() and not (directory / MARK).exists()):
+        ours = {MARK: Path.is_file, ROWS: Path.is_dir}
+        found = {entry.name: entry for entry in directory.iterdir()}
+        others = sorted(name for name, entry in found.items() if name not in ours or not ours[name](entry))
+        if others or (ROWS in found and MARK not in found):
             raise StateError(
                 f"state cannot be kept in {directory}, which holds something else "
                 f"({(others or [ROWS])[0]}): it would be deleted; give the state a directory of its own"
