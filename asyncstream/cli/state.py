@@ -148,11 +148,16 @@ def _key(text: str) -> Hashable:
         value = json.loads(text)
     except ValueError:
         return text
-    return _hashable(value)
+    try:
+        return _hashable(value)
+    except TypeError as error:
+        raise CheckpointError(f"{text} is the key of nothing: {error}") from error
 
 
 def _hashable(value: Any) -> Hashable:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    key = tuple(map(_hashable, value)) if isinstance(value, list) else value
+    hash(key)
+    return key
 
 
 def _shown(value: Any) -> str:
