@@ -83,15 +83,15 @@ class DirectoryStore:
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
         self._path.mkdir(exist_ok=True)
         while True:
-            number = self._last()
+            number = self._largest(_LEASE)
             lease = following(self._lease(number), holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
             sync_folder(self._path)
-            for old in self._numbers(_LEASE, ""):
+            for old in self._numbers(_LEASE):
                 # the one before stays, so that a listing of the directory meanwhile shows one of the two
                 if old < number:
-                    self._lease_file(old).unlink(missing_ok=True)
+                    self._file(old, _LEASE).unlink(missing_ok=True)
             self._clear(lease)
             return lease
 
@@ -105,16 +105,12 @@ class DirectoryStore:
             why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
             raise CheckpointError(f"cannot keep checkpoints in {self._path}: {why}") from error
 
-    def _last(self) -> int:
-        """The largest number of a lease that was given, 0 for none."""
-        return max(self._numbers(_LEASE, ""), default=0)
-
     def _lease(self, number: int) -> Lease | None:
         """
         That of a number, None if it is lost; raises `OSError` if it is out of reach: its holder may go on.
         """
         try:
-            return Lease.from_json(contents(self._lease_file(number)))
+            return Lease.from_json(contents(self._file(number, _LEASE)))
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno not in _LOST:
                 raise
@@ -125,10 +121,7 @@ class DirectoryStore:
         # what is lost of a renewal with the machine is lost with its holder
         with self._written(f"{_LEASE}{lease.number:08}", lease.to_json(), safe=new) as temporary:
             try:
-                if new:
-                    name_file(temporary, self._lease_file(lease.number))
-                else:
-                    os.replace(temporary, self._lease_file(lease.number))
+                (name_file if new else os.replace)(temporary, self._file(lease.number, _LEASE))
             except (FileExistsError, FileNotFoundError):  # who has followed has cleared it away
                 return False
         return True
@@ -143,7 +136,7 @@ class DirectoryStore:
 
     async def release(self, lease: Lease) -> None:
         def work() -> None:
-            if self._last() == lease.number:
+            if self._largest(_LEASE) == lease.number:
                 self._write_lease(lease.given_back(), new=False)
 
         await aside(work)
@@ -151,12 +144,12 @@ class DirectoryStore:
     async def holder(self) -> Lease | None:
         def work() -> Lease | None:
             with self._usable():
-                return self._lease(self._last())
+                return self._lease(self._largest(_LEASE))
 
         return await aside(work)
 
     def _check(self, lease: Lease) -> None:
-        number = self._last()
+        number = self._largest(_LEASE)
         if number != lease.number:
             current = None
             with suppress(OSError):  # who has followed may be another user
@@ -192,16 +185,16 @@ class DirectoryStore:
 
     def _note_newest(self, number: int) -> None:
         """Have it seen from now on if the manifest of this number, which is on the disk, is lost."""
-        before = self._newest()
+        before = self._largest(_NEWEST)
         if before < number:
             with suppress(FileNotFoundError):
-                os.rename(self._newest_file(before), self._newest_file(number))
+                os.rename(self._file(before, _NEWEST), self._file(number, _NEWEST))
                 return
-            self._newest_file(number).touch()
+            self._file(number, _NEWEST).touch()
 
-    def _newest(self) -> int:
-        """The number of the manifest that must be there, 0 for none."""
-        return max(self._numbers(_NEWEST, ""), default=0)
+    def _largest(self, before: str) -> int:
+        """Of the last lease that was given, or of the manifest that must be there; 0 for none."""
+        return max(self._numbers(before), default=0)
 
     @contextmanager
     def _written(self, name: str, data: bytes, *, safe: bool = True) -> Iterator[str]:
@@ -238,14 +231,14 @@ class DirectoryStore:
 
     async def numbers(self) -> list[int]:
         def work() -> list[int]:
-            newest = self._newest()  # first: it may be let go meanwhile, and another one be there
+            newest = self._largest(_NEWEST)  # first: it may be let go meanwhile, and another one be there
             numbers = self._numbers("", _ENDING)
             # an earlier version of this package writes later ones without a word of it
             return [*numbers, newest] if newest > max(numbers, default=0) else numbers
 
         return await aside(work)
 
-    def _numbers(self, before: str, behind: str) -> list[int]:
+    def _numbers(self, before: str, behind: str = "") -> list[int]:
         names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
@@ -270,7 +263,7 @@ class DirectoryStore:
                 return contents(file)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not file.is_symlink():
-                    if what == self._newest():
+                    if what == self._largest(_NEWEST):
                         raise DamagedCheckpoint(f"it is lost from {self._path}") from None
                     kind = "checkpoint" if isinstance(what, int) else "part"
                     raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
@@ -283,8 +276,8 @@ class DirectoryStore:
         def work() -> None:
             self._check(lease)
             # that of the newest first: after a crash in between nothing is missing
-            newest = self._newest()
-            noted = [self._newest_file(newest)] if newest in numbers else []
+            newest = self._largest(_NEWEST)
+            noted = [self._file(newest, _NEWEST)] if newest in numbers else []
             for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
                 file.unlink(missing_ok=True)
             self._clear(lease)
@@ -304,14 +297,11 @@ class DirectoryStore:
             if name[:8].isdecimal() or name.startswith(_PART) or is_old_lease:
                 (self._path / name).unlink(missing_ok=True)
 
-    def _file(self, what: int | str) -> Path:
-        return self._path / (f"{what:08}{_ENDING}" if isinstance(what, int) else f"{_PART}{what}")
-
-    def _lease_file(self, number: int) -> Path:
-        return self._path / f"{_LEASE}{number:08}"
-
-    def _newest_file(self, number: int) -> Path:
-        return self._path / f"{_NEWEST}{number:08}"
+    def _file(self, what: int | str, before: str = "") -> Path:
+        """Of a manifest, or of what has such a name before its number; or of a part."""
+        if isinstance(what, str):
+            return self._path / f"{_PART}{what}"
+        return self._path / f"{before}{what:08}{'' if before else _ENDING}"
 
 
 def name_file(temporary: str, file: Path) -> None:
