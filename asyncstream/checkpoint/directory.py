@@ -30,7 +30,7 @@ from asyncstream.aside import aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.filesystem.folders import sync_folder
+from asyncstream.filesystem.folders import contents, sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
 from asyncstream.validation import file_path, refuse
@@ -43,7 +43,7 @@ _LEASE = "lease-"
 _NEWEST = "newest-"
 _UNFINISHED = ".unfinished"
 
-_LOST = frozenset({errno.EIO, errno.EISDIR})
+_LOST = frozenset({errno.ENOENT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO})
 """What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
@@ -76,50 +76,53 @@ class DirectoryStore(Shown):
 
     async def acquire(self, holder: Holder, seconds: float) -> Lease:
         def work() -> Lease:
-            try:
+            with self._usable():
                 return self._acquire(holder, seconds)
-            except OSError as error:
-                raise self._unusable(error) from error
 
         return await aside(work)
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
         self._path.mkdir(exist_ok=True)
         while True:
-            number, current = self._newest_lease()
-            lease = following(current, holder, seconds, time_ms(), str(self), number)
+            number = self._largest(_LEASE)
+            lease = following(self._lease(number), holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
             sync_folder(self._path)
-            for old in self._numbers(_LEASE, ""):
+            for old in self._numbers(_LEASE):
                 # the one before stays, so that a listing of the directory meanwhile shows one of the two
                 if old < number:
-                    self._lease_file(old).unlink(missing_ok=True)
+                    self._file(old, _LEASE).unlink(missing_ok=True)
             self._clear(lease)
             return lease
 
-    def _unusable(self, error: OSError) -> CheckpointError:
-        folder = self._path.absolute().parent
-        why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
-        return CheckpointError(f"cannot keep checkpoints in {self._path}: {why}")
-
-    def _newest_lease(self) -> tuple[int, Lease | None]:
-        """The largest number that was given, 0 for none, and the lease if it can be read."""
-        number = max(self._numbers(_LEASE, ""), default=0)
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Errors in this block say that the directory cannot be used."""
         try:
-            return number, Lease.from_json(self._lease_file(number).read_bytes())
-        except (OSError, ValueError):
-            return number, None
+            yield
+        except OSError as error:
+            folder = self._path.absolute().parent
+            why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
+            raise CheckpointError(f"cannot keep checkpoints in {self._path}: {why}") from error
+
+    def _lease(self, number: int) -> Lease | None:
+        """
+        That of a number, None if it is lost; raises `OSError` if it is out of reach: its holder may go on.
+        """
+        try:
+            return Lease.from_json(contents(self._file(number, _LEASE)))
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in _LOST:
+                raise
+            return None
 
     def _write_lease(self, lease: Lease, *, new: bool) -> bool:
         """Write it down; False if there is one of this number that should be `new`, or of a later one."""
         # what is lost of a renewal with the machine is lost with its holder
         with self._written(f"{_LEASE}{lease.number:08}", lease.to_json(), safe=new) as temporary:
             try:
-                if new:
-                    name_file(temporary, self._lease_file(lease.number))
-                else:
-                    os.replace(temporary, self._lease_file(lease.number))
+                (name_file if new else os.replace)(temporary, self._file(lease.number, _LEASE))
             except (FileExistsError, FileNotFoundError):  # who has followed has cleared it away
                 return False
         return True
@@ -134,17 +137,24 @@ class DirectoryStore(Shown):
 
     async def release(self, lease: Lease) -> None:
         def work() -> None:
-            if self._newest_lease()[0] == lease.number:
+            if self._largest(_LEASE) == lease.number:
                 self._write_lease(lease.given_back(), new=False)
 
         await aside(work)
 
     async def holder(self) -> Lease | None:
-        return (await aside(self._newest_lease))[1]
+        def work() -> Lease | None:
+            with self._usable():
+                return self._lease(self._largest(_LEASE))
+
+        return await aside(work)
 
     def _check(self, lease: Lease) -> None:
-        number, current = self._newest_lease()
+        number = self._largest(_LEASE)
         if number != lease.number:
+            current = None
+            with suppress(OSError):  # who has followed may be another user
+                current = self._lease(number)
             raise lost(lease, current, str(self))
 
     # ------------------------------------------------------------------ parts and manifests
@@ -176,16 +186,16 @@ class DirectoryStore(Shown):
 
     def _note_newest(self, number: int) -> None:
         """Have it seen from now on if the manifest of this number, which is on the disk, is lost."""
-        before = self._newest()
+        before = self._largest(_NEWEST)
         if before < number:
             with suppress(FileNotFoundError):
-                os.rename(self._newest_file(before), self._newest_file(number))
+                os.rename(self._file(before, _NEWEST), self._file(number, _NEWEST))
                 return
-            self._newest_file(number).touch()
+            self._file(number, _NEWEST).touch()
 
-    def _newest(self) -> int:
-        """The number of the manifest that must be there, 0 for none."""
-        return max(self._numbers(_NEWEST, ""), default=0)
+    def _largest(self, before: str) -> int:
+        """Of the last lease that was given, or of the manifest that must be there; 0 for none."""
+        return max(self._numbers(before), default=0)
 
     @contextmanager
     def _written(self, name: str, data: bytes, *, safe: bool = True) -> Iterator[str]:
@@ -222,26 +232,25 @@ class DirectoryStore(Shown):
 
     async def numbers(self) -> list[int]:
         def work() -> list[int]:
-            newest = self._newest()  # first: it may be let go meanwhile, and another one be there
+            newest = self._largest(_NEWEST)  # first: it may be let go meanwhile, and another one be there
             numbers = self._numbers("", _ENDING)
             # an earlier version of this package writes later ones without a word of it
             return [*numbers, newest] if newest > max(numbers, default=0) else numbers
 
         return await aside(work)
 
-    def _numbers(self, before: str, behind: str) -> list[int]:
+    def _numbers(self, before: str, behind: str = "") -> list[int]:
         names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def _names(self, before: str, behind: str) -> list[str]:
-        try:
-            names = os.listdir(self._path)
-        except FileNotFoundError as error:
-            if not self._path.absolute().parent.is_dir():
-                raise self._unusable(error) from error
-            return []
-        except OSError as error:
-            raise self._unusable(error) from error
+        with self._usable():
+            try:
+                names = os.listdir(self._path)
+            except FileNotFoundError:
+                if not self._path.absolute().parent.is_dir():
+                    raise
+                return []
         return [name for name in names if name.startswith(before) and name.endswith(behind)]
 
     async def parts(self) -> list[str]:
@@ -250,19 +259,17 @@ class DirectoryStore(Shown):
 
     async def read(self, what: int | str) -> bytes:
         def work() -> bytes:
+            file = self._file(what)
             try:
-                return self._file(what).read_bytes()
-            except FileNotFoundError:
-                if what == self._newest():
-                    raise DamagedCheckpoint(f"it is lost from {self._path}") from None
-                kind = "checkpoint" if isinstance(what, int) else "part"
-                raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+                return contents(file)
             except OSError as error:
-                if error.errno not in _LOST:
-                    raise
-                raise DamagedCheckpoint(
-                    f"{self._file(what)} cannot be read: {describe_error(error)}"
-                ) from error
+                if isinstance(error, FileNotFoundError) and not file.is_symlink():
+                    if what == self._largest(_NEWEST):
+                        raise DamagedCheckpoint(f"it is lost from {self._path}") from None
+                    kind = "checkpoint" if isinstance(what, int) else "part"
+                    raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+                refusal = DamagedCheckpoint if error.errno in _LOST else CheckpointError
+                raise refusal(f"{file} cannot be read: {describe_error(error)}") from error
 
         return await aside(work)
 
@@ -270,8 +277,8 @@ class DirectoryStore(Shown):
         def work() -> None:
             self._check(lease)
             # that of the newest first: after a crash in between nothing is missing
-            newest = self._newest()
-            noted = [self._newest_file(newest)] if newest in numbers else []
+            newest = self._largest(_NEWEST)
+            noted = [self._file(newest, _NEWEST)] if newest in numbers else []
             for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
                 file.unlink(missing_ok=True)
             self._clear(lease)
@@ -291,14 +298,11 @@ class DirectoryStore(Shown):
             if name[:8].isdecimal() or name.startswith(_PART) or is_old_lease:
                 (self._path / name).unlink(missing_ok=True)
 
-    def _file(self, what: int | str) -> Path:
-        return self._path / (f"{what:08}{_ENDING}" if isinstance(what, int) else f"{_PART}{what}")
-
-    def _lease_file(self, number: int) -> Path:
-        return self._path / f"{_LEASE}{number:08}"
-
-    def _newest_file(self, number: int) -> Path:
-        return self._path / f"{_NEWEST}{number:08}"
+    def _file(self, what: int | str, before: str = "") -> Path:
+        """Of a manifest, or of what has such a name before its number; or of a part."""
+        if isinstance(what, str):
+            return self._path / f"{_PART}{what}"
+        return self._path / f"{before}{what:08}{'' if before else _ENDING}"
 
 
 def name_file(temporary: str, file: Path) -> None:

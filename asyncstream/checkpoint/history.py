@@ -62,8 +62,7 @@ class History:
         self._store = store
         self._codec = codec
         self._key = key
-        self._stored: dict[int, frozenset[str] | None] = {}  # what manifests name; None: damaged
-        self._savepoints: set[int] = set()
+        self._infos: dict[int, CheckpointInfo | None] = {}  # what manifests say; None: damaged
         self._names: dict[str, str] = {}  # of the parts that are whole, by digest
         self._ahead: set[str] = set()  # parts that are kept for a manifest to come
         self._found = 0  # later manifests were written with the lease that `clean` was given
@@ -225,12 +224,14 @@ class History:
             return info, parts
 
     async def _whole_chunks(self, part: Part) -> Iterator[bytes]:
-        """As `chunks`, of a part without which the checkpoint is damaged."""
+        """As `chunks`, of a part without which the checkpoint is damaged; out of reach is not lost."""
         try:
             return await self.chunks(part)
         except DamagedCheckpoint:
             raise
         except CheckpointError as error:
+            if part.stored in await self._store.parts():
+                raise
             raise DamagedCheckpoint(f"it lacks a part: {error}") from error
 
     # ------------------------------------------------------------------ for the job that holds the lease
@@ -253,7 +254,7 @@ class History:
                 await self._store.put(lease, name, data)
         await self._store.commit(lease, draft.info.id, seal(draft.manifest, self._key))
         # a part counts as kept only now: after an error it is written anew
-        self._note(draft.info)
+        self._infos[draft.info.id] = draft.info
         self._rely_on(draft.info.stored)
         self._ahead -= draft.info.stored
 
@@ -275,10 +276,7 @@ class History:
         """
         for number in await self.look():
             await self._look_into(number)
-        damaged = [
-            number for number, names in self._stored.items() if names is None and number not in numbers
-        ]
-        if damaged:
+        if damaged := [number for number in self._unreadable() if number not in numbers]:
             log.warning(
                 "%s: of these checkpoints it cannot be read whether they are savepoints, so they stay, with "
                 "all that they may need, until they are mended, or deleted by `asyncstream checkpoint "
@@ -299,34 +297,34 @@ class History:
         """
         numbers = await self.look()
         for number in numbers:
-            if number not in self._stored:  # its commit has failed, as it seemed, and has been done
+            if number not in self._infos:  # its commit has failed, as it seemed, and has been done
                 await self._look_into(number)
-        self._stored = {number: self._stored[number] for number in numbers}  # without what is lost
-        whole = [number for number in numbers if self._stored[number] is not None]
-        old = [number for number in whole[:-keep] if number not in self._savepoints]
-        if old:
+        self._infos = {number: self._infos[number] for number in numbers}  # without what is lost
+        whole = [info for info in self._infos.values() if info is not None]
+        if old := [info.id for info in whole[:-keep] if not info.savepoint]:
             await self._delete(lease, old)
-        return whole[-keep:]
+        return [info.id for info in whole[-keep:]]
 
     async def _look_into(self, number: int) -> None:
         """Note what a manifest names that this history has not written."""
         try:
-            self._note(await self.info(number))
+            self._infos[number] = await self.info(number)
         except CheckpointError:
-            self._stored[number] = None
+            self._infos[number] = None
 
-    def _note(self, info: CheckpointInfo) -> None:
-        self._stored[info.id] = info.stored
-        if info.savepoint:
-            self._savepoints.add(info.id)
+    def _unreadable(self) -> list[int]:
+        return [number for number, info in self._infos.items() if info is None]
+
+    def _named(self) -> set[str]:
+        return self._ahead.union(*(info.stored for info in self._infos.values() if info is not None))
 
     async def _delete(self, lease: Lease, numbers: Collection[int]) -> None:
         for number in numbers:
-            self._stored.pop(number, None)
+            self._infos.pop(number, None)
         named = self._named()
         unnamed = [name for name in await self._store.parts() if name not in named]
-        damaged = [number for number, names in self._stored.items() if names is None]
-        if damaged:  # a manifest of an earlier job needs nothing that was written under this lease
+        if damaged := self._unreadable():
+            # a manifest of an earlier job needs nothing that was written under this lease
             ours = f"-{lease.number}" if max(damaged) <= self._found else "-"
             unnamed = [name for name in unnamed if name.endswith(ours)]
         self._names = {digest: name for digest, name in self._names.items() if name in named}
@@ -334,9 +332,6 @@ class History:
 
     def _rely_on(self, stored: Iterable[str]) -> None:
         self._names.update((digest_in(name), name) for name in stored)
-
-    def _named(self) -> set[str]:
-        return self._ahead.union(*(names for names in self._stored.values() if names is not None))
 
 
 def _check_number(info: CheckpointInfo, number: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asyncstream.aside import aside
-from asyncstream.filesystem.folders import sync_folder
+from asyncstream.filesystem.folders import contents, sync_folder
 
 __all__ = ("FolderFiles", "JournalFiles")
 
@@ -71,7 +71,7 @@ class FolderFiles:
         return await aside(work)
 
     async def read(self, name: str) -> bytes:
-        return await aside(self._path(name).read_bytes)
+        return await aside(lambda: contents(self._path(name)))
 
     def append(self, name: str, data: bytes) -> None:
         file = self._open.get(name)
@@ -79,7 +79,9 @@ class FolderFiles:
             self.close()
             self._folder.mkdir(exist_ok=True)
             # results of calls are readable for the owner only
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            # a pipe is refused at once, where nobody reads from it
+            flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
             file = self._open[name] = os.open(self._path(name), flags, 0o600)
             self._is_named = False
         self._dirty.add(name)

@@ -11,8 +11,9 @@ from typing import Any
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.errors import CheckpointError, describe_error
-from asyncstream.state import Kept
+from asyncstream.state import Kept, is_snapshot
 from asyncstream.state.schema import Schema, adapted
+from asyncstream.state.tables import check_snapshot
 
 __all__ = ("fit", "match")
 
@@ -83,7 +84,10 @@ def fit(
     migrate = settings.migrate.get(name)
     if migrate is not None:
         try:
-            return migrate(state.snapshot() if isinstance(state, Kept) else state)
+            state = migrate(state.snapshot() if isinstance(state, Kept) else state)
+            if is_snapshot(state):
+                check_snapshot(state)
+            return state
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint {info.id}: migrate[{name!r}] failed: {describe_error(error)}"

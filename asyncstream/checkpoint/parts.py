@@ -60,13 +60,10 @@ class CannotKeep(CheckpointError):
 
 def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
     """A step's state as bytes; raises `CannotKeep` if the codec refuses a value, naming the step."""
-    encoded: Encoded = []
     try:
-        for path, value in _chunks(state):
-            encoded.append((path, codec.encode(value)))
+        return [(path, codec.encode(value)) for path, value in _chunks(state)]
     except CodecError as error:
         raise not_kept(step, f"what it holds{at_names_in(error.path)}", error) from error
-    return encoded
 
 
 def at_names_in(path: str) -> str:

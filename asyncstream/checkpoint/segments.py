@@ -26,6 +26,7 @@ from asyncstream.checkpoint.parts import Encoded, at_names_in, decode_state, enc
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError, safe_repr
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
+from asyncstream.state.rows import MemoryRows
 
 __all__ = (
     "ABOUT",
@@ -225,7 +226,8 @@ class Compaction:
 
     def __init__(self, codec: Codec, new_old: Callable[[], OldRows] | None = None) -> None:
         self._codec = codec
-        self._table = Table("compacted", old=None if new_old is None else new_old())
+        self._old = MemoryRows() if new_old is None else new_old()
+        self._table = Table("compacted", old=self._old)
 
     def feed(self, chunks: Iterable[bytes]) -> Iterator[None]:
         """
@@ -236,8 +238,9 @@ class Compaction:
             yield
 
     def chunks(self) -> Iterator[bytes]:
-        """The chunks of a delta from nothing that comes to the same as all of them."""
-        rest = ((namespace, [_listed(key), value]) for namespace, key, value in self._table.items())
+        """The chunks of a delta from nothing that comes to the same as all of them, which is gone then."""
+        entries = self._old.leaving() if isinstance(self._old, MemoryRows) else self._old.entries()
+        rest = ((namespace, [_listed(key), value]) for namespace, key, value in entries)
         for some in _grouped(rest):
             yield self._codec.encode(["rows", some])
 

@@ -104,14 +104,6 @@ class Checkpoints:
     journal: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        if all(hasattr(self.store, name) for name in ("save", "load", "numbers", "delete")):
-            raise refuse(
-                "store",
-                "a checkpoint store with parts, manifests and a lease",
-                self.store,
-                "save and load are of an earlier version, in which nothing kept two processes from "
-                "destroying each other's results; the methods of CheckpointStore say what is needed now",
-            )
         if not isinstance(self.store, CheckpointStore) or isinstance(self.store, type):
             raise refuse("store", "a checkpoint store", self.store, "e.g. DirectoryStore('checkpoints')")
         if self.every is not None:

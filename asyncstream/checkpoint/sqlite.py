@@ -96,7 +96,7 @@ class SqliteStore(Shown):
             return None, 0
         try:
             found, newest = database.execute(f"SELECT lease, newest FROM {self._lease}").fetchone()
-            return None if found is None else Lease.from_json(found), newest
+            return None if found is None else Lease.from_json(found), int(newest)
         except (TypeError, ValueError) as error:
             raise DamagedCheckpoint(f"{self._path} is damaged: its lease cannot be read") from error
 
@@ -140,9 +140,11 @@ class SqliteStore(Shown):
         def work(database: sqlite3.Connection) -> bytes:
             row = None
             if self._has(database, table):
-                row = database.execute(f"SELECT data FROM {table} WHERE {column} = ?", (what,)).fetchone()
+                # damage may have made something else of it
+                select = f"SELECT cast(data AS blob) FROM {table} WHERE {column} = ?"
+                row = database.execute(select, (what,)).fetchone()
             if row is not None:
-                return bytes(row[0])
+                return row[0] or b""
             if what == self._row(database)[1]:
                 raise DamagedCheckpoint(f"it is lost from {self._path}")
             kind = "checkpoint" if isinstance(what, int) else "part"
@@ -248,4 +250,6 @@ class SqliteStore(Shown):
                     raise DamagedCheckpoint(f"{path} has lost its tables")
                 return work(database)
         except (sqlite3.Error, OSError) as error:
-            raise CheckpointError(f"{self._path}: {describe_error(error)}") from error
+            is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
+            refusal = DamagedCheckpoint if is_damage else CheckpointError
+            raise refusal(f"{self._path}: {describe_error(error)}") from error

@@ -49,6 +49,8 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
         ("list", _list, "one line for each"),
         ("show", _show, "what one of them holds"),
         ("verify", _verify, "read them all, and say which are damaged, sealed, and name which classes"),
+        ("diff", _diff, "show what changed between two of them"),
+        ("delete", _delete, "delete one of them, such as a savepoint; no job may be running"),
     ):
         look = looks.add_parser(name, parents=[shared], help=text)
         look.add_argument(
@@ -56,21 +58,15 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
         )
         if name == "show":
             look.add_argument("number", nargs="?", type=int, help="which one; the newest by default")
-        add_key(look)
+        elif name == "diff":
+            look.add_argument("before", type=int, help="the number of one")
+            look.add_argument("after", type=int, help="the number of the other")
+            add_import(look)
+        if name == "delete":
+            look.add_argument("number", type=int, help="which one; the newest is not deleted")
+        else:
+            add_key(look)
         look.set_defaults(do=do)
-    look = looks.add_parser("diff", parents=[shared], help="show what changed between two of them")
-    look.add_argument("store", metavar="STORE", help="the directory, or the SQLite file, that they are in")
-    look.add_argument("before", type=int, help="the number of one")
-    look.add_argument("after", type=int, help="the number of the other")
-    add_import(look)
-    add_key(look)
-    look.set_defaults(do=lambda options: diff(store_of(options.store), options))
-    delete = looks.add_parser(
-        "delete", parents=[shared], help="delete one of them, such as a savepoint; no job may be running"
-    )
-    delete.add_argument("store", metavar="STORE", help="the directory, or the SQLite file, that it is in")
-    delete.add_argument("number", type=int, help="which one; the newest is not deleted")
-    delete.set_defaults(do=_delete)
 
 
 @dataclass(frozen=True)
@@ -205,6 +201,10 @@ def _show(options: argparse.Namespace) -> int:
         if step.schema is not None:
             print(f"            schema {json.dumps(step.schema)}")
     return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    return diff(store_of(options.store), options)
 
 
 def _delete(options: argparse.Namespace) -> int:

@@ -56,7 +56,6 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 def query(store: CheckpointStore, options: argparse.Namespace) -> int:
     """Print what a step remembers of one key."""
-    _import(options)
     info, encoded = asyncio.run(_open(store, options.number, options))
     if options.step not in encoded:
         raise CheckpointError(
@@ -75,7 +74,6 @@ def query(store: CheckpointStore, options: argparse.Namespace) -> int:
 
 def diff(store: CheckpointStore, options: argparse.Namespace) -> int:
     """Print what has changed from one checkpoint to another."""
-    _import(options)
     before, was = asyncio.run(_open(store, options.before, options))
     after, now = asyncio.run(_open(store, options.after, options))
     print(f"checkpoint {before.id} to {after.id} of pipeline {after.pipeline!r}")
@@ -131,6 +129,8 @@ def _rows_changed(old: Table, new: Table) -> Mapping[str, int]:
 async def _open(
     store: CheckpointStore, number: int | None, options: argparse.Namespace
 ) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+    for module in options.imports:
+        imported(module)
     history = History(store, JsonCodec(), key_of(options))
     found = await (history.newest_whole(history.open) if number is None else history.open(number))
     if found is None:
@@ -148,17 +148,17 @@ def _key(text: str) -> Hashable:
         value = json.loads(text)
     except ValueError:
         return text
-    return _hashable(value)
+    try:
+        return _hashable(value)
+    except TypeError as error:
+        raise CheckpointError(f"{text} is the key of nothing: {error}") from error
 
 
 def _hashable(value: Any) -> Hashable:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    key = tuple(map(_hashable, value)) if isinstance(value, list) else value
+    hash(key)
+    return key
 
 
 def _shown(value: Any) -> str:
     return json.dumps(value, default=repr, ensure_ascii=False)
-
-
-def _import(options: argparse.Namespace) -> None:
-    for module in options.imports:
-        imported(module)

@@ -1,14 +1,33 @@
 """
-Folders, whose names have to be brought to the disk as the bytes of files have, and may be several of a file.
+Folders, whose names have to be brought to the disk as the bytes of files have, may be several of a file, and
+need not be those of files at all.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ("by_their_own_names", "sync_folder")
+__all__ = ("by_their_own_names", "contents", "sync_folder")
+
+
+def contents(path: str | os.PathLike[str]) -> bytes:
+    """
+    All of a file. Raises `OSError`, with ENXIO if there is no file of that name but a pipe, a socket or a
+    device: to read from those may take for ever.
+    """
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.ENXIO, "it is no file", os.fspath(path))
+        return file.read()
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without a wait for who writes to a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

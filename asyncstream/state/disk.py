@@ -105,15 +105,13 @@ class DiskRows:
         prefix, pack, note = self._names.of(namespace), HASH.pack, self._stored.recent.note
         resting, leaving = self._resting, self._leaving
         values: list[Any] = []
-        try:
+        with self._stored.failing():
             names = [prefix + pack(hash(key)) for key in keys]
             for key, name, held in zip(keys, names, self._read_all(names), strict=True):
                 row = row_of(held, key)
                 values.append(MISSING if row is None else row[2])
                 if row is held and (resting.pop(name, None) or leaving.pop(name, None)):
                     note(name, row)  # so that nothing is looked up when it is put again
-        except Exception as error:
-            self._stored.fail(error)
         return values
 
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
@@ -169,7 +167,7 @@ class DiskRows:
     ) -> None:
         """Write rows; what is there already is read, all of it together, and keeps its place."""
         stored = self._stored
-        try:
+        with stored.failing():
             stored.check()
             found = [NOTHING] * len(names) if self._are_new(entries) else self._read_all(names, notes=False)
             changed: dict[bytes, Any] = {}
@@ -181,8 +179,6 @@ class DiskRows:
                 self._count += is_new
             stored.write([(name, pickled(stored, held)) for name, held in changed.items()])
             stored.recent.renew(changed)
-        except Exception as error:
-            stored.fail(error)
         self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
             number = None if namespace is None else as_int(namespace)
@@ -222,10 +218,8 @@ class DiskRows:
         stored, leaving = self._stored, self._leaving
         while leaving:
             some = [leaving.popitem() for _ in range(min(len(leaving), AWAY))]
-            try:
+            with stored.failing():
                 stored.write([(name, pickled(stored, row)) for name, row in some])
-            except Exception as error:
-                stored.fail(error)
             yield
 
     def _rest_no_more(self, names: Iterable[bytes]) -> None:
@@ -238,12 +232,10 @@ class DiskRows:
         prefix_of, pack = self._names.of, HASH.pack
         rest = ((prefix_of(namespace) + pack(hash(key)), key) for namespace, keys in groups for key in keys)
         count = 0
-        try:
+        with self._stored.failing():
             while some := list(islice(rest, SLICE)):
                 held = self._read_all([name for name, _ in some])
                 count += sum(row_of(one, key) is None for one, (_, key) in zip(held, some, strict=True))
-        except Exception as error:
-            self._stored.fail(error)
         return count
 
     # ------------------------------------------------------------------ namespaces
@@ -355,10 +347,8 @@ class DiskRows:
         self._resting.clear()
         self._leaving.clear()
         if self._count:
-            try:
+            with self._stored.failing():
                 self._stored.delete_range(self._names.all, behind(self._names.all))
-            except Exception as error:
-                self._stored.fail(error)
             self._names = Names(self._stored.next_number())  # for what is known of names of the old one
         self._count = 0
         self._low, self._low_is_exact, self._high = _AFTER_ALL, True, _BEFORE_ALL
@@ -429,7 +419,7 @@ class DiskRows:
             names: theirs; more than a few need not be all.
             count: how many rows there are.
         """
-        try:
+        with self._stored.failing():
             if len(names) > _FEW:
                 self._stored.delete_range(begin, end)
                 self._stored.recent.clear()
@@ -437,8 +427,6 @@ class DiskRows:
             elif names:
                 self._stored.write((), names)
                 self._stored.recent.forget(names)
-        except Exception as error:
-            self._stored.fail(error)
         self._rest_no_more(names)
         self._count -= count
 

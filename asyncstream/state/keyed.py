@@ -70,7 +70,8 @@ class KeyedState:
 
         Raises:
             PipelineError: if it is no descriptor.
-            CheckpointError: if the name is taken by state of another kind, perhaps in a snapshot.
+            CheckpointError: if the name is taken, by state of another kind or by the times of another state,
+                perhaps in a snapshot.
         """
         if not isinstance(descriptor, StateDescriptor):
             raise refuse("state", "a descriptor, such as ValueDescriptor[int]('count')", descriptor)
@@ -79,8 +80,10 @@ class KeyedState:
         handle: S | None = self._handles.get(name)
         if handle is None:
             _check_kind(name, self._kinds.setdefault(name, handle_type.kind), handle_type.kind)
-            rows, ages, ttl = self._declare(name), None, descriptor.time_to_live
+            ages, ttl = None, descriptor.time_to_live
             self._lives[name] = None if ttl is None else ttl.duration_ms
+            self._check_names()
+            rows = self._declare(name)
             if ttl is None:
                 self._read_times(name)
             else:
@@ -133,18 +136,28 @@ class KeyedState:
         it has no time to live any more, or with another change of mind they would be taken for times of what
         was written since.
         """
-        written, expires = (f"{self._prefix}/{name}{what}" for what in (WRITTEN, EXPIRES))
+        written, expires = (f"{name}{what}" for what in (WRITTEN, EXPIRES))
         ttl_ms = self._lives[name]
-        if ttl_ms is None:
-            self._tables.forget(written)
-        else:
-            for namespace, key, expires_ms in list(self._tables[expires].items()):
-                self._tables[written].put(namespace, key, expires_ms - ttl_ms)
-        self._tables.forget(expires)
+        if ttl_ms is not None:
+            for namespace, key, expires_ms in list(self._tables[f"{self._prefix}/{expires}"].items()):
+                self._tables[f"{self._prefix}/{written}"].put(namespace, key, expires_ms - ttl_ms)
+        for times in (written, expires):
+            if times not in self._kinds:  # else it is a state of the user's, which is called like that
+                self._tables.forget(f"{self._prefix}/{times}")
 
     def _restore_kinds(self, kinds: Mapping[str, str]) -> None:
         for name, kind in kinds.items():
             _check_kind(name, kind, self._kinds.setdefault(name, kind))
+        self._check_names()
+
+    def _check_names(self) -> None:
+        for name, ttl_ms in self._lives.items():
+            for times in (f"{name}{WRITTEN}", f"{name}{EXPIRES}"):
+                if ttl_ms is not None and times in self._kinds:
+                    raise CheckpointError(
+                        f"state {times!r} is called as the times of state {name!r}, which has a time to "
+                        "live; use another name for one of them"
+                    )
 
 
 def _check_kind(name: str, found: str, wanted: str) -> None:

@@ -120,7 +120,8 @@ class Change:
     def __str__(self) -> str:
         words = list(self.conflicts)
         if self.added:
-            words.append(f"{_named(self.added)} {_is(self.added)} new and {_starts(self.added)} from nothing")
+            are = "is new and starts" if len(self.added) == 1 else "are new and start"
+            words.append(f"{_named(self.added)} {are} from nothing")
         if self.removed:
             words.append(f"what {_named(self.removed)} held is gone")
         if self.reordered:
@@ -262,11 +263,3 @@ def _sorted(value: Any) -> Any:
 
 def _named(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _is(names: tuple[str, ...]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _starts(names: tuple[str, ...]) -> str:
-    return "starts" if len(names) == 1 else "start"

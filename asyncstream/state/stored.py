@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from asyncstream.errors import StateError, describe_error
@@ -160,6 +161,14 @@ class Stored(ABC):
                 self.broken.__cause__ = error if isinstance(error, BaseException) else None
             self.on_failure(self.broken)
         raise self.broken
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What goes wrong in this block is its end, as `fail` says."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
 
     def check(self) -> None:
         """Raise if it cannot be used any more."""

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from asyncstream.errors import CheckpointError, InternalError
+from asyncstream.errors import CheckpointError, InternalError, safe_repr
 from asyncstream.state.capture import detached
 from asyncstream.state.generations import Delta, OldRows
+from asyncstream.state.keys import check_key
 from asyncstream.state.rows import MISSING, plain_namespace, same
 from asyncstream.state.table import Table
 from asyncstream.state.weights import Scale
@@ -37,6 +38,7 @@ __all__ = (
     "Rule",
     "Snapshot",
     "Tables",
+    "check_snapshot",
     "divide_snapshot",
     "is_snapshot",
     "of_key",
@@ -358,6 +360,19 @@ def _saved_rows(table: Table, copied: Callable[[Any], Any]) -> list[Any]:
         ]
         for namespace in table.namespaces()
     ]
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """See whether each row that the user has made has a key of its own; raises `ValueError` if not."""
+    for name, kept in snapshot["tables"].items():
+        found: set[Any] = set()
+        for namespace, rows in kept:
+            for key, _ in rows:
+                check_key(key)
+                row = (plain_namespace(namespace), key)
+                if row in found:
+                    raise ValueError(f"table {name!r} has two rows of key {safe_repr(key)}; make one of them")
+                found.add(row)
 
 
 def is_snapshot(state: object) -> bool:

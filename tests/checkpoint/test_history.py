@@ -261,7 +261,7 @@ async def test_newest_that_was_lost_is_no_reason_to_keep_parts_once_there_is_ano
     history = History(store, JsonCodec())
     lease = await lease_of(store)
     await write(history, lease, 1, f"1{BIG}")
-    history._stored[2] = None  # as a store tells of one that it has lost
+    history._infos[2] = None  # as a store tells of one that it has lost
     await write(history, lease, 3, f"3{BIG}")
     await history.let_go(lease, 1)
     assert await store.numbers() == [3]

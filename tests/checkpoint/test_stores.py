@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -24,8 +25,11 @@ from asyncstream.checkpoint import (
     History,
     MemoryStore,
     SqliteStore,
+    StepInfo,
+    directory,
 )
 from asyncstream.checkpoint.format import CheckpointInfo, pack
+from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.settings import checkpoints_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
@@ -399,6 +403,24 @@ def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: 
         asyncio.run(history.newest_whole(history.read))
 
 
+@pytest.mark.parametrize("value", ["'text'", "cast(x'ff' AS text)", "1e99", "10000000000000000"])
+async def test_sqlite_value_that_has_become_another_counts_as_damaged(tmp_path: Path, value: str) -> None:
+    store = SqliteStore(tmp_path / "file", table="kept")
+    lease = await lease_of(store)
+    await store.commit(lease, 1, pack(INFO, {}).manifest)
+    await store.put(lease, "part", b"data")
+    with closing(sqlite3.connect(tmp_path / "file")) as database, database:
+        for table in ("kept", "kept_parts"):
+            database.execute(f"UPDATE {table} SET data = {value}")
+    found = await History(store, JsonCodec()).infos()
+    assert isinstance(found[1], DamagedCheckpoint)
+    assert await store.read("part") != b"data"
+    with closing(sqlite3.connect(tmp_path / "file")) as database, database:
+        database.execute("UPDATE kept_lease SET newest = 'none'")
+    with pytest.raises(DamagedCheckpoint, match="its lease cannot be read"):
+        await store.numbers()
+
+
 @pytest.mark.parametrize("kind", ["directory", "sqlite"])
 async def test_newest_that_was_lost_is_missed_and_one_that_was_deleted_is_not(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -454,23 +476,78 @@ async def test_what_the_disk_cannot_read_any_more_counts_as_damaged(
     await store.commit(lease, 1, b"1")
     await store.put(lease, "lost", b"part")
     (tmp_path / "00000002.checkpoint").mkdir()
-    read = Path.read_bytes
-
-    def reading(path: Path) -> bytes:
-        if path.name == "part-lost":
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        if path.name == "part-of-another":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", reading)
+    monkeypatch.setattr(directory, "contents", failing({"part-lost": errno.EIO}))
     for what in (2, "lost"):
         with pytest.raises(DamagedCheckpoint, match="cannot be read"):
             await store.read(what)
-    with pytest.raises(PermissionError):  # it is there, and the job must not go back for that
-        await store.read("of-another")
     found = await History(store, JsonCodec()).infos()
     assert isinstance(found[2], DamagedCheckpoint)
+
+
+def failing(names: dict[str, int]) -> Callable[[Path], bytes]:
+    """Reads files, but for those of these names, where it fails with such an error."""
+
+    def read(path: Path) -> bytes:
+        if path.name in names:
+            raise OSError(names[path.name], os.strerror(names[path.name]), str(path))
+        return path.read_bytes()
+
+    return read
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE])
+async def test_what_is_out_of_reach_is_not_taken_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    store = DirectoryStore(tmp_path)
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    part = Part.of((), [b"1"], lambda digest: history.name_of(digest, lease.number), 0)
+    for number, parts in ((1, []), (2, [part])):
+        info = replace(INFO, id=number, steps={"step": StepInfo("operator", "map")})
+        await history.write(lease, pack(info, {"step": parts}))
+    for name in (f"part-{part.stored}", "00000002.checkpoint"):
+        monkeypatch.setattr(directory, "contents", failing({name: code}))
+        with pytest.raises(CheckpointError, match=f"{name} cannot be read") as refused:
+            await history.newest_whole(history.parts)
+        assert not isinstance(refused.value, DamagedCheckpoint)  # for the job must not go back for that
+    # its holder may be alive
+    monkeypatch.setattr(directory, "contents", failing({"lease-00000001": code}))
+    for look in (store.holder(), lease_of(store)):
+        with pytest.raises(CheckpointError, match=f"cannot keep checkpoints in {tmp_path}: .*lease-00000001"):
+            await look
+    await store.commit(lease, 3, b"3")  # nobody has followed
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path.parent)  # names of sockets are short
+        made.bind(path.name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, bind, lambda path: path.symlink_to(path), lambda path: path.symlink_to("/no/such"), os.mkdir],
+)
+async def test_what_is_no_file_counts_as_damaged_and_nothing_waits_for_it(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    await store.commit(lease, 2, b"2")
+    for name in ("00000001.checkpoint", "part-lost", "lease-00000002", "calls-1"):
+        make(tmp_path / name)
+    async with asyncio.timeout(10):
+        for what in (1, "lost"):
+            with pytest.raises(DamagedCheckpoint, match="cannot be read"):
+                await store.read(what)
+        assert (await lease_of(store)).number == 3
+        files = store.journal_files()
+        with pytest.raises(OSError, match="calls-1"):
+            await files.read("calls-1")
+        with pytest.raises(OSError, match="calls-1"):
+            files.append("calls-1", b"")
+        files.close()
 
 
 async def test_directory_on_a_full_disk_is_named_when_a_job_starts(

@@ -95,6 +95,8 @@ def test_keys_are_typed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "state/total: 1" in capsys.readouterr().out
     assert main(["state", "query", str(tmp_path), "totals", '["x", "de"]', "--number", "2"]) == 0
     assert "state/total: 2" in capsys.readouterr().out
+    assert main(["state", "query", str(tmp_path), "totals", '[{"no": "key"}]']) == 1
+    assert "the key of nothing: unhashable" in capsys.readouterr().err
 
 
 def test_modules_with_classes_may_be_in_the_directory_one_is_in(

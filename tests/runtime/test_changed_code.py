@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -260,6 +261,17 @@ class Ticks(KeyedProcessFunction[Any, Any]):
 def _timers_by_text(state: Any) -> Any:
     kept = [[str(timestamp), rows] for timestamp, rows in state["tables"]["timers/event"]]
     return {**state, "tables": {**state["tables"], "timers/event": kept}}
+
+
+@pytest.mark.parametrize(("key", "why"), [("same", "two rows of key"), (math.nan, "must equal itself")])
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_after_which_rows_would_not_be_found_is_refused(key: Any, why: str) -> None:
+    def renamed(state: Any) -> Any:
+        kept = [[window, [[key, value] for _, value in rows]] for window, rows in state["tables"]["slices"]]
+        return {**state, "tables": {**state["tables"], "slices": kept}}
+
+    with pytest.raises(CheckpointError, match=rf"migrate\['w'\] failed: ValueError: .*{why}"):
+        await two_runs(BASE, BASE, migrate={"w": renamed})
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -127,7 +127,8 @@ def what_is_compacted_forgets_what_was_gone(patch: pytest.MonkeyPatch) -> None:
 
 def a_part_is_deleted_that_an_older_checkpoint_names(patch: pytest.MonkeyPatch) -> None:
     def named(history: History) -> set[str]:
-        return set(history._stored[max(history._stored)] or ()) if history._stored else set()
+        newest = history._infos[max(history._infos)] if history._infos else None
+        return set() if newest is None else set(newest.stored)
 
     patch.setattr(History, "_named", named)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import shutil
 from collections.abc import Iterator
@@ -154,7 +155,12 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "rows" / "mine").write_text("dear to me")
     with pytest.raises(StateError, match="something else"):
         Database(DiskState(tmp_path))
-    (tmp_path / "asyncstream-state.lock").touch()
+    mark = tmp_path / "asyncstream-state.lock"
+    os.mkfifo(mark)  # to open it would wait for ever
+    with pytest.raises(StateError, match=rf"something else \({mark.name}\)"):
+        Database(DiskState(tmp_path))
+    mark.unlink()
+    mark.touch()
     (tmp_path / "mine").write_text("dear to me")
     with pytest.raises(StateError, match=r"something else \(mine\)"):
         Database(DiskState(tmp_path))

@@ -63,10 +63,15 @@ class RowsOnDisk(RuleBasedStateMachine):
     def get(self, space: Any, key: Any) -> None:
         assert self.rows.get(space, key) == self.model.get(space, {}).get(key, MISSING)
 
-    @rule(space=SPACES, keys=st.lists(KEYS, max_size=4))
-    def get_many(self, space: Any, keys: list[Any]) -> None:
+    @rule(space=SPACES, keys=st.lists(KEYS, max_size=4), changes=st.booleans())
+    def get_many(self, space: Any, keys: list[Any], changes: bool) -> None:
+        """What is taken is put again: until then only who took it knows what it is."""
         expected = [self.model.get(space, {}).get(key, MISSING) for key in keys]
         assert self.rows.get_many(space, keys) == expected
+        taken = [(space, key) for key in dict.fromkeys(keys) if key in self.model.get(space, {})]
+        self.rows.put(
+            self.numbered(taken) if changes else [(*place, self.model[space][place[1]]) for place in taken]
+        )
 
     @rule(places=st.lists(st.tuples(SPACES, KEYS), max_size=4, unique=True))
     def count_new(self, places: list[Any]) -> None:
@@ -108,7 +113,7 @@ TestRowsOnDisk.settings = settings(max_examples=examples(25), deadline=None)
 
 
 class RowsThatRest(RowsOnDisk):
-    """The same, of rows that stay in memory for a while; what is taken is put again."""
+    """The same, of rows that stay in memory for a while."""
 
     @initialize(limit=st.integers(1, 6))
     def begin(self, limit: int) -> None:
@@ -125,14 +130,6 @@ class RowsThatRest(RowsOnDisk):
         assert self.rows.get_many(space, [key]) == [self.model.get(space, {}).get(key, MISSING)]
         self.remove(space, key)
         self.put([(space, key)])
-
-    @rule(space=SPACES, keys=st.lists(KEYS, max_size=4, unique=True), changes=st.booleans())
-    def get_many(self, space: Any, keys: list[Any], changes: bool = False) -> None:
-        super().get_many(space, keys)
-        taken = [(space, key) for key in keys if key in self.model.get(space, {})]
-        self.rows.put(
-            self.numbered(taken) if changes else [(*place, self.model[space][place[1]]) for place in taken]
-        )
 
     @rule(places=st.lists(st.tuples(SPACES, KEYS), max_size=4, unique=True), slices=st.integers(0, 5))
     def merge(self, places: list[Any], slices: int) -> None:

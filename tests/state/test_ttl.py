@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.clock import ManualClock
-from asyncstream.errors import PipelineError
+from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.state import (
     ListDescriptor,
     MapDescriptor,
@@ -211,6 +211,33 @@ def test_times_of_expiry_from_before_version_0_2_are_understood(is_open_before: 
     clock.set_ms(105)
     assert (value.get(), values.get(), table.get("a")) == (None, [], None)
     assert store.state(ValueDescriptor[int]("ever")).get() == 8
+
+
+@pytest.mark.parametrize("other", ["x written", "x expires"])
+@pytest.mark.parametrize("is_open_before", [True, False])
+def test_state_is_never_taken_for_the_times_of_another(other: str, is_open_before: bool) -> None:
+    first = Store(ManualClock(100))
+    first.key = "k"
+    first.state(ValueDescriptor[int]("x")).set(1)
+    first.state(ValueDescriptor[int](other)).set(2)
+    second = Store(ManualClock(100))
+    second.key = "k"
+    if is_open_before:
+        second.state(ValueDescriptor[int]("x"))
+    second.restore(first.snapshot())
+    assert second.state(ValueDescriptor[int]("x")).get() == 1
+    assert second.state(ValueDescriptor[int](other)).get() == 2
+    lives, stays = ValueDescriptor[int]("x", ttl=1), ValueDescriptor[int](other)
+    for descriptors in ((lives, stays), (stays, lives)):
+        third = Store(ManualClock(100))
+        for descriptor in descriptors[:-1]:
+            third.state(descriptor)
+        with pytest.raises(CheckpointError, match=f"state '{other}' is called as the times of state 'x'"):
+            third.state(descriptors[-1])
+    third = Store(ManualClock(100))
+    third.state(lives)
+    with pytest.raises(CheckpointError, match="use another name for one of them"):
+        third.restore(first.snapshot())
 
 
 def test_state_that_no_descriptor_has_claimed_yet_stays_as_it_was_kept() -> None:

@@ -62,7 +62,6 @@ from asyncstream.runtime.aio.recovery import Bound, fence, signed, survey, trans
 from asyncstream.runtime.aio.table_log import TableLog
 from asyncstream.runtime.aio.tenure import Tenure
 from asyncstream.runtime.aio.wiring import RunWiring
-from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import freeze
 
 __all__ = ("Checkpointer",)
@@ -295,7 +294,7 @@ class Checkpointer:
             await asyncio.wait({self._task})  # what is under way comes to its end
         if self._has_failed:
             return
-        unwritten = [name for name, sink in self._sinks() if not sink.is_done()]
+        unwritten = [name for name, sink, _ in transactional_sinks(self._wiring) if not sink.is_done()]
         if unwritten:
             log.warning("no last checkpoint: %s did not write all in time", ", ".join(unwritten))
             return
@@ -363,7 +362,7 @@ class Checkpointer:
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
                 info = await self._save(number, finished, savepoint)
-                for name, sink in self._sinks():
+                for name, sink, _ in transactional_sinks(self._wiring):
                     self._waits_for = f"step {name!r} to commit"
                     await sink.commit(number)
                 self._waits_for = "sources to acknowledge"
@@ -413,7 +412,7 @@ class Checkpointer:
         await self.tables.settle()
         began = asyncio.get_running_loop().time()
         created_ms = self._clock.now_ms()
-        sinks = [(name, sink.cut(number)) for name, sink in self._sinks()]
+        sinks = [(name, sink.cut(number)) for name, sink, _ in transactional_sinks(self._wiring)]
         captured = self._captures.take(self._wiring)
         if self.journal is not None:
             self.journal.rotate(number)
@@ -477,9 +476,6 @@ class Checkpointer:
             except SourceError as error:
                 log.warning("pipeline %r: a source could not forget what is done: %s", self._pipeline, error)
         self._positions = {number: kept for number, kept in self._positions.items() if number >= oldest}
-
-    def _sinks(self) -> list[tuple[str, SinkOperator]]:
-        return [(name, operator) for name, operator, _ in transactional_sinks(self._wiring)]
 
 
 def _journal_of(

@@ -149,11 +149,6 @@ Bound: TypeAlias = Callable[[str, type[SinkError] | type[SourceError]], Abstract
 """Ends the opening of a job, with such an error about a step, if the block takes too long."""
 
 
-def _no_bound(step: str, kind: type[SinkError] | type[SourceError]) -> AbstractContextManager[None]:
-    """The `Bound` of who looks on, and can turn away."""
-    return nullcontext()
-
-
 async def fence(wiring: RunWiring, writer: Writer, bound: Bound) -> None:
     """
     Keep the jobs that `writer` follows out of all sinks that take part in checkpoints; raises `SinkError` if
@@ -173,7 +168,7 @@ async def survey(
     wiring: RunWiring,
     writer: Writer,
     new_old: Callable[[], OldRows] | None = None,
-    bound: Bound = _no_bound,
+    bound: Bound = lambda step, kind: nullcontext(),
 ) -> Survey:
     """
     What all concerned say to the checkpoint to go on from. Changes nothing.
@@ -182,7 +177,7 @@ async def survey(
         pipeline: its name.
         writer: for whom the sinks are to write.
         new_old: makes a place for the oldest generation of a table; None: in memory.
-        bound: for what each sink and source takes to answer.
+        bound: for what each sink and source takes to answer; who only looks on can turn away.
 
     Raises:
         CheckpointError: if it cannot be read, or steps are missing that it holds state of.

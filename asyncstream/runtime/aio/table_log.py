@@ -167,23 +167,18 @@ class TableLog:
         work = Compaction(self._codec, self.rows)
         base: list[Part] = []
         try:
-            for part in chain.fix():
-                await self._compact_slices(work.feed(await self._history.chunks(part)))
-            rest = work.chunks()
-            while chunks := await self._compact_slices(_some(rest)):
-                part = chain.base_of(chunks)
-                if self.rows is not None and await self._put_ahead(part):
-                    part = part.without_data()
-                base.append(part)
+            with without_collector():
+                for part in chain.fix():
+                    await in_slices(work.feed(await self._history.chunks(part)))
+                rest = work.chunks()
+                while chunks := await in_slices(_some(rest)):
+                    part = chain.base_of(chunks)
+                    if self.rows is not None and await self._put_ahead(part):
+                        part = part.without_data()
+                    base.append(part)
         finally:
             work.close()
         chain.replace(base)
-
-    async def _compact_slices(self, slices: Iterator[None]) -> Any:
-        """Run through these: in a thread, or in slices, for rows that are elsewhere belong to this thread."""
-        if self.rows is not None:
-            return await in_slices(slices)
-        return await asyncio.to_thread(_without_collector, partial(_run_through, slices))
 
     def _every_chain(self) -> list[Chain]:
         # as lists: a thread that encodes may be adding some
@@ -240,11 +235,3 @@ def _some(chunks: Iterator[bytes]) -> Generator[None, None, list[bytes]]:
             break
         yield
     return found
-
-
-def _run_through(slices: Iterator[None]) -> Any:
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            return end.value
