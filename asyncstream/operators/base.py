@@ -71,6 +71,8 @@ class OperatorContext:
         call_log: where its finished calls are written down; None: nowhere.
         checkpoint: asks for a checkpoint of all that is so now, and has the function that it is given told
             whether that is safe; None: none are kept.
+        may_end: what asks the process to end does end it, for it is the user's own; otherwise it is an error
+            of the step like any other.
     """
 
     name: str = "operator"
@@ -88,6 +90,7 @@ class OperatorContext:
     tracks: bool = False
     call_log: CallLog | None = None
     checkpoint: Callable[[Callable[[bool], None]], None] | None = None
+    may_end: bool = True
 
 
 class Operator:
@@ -279,11 +282,12 @@ class Operator:
         """
         The error to raise when a user's function failed on `value`, which is its cause.
 
-        What asks the process to end stays what it is, with a note that names the step and the element.
+        What asks the process to end stays what it is where it may, with a note that names the step and the
+        element.
         """
         if isinstance(error, UserFunctionError | InternalError | StateError):
             return error
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if isinstance(error, KeyboardInterrupt | SystemExit) and self.context.may_end:
             if not any(note.startswith(_RAISED_IN) for note in getattr(error, "__notes__", ())):
                 error.add_note(encodable(f"{_RAISED_IN} {self.context.name!r} on element {safe_repr(value)}"))
             return error

@@ -18,6 +18,7 @@ from asyncstream.runtime.spark import stream_json_lines
 from asyncstream.runtime.spark.json_lines import micro_batches, order
 from asyncstream.runtime.spark.json_lines.columns import with_rejected
 from tests.spark.cluster import event_columns
+from tests.spark.fake_spark import StandIn
 from tests.spark.files import LINE, Query, Row, add, add_gz, append, made_format, row, stamps
 
 if TYPE_CHECKING:
@@ -447,6 +448,7 @@ def test_bounded_job_tells_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_wrong_arguments_are_refused(given: Row, message: str) -> None:
+    spark: Any = StandIn(1)
     chosen = {"path": "in", "schema": event_columns(), "time": "ts", "partitions": 2} | given
     with pytest.raises(PipelineError, match=message):
-        stream_json_lines(None, chosen.pop("path"), **chosen)
+        stream_json_lines(spark, chosen.pop("path"), **chosen)

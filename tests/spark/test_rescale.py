@@ -110,10 +110,18 @@ def test_another_plan_is_refused_whatever_keys_come(spark: SparkSession, tmp_pat
     assert run(Count()) == ["2 1"]
 
 
-@pytest.mark.parametrize("define", [contract.windows, contract.functions])
+@pytest.mark.parametrize(("define", "commits"), [(contract.windows, "1"), (contract.functions, "2")])
 def test_stream_goes_on_with_other_key_groups(
-    spark: SparkSession, tmp_path: Path, define: Definition
+    spark: SparkSession, tmp_path: Path, define: Definition, commits: str
 ) -> None:
+    """Also where Spark's commits name the state."""
+    with another_number(spark, "spark.sql.streaming.stateStore.checkpointFormatVersion", commits):
+        _goes_on_with_other_key_groups(spark, tmp_path, define)
+    notes = [path for path in (tmp_path / "third" / "commits").iterdir() if path.name.isdigit()]
+    assert {path.read_text().splitlines()[0] for path in notes} == {f"v{commits}"}
+
+
+def _goes_on_with_other_key_groups(spark: SparkSession, tmp_path: Path, define: Definition) -> None:
     batches, folder = batches_of(11), tmp_path / "in"
     rows = stream(spark, folder, batches[:2])
     found = run_stream(on_spark(spark, rows, define, key_groups=3), tmp_path / "first")["lines"]
@@ -202,6 +210,7 @@ def test_query_that_cannot_be_gone_on_from_is_refused(spark: SparkSession, tmp_p
     (place / "offsets" / f"{last}").write_text("v9\n{}\n{}")
     with pytest.raises(CheckpointError, match="has Spark's format 'v9', of which only 'v1' is known"):
         plan.regroup(str(place), str(tmp_path / "third"))
+    assert not (tmp_path / "third").exists()
     with pytest.raises(PipelineError, match="regroup: only a stream of keyed steps has state"):
         windows(spark, frame(spark, micro_batch(0))).regroup(str(place), str(to))
     with pytest.raises(PipelineError, match="to: expected a non-empty text, got None"):

@@ -18,6 +18,7 @@ from asyncstream.runtime.spark.sources.pulled import Offset, Pulled
 from asyncstream.runtime.spark.sources.register import SourceSettings
 from asyncstream.testing.loop import run_virtual
 from tests.spark.cluster import event_columns
+from tests.spark.fake_spark import StandIn
 
 
 def in_splits(parts: Sequence[int], batch: int, parallel: int) -> SplitSource[tuple[str, int]]:
@@ -168,7 +169,7 @@ def test_what_a_source_rejects_is_an_error() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    session: Any = None
+    session: Any = StandIn(1)
     given: dict[str, Any] = {"make": lambda: Items([1]), "schema": event_columns()}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"make": [1]}, "make: expected a function, got"),

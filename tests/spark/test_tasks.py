@@ -44,6 +44,7 @@ from asyncstream.runtime.spark.worker.outputs import write_rows
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import WindowResult
 from tests.spark.cluster import columns
+from tests.spark.contract import on_stand_in, row
 from tests.spark.tasks import batch, one_stage, unpack
 
 
@@ -179,17 +180,24 @@ def test_function_that_asks_the_process_to_end_fails_the_task_and_the_next_one_r
     assert [found.to_pylist() for found in run_stage(task, iter([batch(1)]))] == [[{"v": 1}]]
 
 
-def test_plain_function_that_asks_the_process_to_end_is_told_by_step_and_element_first() -> None:
-    def leaves(row: dict[str, Any]) -> Any:
-        raise SystemExit("enough")
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_plain_function_that_asks_the_process_to_end_is_told_by_step_and_element_first(
+    kind: type[BaseException],
+) -> None:
+    def leaves(*_: Any) -> Any:
+        raise kind("enough")
+
+    class Leaves(KeyedProcessFunction[Any, Any]):
+        open = process_element = leaves
 
     pipeline = Pipeline()
     pipeline.source([]).map(leaves, name="check").to([], name="out")
-    with pytest.raises(SystemExit, match="enough") as caught:
+    with pytest.raises(UserFunctionError) as caught:
         list(run_stage(one_stage(pipeline, "out"), iter([batch(1)])))
-    blamed, frames = caught.value.__notes__
-    assert blamed == "raised in step 'check' on element {'v': 1}"
-    assert "in leaves" in frames
+    assert str(caught.value) == f"step 'check': {kind.__name__}: enough, on element {{'v': 1}}"
+    assert "in leaves" in caught.value.__notes__[0]
+    with pytest.raises(UserFunctionError, match=f"step 'count': {kind.__name__}: enough, when it was opened"):
+        on_stand_in([[row(1)]], lambda s: {"n": s.key_by("key").process(Leaves(), name="count"), "rows": s})
 
 
 def test_function_that_cannot_be_opened_is_blamed_and_opened_again_by_the_next_task() -> None:

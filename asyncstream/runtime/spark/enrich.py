@@ -14,8 +14,9 @@ from asyncstream.operators.functions import AsyncFunction
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
 from asyncstream.runtime.spark.plan import SparkPlan
 from asyncstream.runtime.spark.schemas import struct_type
+from asyncstream.runtime.spark.session import need_frame
 from asyncstream.runtime.spark.settings import PlanSettings
-from asyncstream.validation import refuse, text
+from asyncstream.validation import flag, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -114,7 +115,8 @@ def _plan(
     options: AsyncWaitOptions,
     tags: list[str],
 ) -> SparkPlan:
-    graph, _ = async_step(fn, name, options, flat=flat)
+    need_frame("df", df)
+    graph, _ = async_step(fn, name, options, flat=flag("flat", flat))
     outputs = {"results": struct_type("schema", schema)}
     for tag in tags:
         graph.add(SinkStep(tag, ListSink([]), (Input(Output(name, tag)),)))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncstream.validation import refuse
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
@@ -39,7 +41,12 @@ def failure_text(failed: BaseException | StreamingQuery) -> str:
     Returns:
         What is not of asyncstream as Spark says it, without the lines of Java; of a query that has not failed
         an empty text.
+
+    Raises:
+        PipelineError: if it is neither.
     """
+    if not isinstance(failed, BaseException) and not hasattr(failed, "awaitTermination"):
+        raise refuse("failed", "an exception, or a StreamingQuery", failed)
     error: Any = failed if isinstance(failed, BaseException) else failed.exception()
     return "" if error is None else failure_in(str(error))
 

@@ -7,9 +7,9 @@ stages, `worker.tasks` is what a task does, and `worker.keyed` what Spark's stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
 from asyncstream.errors import CheckpointError, PipelineError
@@ -20,7 +20,7 @@ from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
-from asyncstream.runtime.spark.session import need_pyspark, shuffle_partitions
+from asyncstream.runtime.spark.session import need_frame, need_session, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stage_frames import StageFrames
 from asyncstream.runtime.spark.stages import StageKind, stages_of
@@ -31,7 +31,7 @@ from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.outputs import OutputTask, write_rows
 from asyncstream.runtime.spark.worker.shipped import Shipped
-from asyncstream.validation import count, refuse, text
+from asyncstream.validation import count, function, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,11 +76,12 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         title: str = "pipeline",
     ) -> None:
         graph.check()
+        need_session("spark", spark)
         self._graph = graph
         self._spark = spark
         self._settings = settings
         self._title = title
-        self._streaming = _check_inputs(graph, inputs)
+        self._streaming = _check_inputs(graph, inputs, spark)
         self._stages = stages_of(graph, streaming=self._streaming)
         self._outputs = {
             name: OutputTask(name, self._route_to(name), schema)
@@ -176,6 +177,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         """
         if not self._streaming:
             raise PipelineError("the inputs are bounded: use plan[name].write")
+        function("write", write, "outputs", "batch_id")
 
         def write_batch(batch: DataFrame, number: int) -> None:
             batch = batch.persist()
@@ -211,6 +213,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if not self._streaming:
             raise PipelineError("save_checkpoint: the inputs are bounded, so all windows have been closed")
         chosen = checkpoints_of("settings", settings)
+        text("location", location)
         reached_ms = next_watermark_ms(self._spark, location)
         return save(chosen, self._title, self._graph, self._left_in(location), reached_ms)
 
@@ -268,6 +271,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._need_state("rescale")
         if count("partitions", partitions) > self._terms.key_groups:
             raise refuse("partitions", f"at most the {self._terms.key_groups} key groups", partitions)
+        text("location", location)
         manager = getattr(self._spark, "_streamingCheckpointManager", None)
         if manager is None:
             raise PipelineError("rescale: Spark offers it in the driver only, not over Spark Connect")
@@ -330,14 +334,12 @@ def _unnamed(graph: Graph) -> Iterator[str]:
             yield f"{name} {step.schema.fingerprint()}"
 
 
-def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame]) -> bool:
+def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSession) -> bool:
     """Whether the inputs are streams."""
-    need_pyspark()
     sources = [step.name for step in graph if isinstance(step, SourceStep)]
     _same_names("inputs", "source", sources, inputs)
     for name, frame in inputs.items():
-        if not hasattr(frame, "mapInArrow"):
-            raise refuse(f"inputs[{name!r}]", "a Spark DataFrame", frame)
+        need_frame(f"inputs[{name!r}]", frame, spark)
         if any("spark.watermarkDelayMs" in (field.metadata or {}) for field in frame.schema.fields):
             raise PipelineError(
                 f"inputs[{name!r}] has a watermark of Spark's already; leave withWatermark out, and give the "
@@ -369,7 +371,10 @@ def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Map
     return {name: struct_type(f"outputs[{name!r}]", schema) for name, schema in outputs.items()}
 
 
-def _same_names(argument: str, kind: str, expected: Iterable[str], got: Mapping[str, Any]) -> None:
+def _same_names(argument: str, kind: str, expected: Sequence[str], got: object) -> None:
+    if not isinstance(got, Mapping):
+        shown = ", ".join(f"{name!r}: ..." for name in expected)
+        raise refuse(argument, f"a mapping with one for each {kind}, {{{shown}}}", got)
     missing, unknown = set(expected) - set(got), set(got) - set(expected)
     if missing or unknown:
         problem = (

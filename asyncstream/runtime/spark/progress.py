@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS
 from asyncstream.runtime.spark.failures import failure_in
-from asyncstream.runtime.spark.session import need_pyspark
+from asyncstream.runtime.spark.session import need_session
+from asyncstream.validation import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,8 @@ def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQue
     Returns:
         What to give to `spark.streams.removeListener` to end it.
     """
-    need_pyspark()
+    need_session("spark", spark)
+    count("level", level, least=0)
     from pyspark.sql.streaming import StreamingQueryListener
 
     class Lines(StreamingQueryListener):  # type: ignore[misc]

@@ -29,8 +29,11 @@ __all__ = ("Notes", "go_on")
 TIMES = {"commits": ("nextBatchWatermarkMs",), "offsets": ("batchWatermarkMs", "batchTimestampMs")}
 """By note, what it says of time."""
 
-FORMAT = "v1"
-"""What Spark's notes of offsets and commits begin with."""
+FORMATS = {"commits": ("v1", "v2"), "offsets": ("v1",)}
+"""
+By note, what it may begin with. Commits are "v2" by `spark.sql.streaming.stateStore.checkpointFormatVersion`:
+they name, besides, the state that their micro-batch has left.
+"""
 
 
 class Notes:
@@ -77,7 +80,7 @@ class Notes:
 
     def watermark_ms(self) -> int:
         """Spark's own in the last micro-batch."""
-        return int(json.loads(self.read(f"offsets/{self.last()}")[0])["batchWatermarkMs"])
+        return int(json.loads(self.read("offsets", self.last())[1])["batchWatermarkMs"])
 
     def _numbers(self, folder: str) -> list[int]:
         path = self._path(folder)
@@ -86,27 +89,29 @@ class Notes:
         names = [str(status.getPath().getName()) for status in self._files.listStatus(path)]
         return sorted(int(name) for name in names if name.isdigit())
 
-    def read(self, name: str) -> list[str]:
+    def read(self, log: str, number: int) -> list[str]:
         """
-        The lines of a note behind the format: what it says of the micro-batch, in JSON, then of each source;
-        raises `CheckpointError` if it has another format.
+        The lines of a note: its format, what it says of the micro-batch, in JSON, then of each source; raises
+        `CheckpointError` if it has another format.
         """
+        name = f"{log}/{number}"
         stream = self._files.open(self._path(name))
         try:
             lines = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
         finally:
             stream.close()
-        if lines[0] != FORMAT:
+        if lines[0] not in FORMATS[log]:
+            known = " and ".join(map(repr, FORMATS[log]))
             raise CheckpointError(
-                f"{self.location}/{name} has Spark's format {lines[0]!r}, of which only {FORMAT!r} is known"
+                f"{self.location}/{name} has Spark's format {lines[0]!r}, of which only {known} is known"
             )
-        return lines[1:]
+        return lines
 
-    def write(self, name: str, lines: list[str]) -> None:
+    def write(self, log: str, number: int, lines: list[str]) -> None:
         """Have a note say this instead."""
-        stream = self._files.create(self._path(name), True)
+        stream = self._files.create(self._path(f"{log}/{number}"), True)
         try:
-            stream.write("\n".join([FORMAT, *lines]).encode())
+            stream.write("\n".join(lines).encode())
         finally:
             stream.close()
 
@@ -133,14 +138,16 @@ def go_on(taking_up: DataFrame, old: Notes, new: Notes) -> None:
     Raises:
         CheckpointError: if Spark cannot.
     """
+    last = old.last()
+    known = {log: old.read(log, last) for log in TIMES}  # before anything is made
     _run(taking_up, new.location)
-    last, only = old.last(), new.last()
+    only = new.last()
     new.take_sources(old)
     for log, times in TIMES.items():
-        (was, *sources), (now, *_) = old.read(f"{log}/{last}"), new.read(f"{log}/{only}")
-        known = json.loads(was)
-        said = json.loads(now) | {name: known[name] for name in times}
-        new.write(f"{log}/{only}", [json.dumps(said), *sources])
+        (_, was, *sources), (form, now, *_) = known[log], new.read(log, only)
+        then = json.loads(was)
+        said = json.loads(now) | {name: then[name] for name in times}
+        new.write(log, only, [form, json.dumps(said), *sources])
 
 
 def _run(taking_up: DataFrame, location: str) -> None:

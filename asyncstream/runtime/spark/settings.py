@@ -49,10 +49,9 @@ class PlanSettings:
     held_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.key_groups is not None:
-            count("key_groups", self.key_groups)
-        if self.partitions is not None:
-            count("partitions", self.partitions)
+        for name, number in (("key_groups", self.key_groups), ("partitions", self.partitions)):
+            if number is not None and count(name, number) >= 2**31:  # of which Spark has none
+                raise refuse(name, "an integer below 2**31", number)
         if self.held_bytes is not None:
             count("held_bytes", self.held_bytes, least=0)
         flag("processing_time", self.processing_time)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, check_columns, with_rejected
 from asyncstream.runtime.spark.json_lines.settings import FORMAT, ReadSettings, folder_path
-from asyncstream.runtime.spark.session import need_pyspark, register_format, shuffle_partitions
+from asyncstream.runtime.spark.session import (
+    need_frame,
+    need_pyspark,
+    need_session,
+    register_format,
+    shuffle_partitions,
+)
 from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
@@ -156,8 +162,7 @@ def write_json_lines(
         PipelineError: if an argument is not as described, or JSON has no values for the type of a column.
     """
     need_pyspark()
-    if not hasattr(df, "mapInArrow"):
-        raise refuse("df", "a Spark DataFrame", df)
+    need_frame("df", df)
     check_columns(df.schema)
     choice("existing", existing, ("refuse", "append"))
     folder = os.path.abspath(folder_path(path, pattern=False))
@@ -178,7 +183,7 @@ def _read(
     partitions: int | None,
     **limits: int | None,
 ) -> DataFrame:
-    need_pyspark()
+    need_session("spark", spark)
     check_columns(schema)
     _check_time(schema, time)
     if partitions is None:

@@ -13,7 +13,7 @@ from asyncstream.codec import JsonCodec
 from asyncstream.connectors import Source
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.schemas import struct_type
-from asyncstream.runtime.spark.session import need_pyspark
+from asyncstream.runtime.spark.session import need_session
 from asyncstream.runtime.spark.sources.pulled import Offset
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
@@ -131,7 +131,7 @@ def register_source(
         PipelineError: if an argument is not as described.
         MissingExtra: if PySpark is not installed.
     """
-    need_pyspark()
+    need_session("spark", spark)
     function("make", make)
     source = make()
     if not isinstance(source, Source):
@@ -140,13 +140,10 @@ def register_source(
         raise PipelineError(
             "make: a source with on_malformed='reject' has an output for that, which a DataFrame has not"
         )
-    columns = struct_type("schema", schema)
-    if len(set(columns.names)) < max(len(columns.names), 1):
-        raise refuse("schema", "columns with names of their own", schema)
     settings = SourceSettings(
         make,
         text("name", name),
-        columns,
+        struct_type("schema", schema),
         count("max_rows_per_trigger", max_rows_per_trigger),
         duration_seconds("quiet", quiet),
     )

@@ -71,9 +71,14 @@ def _column_values(name: str, column: pa.Array) -> list[Any]:
         return values_of(column)
     except Exception as error:
         # of Spark's times and zones, not all are Python's: the year 10000 in UTC, "GMT+8"
+        advice = "have Spark give it as another type, such as cast('string'), or leave it out"
+        if isinstance(error, KeyError):  # for a zone
+            advice = (
+                "give the session's time zone a name that both know, such as 'Asia/Singapore' or '+08:00': "
+                "spark.conf.set('spark.sql.session.timeZone', ...)"
+            )
         raise PipelineError(
-            f"column {name!r} ({column.type}) holds what Python cannot: {describe_error(error)}; "
-            "have Spark give it as another type, such as cast('string'), or leave it out"
+            f"column {name!r} ({column.type}) holds what Python cannot: {describe_error(error)}; {advice}"
         ) from error
 
 

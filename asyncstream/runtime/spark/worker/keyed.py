@@ -400,7 +400,7 @@ class KeyGroup:
                 raise not_asked_to(name)
             self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
 
-        return OperatorContext(name, clock=clock, wake_at=wake_at)
+        return OperatorContext(name, clock=clock, wake_at=wake_at, may_end=False)
 
 
 def _process_envelope(parts: StageOperators, row: Row) -> None:

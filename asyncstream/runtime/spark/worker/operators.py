@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import repeat
-from traceback import format_exception, format_tb
+from traceback import format_exception
 from typing import Any, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -396,10 +396,6 @@ def telling_the_cause() -> Iterator[None]:
             error.add_note(encodable("".join(format_exception(error.__cause__)).rstrip()))
             _hide_frames()
         raise
-    except SystemExit as error:  # whose notes name both
-        error.add_note(encodable("".join(format_tb(error.__traceback__)).rstrip()))
-        _hide_frames()
-        raise
 
 
 def _hide_frames() -> None:
@@ -417,7 +413,7 @@ def opening(step: str) -> Iterator[None]:
         yield
     except AsyncStreamError:
         raise
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         raise UserFunctionError(step, None, error, when="when it was opened") from error
 
 

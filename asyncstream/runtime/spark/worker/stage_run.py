@@ -99,7 +99,9 @@ class StageRun:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
         tracks = name in self._tracking
         fail = partial(self._fail, name)
-        return OperatorContext(name, clock=self._clock, fail=fail, pipeline=self._pipeline, tracks=tracks)
+        return OperatorContext(
+            name, clock=self._clock, fail=fail, pipeline=self._pipeline, tracks=tracks, may_end=False
+        )
 
     def _fail(self, step: str, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt | SystemExit):

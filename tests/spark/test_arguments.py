@@ -1,0 +1,95 @@
+"""Each wrong argument is refused by its name when a plan is made, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from asyncstream import Pipeline, PipelineError
+from asyncstream.connectors.memory import Items
+from asyncstream.runtime.spark import (
+    SparkPlan,
+    enrich,
+    enrich_apart,
+    failure_text,
+    local_spark,
+    log_progress,
+    read_json_lines,
+    register_source,
+    write_json_lines,
+)
+from tests.spark.cluster import event_columns
+from tests.spark.fake_spark import Frame, StandIn
+
+spark = StandIn(1)
+ROWS = spark.bounded([], event_columns())
+A_STREAM = spark.stream([], event_columns())
+
+
+class RemoteFrame(Frame):
+    __module__ = "pyspark.sql.connect.dataframe"
+
+
+REMOTE = RemoteFrame(spark, ROWS.made, ROWS.schema)
+
+
+def plan(rows: Any = ROWS, **others: Any) -> SparkPlan:
+    pipeline = Pipeline()
+    pipeline.source([], name="rows").key_by("key").count_window(2).collect(name="pairs").to([], name="out")
+    given: dict[str, Any] = {"spark": spark, "inputs": {"rows": rows}, "outputs": {"out": event_columns()}}
+    return pipeline.on_spark(**(given | others))
+
+
+def enriched(df: Any = ROWS, **others: Any) -> Any:
+    async def same(row: Any) -> Any:
+        return row
+
+    given: dict[str, Any] = {"schema": event_columns()}
+    return enrich(df, same, **(given | others))
+
+
+def source() -> Items[Any]:
+    return Items([])
+
+
+anything: Any = object()
+other: Any = pd.DataFrame({"v": [1]})
+
+
+@pytest.mark.parametrize(
+    ("told", "call"),
+    [
+        ("spark: expected a SparkSession", lambda: plan(spark=anything)),
+        ("spark: expected a SparkSession", lambda: register_source(anything, source, schema=event_columns())),
+        ("spark: expected a SparkSession", lambda: log_progress(anything)),
+        ("spark: expected a SparkSession", lambda: read_json_lines(anything, "in", schema=event_columns())),
+        ("inputs: expected a mapping with one for each source, {'rows': ...}", lambda: plan(inputs=ROWS)),
+        ("inputs: expected a mapping with one for each source", lambda: plan(inputs=None)),
+        ("inputs['rows']: expected a Spark DataFrame", lambda: plan(other)),
+        ("inputs['rows']: expected a DataFrame of the session", lambda: plan(REMOTE)),
+        ("outputs: expected a mapping with one for each sink, {'out': ...}", lambda: plan(outputs="v long")),
+        ("outputs['out']: expected at least one column", lambda: plan(outputs={"out": event_columns()[:0]})),
+        ("key_groups: expected an integer below 2**31", lambda: plan(key_groups=2**31)),
+        ("partitions: expected an integer below 2**31", lambda: plan(partitions=2**31)),
+        ("write: expected a function", lambda: plan(A_STREAM).write_stream(anything)),
+        ("location: expected a non-empty text", lambda: plan(A_STREAM).save_checkpoint(anything, "to")),
+        ("location: expected a non-empty text", lambda: plan(A_STREAM).rescale(anything, 2)),
+        ("df: expected a Spark DataFrame", lambda: enriched(other)),
+        ("df: expected a Spark DataFrame", lambda: enrich_apart(other, anything, schema=event_columns())),
+        ("df: expected a Spark DataFrame", lambda: write_json_lines(other, "out")),
+        ("flat: expected True or False", lambda: enriched(flat="no")),
+        ("level: expected an integer", lambda: log_progress(spark, "INFO")),  # type: ignore[arg-type]
+        ("failed: expected an exception, or a StreamingQuery", lambda: failure_text(anything)),
+        ("cores: expected an integer of at least 1", lambda: local_spark(0)),
+        ("name: expected a non-empty text", lambda: local_spark(name="")),
+        ("quiet: expected True or False", lambda: local_spark(quiet=anything)),
+        ("settings: expected names that begin with spark__", lambda: local_spark(master="local[1]")),
+    ],
+)
+def test_wrong_argument_is_refused_by_its_name(told: str, call: Callable[[], object]) -> None:
+    with pytest.raises(PipelineError) as caught:
+        call()
+    assert str(caught.value).startswith(told)
