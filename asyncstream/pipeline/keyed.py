@@ -35,7 +35,7 @@ from asyncstream.windowing import (
     WindowSpec,
 )
 from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_spec
-from asyncstream.windowing.shown import shown_ms
+from asyncstream.windowing.setting import shown_ms
 
 __all__ = (
     "Extent",

@@ -7,7 +7,7 @@ ones of your own. All merge, so that sessions can use them. As in SQL, a field t
 and an aggregate that has seen nothing gives None (a count gives 0); `First`, `Last` and `Collect` alone
 take None as a value like any other.
 
-What a built-in one does is declared in its `does`, from which `fused` makes its methods.
+What a built-in one does is declared in its `does`, from which `fused_aggregates` makes its methods.
 
 Those whose result does not depend on the order of the elements are marked `order_free`: sliding windows
 share their work. Some are so for some values only: a sum, for integers, but not for floats, whose last digits
@@ -23,10 +23,9 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import module_of
 from asyncstream.state.rows import Rows
-from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, instance, refuse, selector
 from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
-from asyncstream.windowing.fused import Inline, Results, fused, methods
+from asyncstream.windowing.fused_aggregates import Inline, Results, fused, methods
 
 __all__ = (
     "ELEMENTS",
@@ -78,9 +77,6 @@ class FieldAggregate(AggregateFunction[Any, Out]):
     def __init__(self, of: Field = None) -> None:
         self.of = of
         self.value_of = _itself if of is None else selector("of", of)
-
-    def state_schema(self) -> Any:
-        return attributes(self, without=("value_of",))
 
 
 class Count(FieldAggregate[int]):
@@ -368,6 +364,7 @@ class InPlace(AggregateFunction[Any, Any]):
     add_each: Callable[[Sequence[list[Any]], Any], Any]
     gather: Callable[[Rows, Rows], None]
     results: Results
+    unshown = ("gather", "results")
 
     def __init__(self, parts: Mapping[Any, AggregateFunction[Any, Any]]) -> None:
         self.parts = parts
@@ -381,9 +378,6 @@ class InPlace(AggregateFunction[Any, Any]):
     def holds_order_free(self, accumulator: list[Any]) -> bool:
         parts = zip(self.parts.values(), accumulator, strict=False)  # perhaps with a number behind
         return all(part.holds_order_free(accumulator) for part, accumulator in parts)
-
-    def state_schema(self) -> Any:
-        return attributes(self, without=("gather", "results"))
 
     def __reduce__(self) -> Any:
         return InPlace, (self.parts,)

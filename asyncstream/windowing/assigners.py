@@ -23,7 +23,7 @@ from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Duration, duration_ms, flag, refuse, signed_ms
-from asyncstream.windowing.shown import Shown
+from asyncstream.windowing.setting import Setting
 from asyncstream.windowing.triggers import (
     EventTimeTrigger,
     NeverTrigger,
@@ -52,7 +52,7 @@ MOST_OVERLAPPING = 1_000_000
 """Windows that an element may be in: the first of a key is an entry, and a firing, of each."""
 
 
-class WindowAssigner(Shown):
+class WindowAssigner(Setting):
     """
     Base of all assigners.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
 from asyncstream.validation import Duration, choice, duration_ms, function, refuse
-from asyncstream.windowing.shown import Shown
+from asyncstream.windowing.setting import Setting
 from asyncstream.windowing.windows import Window
 
 __all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor", "When")
@@ -24,7 +24,7 @@ When: TypeAlias = Literal["before", "after"]
 """Whether elements are thrown out before or after the window's function has seen them."""
 
 
-class Evictor(Shown):
+class Evictor(Setting):
     """
     Base of all evictors: keeps everything. A subclass overrides `kept`, or one of the other two.
 

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state import ReducingDescriptor, ReducingState, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
-from asyncstream.windowing.contexts import TriggerContext
-from asyncstream.windowing.shown import Shown
+from asyncstream.windowing.setting import Setting
+from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.windows import Window
 
 __all__ = (
@@ -89,7 +89,7 @@ class Ticks(NamedTuple):
         return min(tick + self.interval_ms, last_ms)
 
 
-class Trigger(Shown):
+class Trigger(Setting):
     """
     Base of all triggers: never fires.
 

@@ -23,7 +23,7 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
-from asyncstream.windowing.ticking import TickingWindowOperator
+from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.upgrade import contents_of
 from tests.on_disk import IN_MEMORY_AND_ON_DISK, bring_away, keep_on_disk
 from tests.vectors.canonical import canonical

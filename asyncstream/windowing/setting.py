@@ -1,5 +1,5 @@
 """
-How the settings of windows are shown, in plans and by `repr`: near to what was written to make them.
+What assigners, triggers, evictors and aggregates are: settings, shown near to what was written to make them.
 """
 
 from __future__ import annotations
@@ -7,15 +7,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar, Final
 
-__all__ = ("Shown", "shown_ms")
+__all__ = ("Setting", "shown_ms")
 
 _MAY_BE_NOTHING: Final = (int, float, str, tuple, list, dict, set, frozenset)
 """Only these are asked whether they are: an array says neither yes nor no."""
 
 
-class Shown:
+class Setting:
     """
-    An object that is shown with its public attributes: `SlidingWindows(size=1:00:00, slide=0:01:00)`.
+    A part of a plan, shown with its public attributes: `SlidingWindows(size=1:00:00, slide=0:01:00)`.
 
     Left out are flags, and what is 0 or nothing, as most are by default.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asyncstream.windowing.schedule import Schedule
+from asyncstream.windowing.pane_schedule import Schedule
 
 
 def taken(schedule: Schedule, watermark: float) -> tuple[str, tuple[int, int]] | None:

@@ -49,7 +49,7 @@ class TickingWindowOperator(PaneWindowOperator):
             self._on_timer,
             self._on_timer,
             context.wake_at,
-            self._has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             namespace_of=tuple,
@@ -81,7 +81,7 @@ class TickingWindowOperator(PaneWindowOperator):
             self._set(self._ticks.after(tick, max_timestamp(window)), key, window)
         accumulator = self._panes.merged(window, key)
         if accumulator is not MISSING:
-            self._emit_one(*window, key, accumulator, self._panes.aggregate)
+            self._emit_one(window, key, accumulator)
 
     def _drop_ticks(self, window: Span) -> None:
         if not self._ticks.event_time:
