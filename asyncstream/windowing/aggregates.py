@@ -104,6 +104,9 @@ class _Adding(FieldAggregate[Any]):
     def is_order_free(self, value: Any) -> bool:
         return _adds_exactly(self.value_of(value))
 
+    def holds_order_free(self, accumulator: Any) -> bool:
+        return _adds_exactly(accumulator)
+
 
 class Sum(_Adding):
     """
@@ -123,9 +126,6 @@ if _value is not None:
 if {other} is not None:
     {accumulator} = {other} if {accumulator} is None else {accumulator} + {other}""",
     )
-
-    def holds_order_free(self, accumulator: Any) -> bool:
-        return _adds_exactly(accumulator)
 
 
 class Mean(_Adding):

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, NoReturn
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.errors import InternalError
+from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.emitting import BURST, Emitter
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
-from asyncstream.operators.timed import warn_of_late
+from asyncstream.operators.timed import MayBeLate
 from asyncstream.state import Cell
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import reached
@@ -37,7 +38,7 @@ check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
 """Refuses what cannot be placed in time."""
 
 
-class WindowStep(Operator):
+class WindowStep(MayBeLate):
     """Base of the window operators, with what each kind `keeps`."""
 
     keeps: ClassVar[Kept]
@@ -50,7 +51,6 @@ class WindowStep(Operator):
         self._lateness_ms = plan.allowed_lateness_ms if plan.assigner.event_time else 0
         self._emitter: Emitter[Any] = Emitter(self)
         self._kinds = Kinds()
-        self._late_dropped = 0
         self._outside_windows = 0
         for name in COUNTERS:
             self.tables.declare_cell(name, Cell.of(self, f"_{name}", "sum"))
@@ -94,13 +94,7 @@ class WindowStep(Operator):
         if tag in self.side:
             self._emitter.aside(tag, told, timestamp)
         else:
-            self._drop_late(tag, timestamp, 1)
-
-    def _drop_late(self, tag: str, timestamp: int | None, count: int) -> None:
-        """So many elements that came too late, of which this is the timestamp, go nowhere."""
-        if not self._late_dropped:
-            warn_of_late(self.context.name, tag, timestamp)
-        self._late_dropped += count
+            self._drop_late(tag, timestamp)
 
     def _late_output(self, value: Any) -> tuple[str, Any]:
         """Which side output a late element goes to if that is read, and as what."""
@@ -135,6 +129,8 @@ class PlainWindowOperator(WindowStep):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
+        if plan.kept != self.keeps:
+            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
         self._clears = plan.process is not None and clears(plan.process)
         self._watermark: float = MIN_TIMESTAMP
 

@@ -106,7 +106,7 @@ class WindowOperator(TimedOperator, WindowStep):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._anchor_ms is None and values:
             self._anchor(self.context.clock.now_ms())
-        self._add_all(pairs(values, timestamps), self._slicing)
+        self._add_all(pairs(values, timestamps))
         self._emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -159,8 +159,9 @@ class WindowOperator(TimedOperator, WindowStep):
 
     # Elements
 
-    def _add_all(self, elements: Iterator[tuple[Any, Any]], slicing: SlicedWindows | None) -> None:
+    def _add_all(self, elements: Iterator[tuple[Any, Any]]) -> None:
         key_by, add_each, event_time = self._key_by, self._folding.add_each, self._event_time
+        slicing = self._slicing
         with_times = self._plan.evictor is not None
         most = 0 if self._counter is None else self._counter[0] - 1
         watermark = reached(self._timers.watermark)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.state import MISSING, Table
 from asyncstream.timers import TimerService
@@ -36,8 +35,7 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        if self._firings.ticks is None:
-            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        assert self._firings.ticks is not None
         self._ticks = self._firings.ticks
         self._next = self.tables.declare(
             Table(f"trigger/{self._ticks.state}", namespace_of=tuple, may_be_away=True)

@@ -30,7 +30,6 @@ from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
@@ -64,8 +63,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
         firings = plan.firings
-        if plan.kept != self.keeps or firings is None:
-            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        assert firings is not None
         self._slicing = plan.slicing
         kept = self.tables
         self._panes = panes = PaneStore(plan, kept)
@@ -266,7 +264,7 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in windows:
             if self._in_order and window not in self._panes.windows:
                 self._panes.windows.add(window)
-                self._schedule.keep_window(window)
+                self._schedule.keep(window, window, "window")
             if max_timestamp(window) > self._watermark:
                 self._schedule.arm(window)
         return place, windows
@@ -281,7 +279,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._schedule.arm(window)
         if windows:
             self._panes.open((start, end))
-            self._schedule.keep_slice((start, end), max(windows)[1])
+            self._schedule.keep((start, end), max(windows), "slice")
         return bool(windows)
 
     def _add_behind(self, key: Any, value: Any, timestamp: int) -> None:
@@ -414,9 +412,9 @@ class PaneWindowOperator(PlainWindowOperator):
         panes = self._panes
         schedule = self._schedule = Schedule(self._lateness_ms)
         for start, end in panes.ends.items():
-            schedule.keep_slice((start, end), max(self._slicing.windows_of(start))[1])
+            schedule.keep((start, end), max(self._slicing.windows_of(start)), "slice")
         for window in panes.windows:
-            schedule.keep_window(window)
+            schedule.keep(window, window, "window")
             if max_timestamp(window) > self._fired_ms:
                 schedule.arm(window)
         for window in self._again.namespaces():

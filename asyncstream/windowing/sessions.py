@@ -26,7 +26,6 @@ from operator import attrgetter
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.timer_queue import TimerQueue, timer_table
@@ -133,8 +132,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        if plan.kept != self.keeps or not isinstance(plan.assigner, SessionWindows):
-            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        assert isinstance(plan.assigner, SessionWindows)
         self._aggregate = plan.folding
         self._gap_ms = plan.assigner.gap_ms
         self._sessions = self.tables.declare(
