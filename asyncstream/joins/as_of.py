@@ -28,7 +28,7 @@ from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, Table
 from asyncstream.state.schema import Schema
-from asyncstream.windowing.step import LATE
+from asyncstream.windowing.base import LATE
 
 __all__ = ("AsOfOperator", "AsOfSpec", "LatestOperator")
 

@@ -94,6 +94,11 @@ class Emitter(Generic[Out]):
         if len(self._values) + len(self._aside) >= BURST:
             self.flush()
 
+    def has_room(self) -> bool:
+        """Whether the operator may emit what the clock makes it emit, beside what was collected."""
+        self.relieve()
+        return self._operator.context.has_room()
+
     def mark(self) -> tuple[int, int]:
         """How much is collected now, for `take_back`."""
         return len(self._values), len(self._aside)

@@ -125,7 +125,7 @@ class KeyedFunctionOperator(TimedOperator):
             self._fire,
             self._fire,
             context.wake_at,
-            self._has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             blame=self.blame,
@@ -237,10 +237,6 @@ class KeyedFunctionOperator(TimedOperator):
             "state_entries": len(self._state),
             **self._timers.metrics(),
         }
-
-    def _has_room(self) -> bool:
-        self._emitter.relieve()
-        return self.context.has_room()
 
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
         """Have the function handle a timer of the domain that the context is in."""

@@ -12,21 +12,29 @@ from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.state import Cell
 from asyncstream.timers import TimerService
 
-__all__ = ("EventTimeOperator", "TimedOperator", "warn_of_late")
+__all__ = ("EventTimeOperator", "MayBeLate", "TimedOperator")
 
 log = logging.getLogger("asyncstream.elements")
 
 
-def warn_of_late(step: str, tag: str, timestamp: int | None) -> None:
-    """Say of the first late element that a step drops what will only be counted of the others."""
-    log.warning(
-        "step %r dropped an element with timestamp %s: it came too late. Further ones are only counted, as "
-        "late_dropped; read .%s to have them, or let event time wait longer for what is out of order",
-        step,
-        timestamp,
-        tag,
-        extra={"step": step},
-    )
+class MayBeLate(Operator):
+    """Base of operators for which elements may come too late; those that nobody reads are counted."""
+
+    _late_dropped = 0
+
+    def _drop_late(self, tag: str, timestamp: int | None, count: int = 1) -> None:
+        """So many elements that came too late, of which this is the timestamp, go nowhere."""
+        if not self._late_dropped:
+            log.warning(
+                "step %r dropped an element with timestamp %s: it came too late. Further ones are only "
+                "counted, as late_dropped; read .%s to have them, or let event time wait longer for what is "
+                "out of order",
+                self.context.name,
+                timestamp,
+                tag,
+                extra={"step": self.context.name},
+            )
+        self._late_dropped += count
 
 
 class TimedOperator(Operator):
@@ -42,14 +50,12 @@ class TimedOperator(Operator):
         return self._timers.event.earliest()
 
 
-class EventTimeOperator(TimedOperator):
+class EventTimeOperator(MayBeLate, TimedOperator):
     """
     Base of operators that keep elements until event time comes to them, or has passed them.
 
     They pass a watermark on after all that it caused.
     """
-
-    _late_dropped = 0
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -72,10 +78,8 @@ class EventTimeOperator(TimedOperator):
         """An element came too late: it goes to this side output, or is counted if nothing reads that."""
         if tag in self.side:
             self.side[tag].process(value, timestamp)
-            return
-        if not self._late_dropped:
-            warn_of_late(self.context.name, tag, timestamp)
-        self._late_dropped += 1
+        else:
+            self._drop_late(tag, timestamp)
 
     @abstractmethod
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:

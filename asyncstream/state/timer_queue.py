@@ -61,7 +61,7 @@ class Timer(NamedTuple):
     namespace: Any
 
 
-OnTimer: TypeAlias = Callable[[int, Any, Any], None]
+OnTimer: TypeAlias = Callable[[int, Any, Any], object]
 """Called with the timestamp, key and namespace of a timer that fires."""
 
 

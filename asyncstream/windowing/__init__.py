@@ -6,13 +6,13 @@ In reading order:
 | modules | what they are |
 |---|---|
 | `windows`, `assigners` | what a window is; which ones an element is in, and slices of these |
-| `triggers`, `composite_triggers`, `evictors` | when its result is emitted; what is thrown out before |
-| `functions`, `aggregates`, `contexts` | what is computed; what user code sees of the operator |
+| `triggers`, `composite_triggers`, `trigger_context` | when its result is emitted; what a trigger sees |
+| `evictors`, `functions`, `aggregates` | what is thrown out before; what is computed |
 | `plan`, `spec` | what was asked for, checked; the step, and which operator does it |
-| `step`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
-| `panes`, `pane_store`, `schedule` | on a grid, faster; kept how; what is due when |
-| `ticking`, `sessions` | panes with firings by time; sessions, faster |
-| `fused`, `partials` | aggregates as one loop; elements that come folded, from Spark |
+| `base`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
+| `panes`, `pane_store`, `pane_schedule`, `pane_ticks` | on a grid, faster; kept how; due when; by time, too |
+| `sessions` | with a fixed gap, faster |
+| `fused_aggregates`, `partials` | aggregates as one loop; elements that come folded, from Spark |
 | `schema`, `upgrade` | code that changes between two runs; state of one operator for another |
 | `policies` | Storm's windows |
 """
@@ -39,16 +39,16 @@ from asyncstream.windowing.assigners import (
     TumblingWindows,
     WindowAssigner,
 )
+from asyncstream.windowing.base import LATE
 from asyncstream.windowing.composite_triggers import AfterWatermark, ProcessingTimeoutTrigger, PurgingTrigger
-from asyncstream.windowing.contexts import TriggerContext, WindowContext
 from asyncstream.windowing.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce
+from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunction, Reduce, WindowContext
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.schema import window_schema
 from asyncstream.windowing.spec import WindowSpec, window_operator
-from asyncstream.windowing.step import LATE
+from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,

@@ -7,7 +7,7 @@ ones of your own. All merge, so that sessions can use them. As in SQL, a field t
 and an aggregate that has seen nothing gives None (a count gives 0); `First`, `Last` and `Collect` alone
 take None as a value like any other.
 
-What a built-in one does is declared in its `does`, from which `fused` makes its methods.
+What a built-in one does is declared in its `does`, from which `fused_aggregates` makes its methods.
 
 Those whose result does not depend on the order of the elements are marked `order_free`: sliding windows
 share their work. Some are so for some values only: a sum, for integers, but not for floats, whose last digits
@@ -26,7 +26,7 @@ from asyncstream.state.rows import Rows
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, instance, refuse, selector
 from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
-from asyncstream.windowing.fused import Inline, Results, fused, methods
+from asyncstream.windowing.fused_aggregates import Inline, Results, fused, methods
 
 __all__ = (
     "ELEMENTS",
@@ -107,6 +107,9 @@ class _Adding(FieldAggregate[Any]):
     def is_order_free(self, value: Any) -> bool:
         return _adds_exactly(self.value_of(value))
 
+    def holds_order_free(self, accumulator: Any) -> bool:
+        return _adds_exactly(accumulator)
+
 
 class Sum(_Adding):
     """
@@ -126,9 +129,6 @@ if _value is not None:
 if {other} is not None:
     {accumulator} = {other} if {accumulator} is None else {accumulator} + {other}""",
     )
-
-    def holds_order_free(self, accumulator: Any) -> bool:
-        return _adds_exactly(accumulator)
 
 
 class Mean(_Adding):

@@ -99,6 +99,13 @@ class SlicedWindows(WindowAssigner):
 
     is_disjoint: bool = False
 
+    def __init__(self, time: TimeKind) -> None:
+        self.event_time = _is_event_time(time)
+        self.needs_timestamp = self.event_time
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        return [TimeWindow(*window) for window in self.windows_of(self.slice_at(time_ms)[0])]
+
     def slice_at(self, timestamp: int, /) -> Span:
         """The slice that a timestamp lies in."""
         raise TypeError(f"{type(self).__name__} does not override slice_at")
@@ -112,20 +119,7 @@ class SlicedWindows(WindowAssigner):
         return window[:1]
 
 
-class _AlignedWindows(SlicedWindows):
-    """Windows that lie on a grid of time, the same for all keys."""
-
-    offset_ms: int
-
-    def __init__(self, time: TimeKind) -> None:
-        self.event_time = _is_event_time(time)
-        self.needs_timestamp = self.event_time
-
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        return [TimeWindow(*window) for window in self.windows_of(self.slice_at(time_ms)[0])]
-
-
-class TumblingWindows(_AlignedWindows):
+class TumblingWindows(SlicedWindows):
     """
     One window after the other, each element in exactly one.
 
@@ -164,7 +158,7 @@ class TumblingWindows(_AlignedWindows):
         return anchored
 
 
-class SlidingWindows(_AlignedWindows):
+class SlidingWindows(SlicedWindows):
     """
     A window of `size` starts every `slide`, so windows overlap, or leave holes if the slide is longer.
 
@@ -215,7 +209,7 @@ class SlidingWindows(_AlignedWindows):
         return (start for start in starts if start < end)
 
 
-class CumulativeWindows(_AlignedWindows):
+class CumulativeWindows(SlicedWindows):
     """
     Windows that start together and end a `step` apart, until one has the full `size`; then anew.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncstream.state import ValueDescriptor
 from asyncstream.validation import Duration, duration_ms, flag, instance
-from asyncstream.windowing.contexts import TriggerContext
+from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.triggers import (
     CONTINUE,
     FIRE,

@@ -3,7 +3,7 @@ Window functions: what is computed over the elements of a window.
 
 Two kinds, which combine. An *aggregate* folds each element into an accumulator as it comes, so a window
 costs one accumulator however many elements it has. A *process function* is called when the window fires,
-with the aggregate's result, or with the list of all elements where there is no aggregate.
+with the aggregate's result, or with the list of all elements where there is no aggregate, and a context.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from asyncstream.clock import Clock
+from asyncstream.errors import PipelineError
 from asyncstream.operators.emitting import Emitter
 from asyncstream.shown import Shown
-from asyncstream.state import detached
+from asyncstream.state import KeyedState, State, StateDescriptor, Tables, detached
 from asyncstream.state.schema import attributes
 from asyncstream.validation import flag, function
-from asyncstream.windowing.contexts import WindowContext
+from asyncstream.windowing.windows import Window, window_from
 
 __all__ = (
     "FOLDING",
@@ -25,6 +27,7 @@ __all__ = (
     "OrderMatters",
     "ProcessWindowFunction",
     "Reduce",
+    "WindowContext",
     "can_merge",
     "clears",
 )
@@ -32,6 +35,7 @@ __all__ = (
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
+S = TypeVar("S", bound=State)
 
 
 class OrderMatters(Exception):
@@ -49,8 +53,8 @@ class AggregateFunction(Shown, Generic[In, Out]):
     """
     Folds elements into an accumulator, which snapshots keep: make it of plain values.
 
-    An object of this class is a setting, which any number of steps and jobs may share: what it learns while
-    it runs belongs in the accumulator and never in an attribute of its own.
+    It is a setting, which any number of steps and jobs may share: what it learns while it runs belongs in the
+    accumulator and never in an attribute of its own.
 
     Attributes:
         order_free: whether the result depends only on which elements were added, never on the order in
@@ -167,6 +171,70 @@ class Reduce(AggregateFunction[T, T | None]):
 
     def result(self, accumulator: Any) -> T | None:
         return None if accumulator is _NOTHING else accumulator
+
+
+class WindowContext:
+    """
+    What a `ProcessWindowFunction` may ask for.
+
+    Attributes:
+        window: the window that fires or goes.
+    """
+
+    __slots__ = ("_clock", "_merging", "_out", "_reached", "_states", "_window_states", "window")
+
+    window: Window
+
+    def __init__(
+        self, out: Emitter[Any], reached: Callable[[], int], clock: Clock, merging: bool, tables: Tables
+    ) -> None:
+        """`reached` gives the event time reached; the state of the function is kept in `tables`."""
+        self._states = KeyedState(clock, tables, "key")
+        self._window_states = KeyedState(clock, tables, "window", window_from)
+        self._out = out
+        self._reached = reached
+        self._clock = clock
+        self._merging = merging
+
+    def point_at(self, key: Any, window: Window) -> None:
+        """Be about this key and window from now on; the operator does that."""
+        self.window = window
+        self._states.key = self._window_states.key = key
+        self._window_states.namespace = window
+
+    @property
+    def watermark(self) -> int:
+        """The event time reached, milliseconds since the epoch."""
+        return self._reached()
+
+    @property
+    def now_ms(self) -> int:
+        """Processing time, milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+    def side(self, tag: str, value: Any) -> None:
+        """
+        Send `value` to the side output `tag`, with the window's timestamp.
+
+        Raises:
+            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
+        """
+        self._out.aside(tag, value, self.window.max_timestamp)
+
+    def key_state(self, descriptor: StateDescriptor[S]) -> S:
+        """State of the key, shared by all its windows. Nothing clears it but you."""
+        return self._states.state(descriptor)
+
+    def window_state(self, descriptor: StateDescriptor[S]) -> S:
+        """
+        State of this window of the key; clear it in `ProcessWindowFunction.clear`.
+
+        Raises:
+            PipelineError: for sessions, whose windows merge.
+        """
+        if self._merging:
+            raise PipelineError("sessions have no window state: they merge, and it cannot; use key_state")
+        return self._window_states.state(descriptor)
 
 
 class ProcessWindowFunction(Generic[Out]):

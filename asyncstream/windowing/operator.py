@@ -36,11 +36,11 @@ from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import TimerService, reached
 from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
 from asyncstream.windowing.assigners import GlobalWindows, SlicedWindows, WindowAssigner, sliced
-from asyncstream.windowing.contexts import TriggerContext
+from asyncstream.windowing.base import WindowStep, check_timestamp
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.pane_store import SliceRows
 from asyncstream.windowing.plan import RULES, WindowPlan
-from asyncstream.windowing.step import WindowStep, check_timestamp
+from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.triggers import CONTINUE, TriggerResult, must_be_asked
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, new_result, window_from
 
@@ -72,8 +72,6 @@ class WindowOperator(TimedOperator, WindowStep):
         self._assigner = plan.assigner
         self._trigger = plan.effective_trigger
         self._event_time = plan.assigner.event_time
-        self._is_endless = isinstance(plan.assigner, GlobalWindows)
-        self._with_times = plan.evictor is not None
         self._anchor_ms: int | None = None
         self._slicing: SlicedWindows | None = None
         self._rows = SliceRows()
@@ -93,10 +91,10 @@ class WindowOperator(TimedOperator, WindowStep):
         super().open(context)
         clock = context.clock
         self._timers = timers = TimerService(
-            self._on_event_time,
-            self._on_processing_time,
+            partial(self._on_timer, event_time=True),
+            partial(self._on_timer, event_time=False),
             context.wake_at,
-            self._has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             namespace_of=window_from,
@@ -109,7 +107,7 @@ class WindowOperator(TimedOperator, WindowStep):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         if self._anchor_ms is None and values:
             self._anchor(self.context.clock.now_ms())
-        self._add_all(pairs(values, timestamps), self._slicing)
+        self._add_all(pairs(values, timestamps))
         self._emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -162,9 +160,10 @@ class WindowOperator(TimedOperator, WindowStep):
 
     # Elements
 
-    def _add_all(self, elements: Iterator[tuple[Any, Any]], slicing: SlicedWindows | None) -> None:
+    def _add_all(self, elements: Iterator[tuple[Any, Any]]) -> None:
         key_by, add_each, event_time = self._key_by, self._folding.add_each, self._event_time
-        with_times = self._with_times
+        slicing = self._slicing
+        with_times = self._plan.evictor is not None
         most = 0 if self._counter is None else self._counter[0] - 1
         watermark = reached(self._timers.watermark)
         start, end, rows, has_rows = 0, 0, {}, False
@@ -222,7 +221,8 @@ class WindowOperator(TimedOperator, WindowStep):
             check_timestamp(timestamp)
         if self._event_time:
             return self._untimed() if timestamp is None else timestamp
-        return MIN_TIMESTAMP if self._is_endless else self.context.clock.now_ms()
+        is_endless = isinstance(self._assigner, GlobalWindows)
+        return MIN_TIMESTAMP if is_endless else self.context.clock.now_ms()
 
     def _add(
         self, key: Any, value: Any, timestamp: int | None, time_ms: int, assigned_to: Iterable[Any]
@@ -230,7 +230,7 @@ class WindowOperator(TimedOperator, WindowStep):
         """Put an element into the windows that it was assigned to, and ask the trigger."""
         self._states.key = key
         contents, watermark, placed = self._contents, reached(self._timers.watermark), False
-        element = (value, timestamp) if self._with_times else value
+        element = value if self._plan.evictor is None else (value, timestamp)
         for assigned in assigned_to:
             if self._assigner.merging:
                 window, place = self._join(key, assigned)
@@ -302,12 +302,6 @@ class WindowOperator(TimedOperator, WindowStep):
         self._merging.get(None, key).move(window, place)
 
     # Time
-
-    def _on_event_time(self, timestamp: int, key: Any, window: Window) -> None:
-        self._on_timer(timestamp, key, window, event_time=True)
-
-    def _on_processing_time(self, timestamp: int, key: Any, window: Window) -> None:
-        self._on_timer(timestamp, key, window, event_time=False)
 
     def _close_windows(self) -> None:
         """

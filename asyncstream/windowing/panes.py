@@ -30,22 +30,22 @@ from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
+from asyncstream.windowing.base import LATE, PlainWindowOperator, check_timestamp
 from asyncstream.windowing.functions import OrderMatters
+from asyncstream.windowing.pane_schedule import Schedule
 from asyncstream.windowing.pane_store import PaneStore, SliceRows
 from asyncstream.windowing.partials import Partials
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
-from asyncstream.windowing.schedule import Schedule
-from asyncstream.windowing.step import LATE, PlainWindowOperator, check_timestamp
 from asyncstream.windowing.windows import Span, max_timestamp, new_result
 
 __all__ = ("PaneWindowOperator",)
 
-_NOWHERE: Final[tuple[int, int, Rows]] = (0, 0, {})
+_NOWHERE: Final[tuple[int, int, Rows, Any]] = (0, 0, {}, None)
+"""A slice that has nothing, its rows, and what adds to them."""
 
 _COUNTS: Final = "trigger/"
 """Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
@@ -63,11 +63,11 @@ class PaneWindowOperator(PlainWindowOperator):
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
         firings = plan.firings
-        if plan.kept != self.keeps or firings is None:
-            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        assert firings is not None
         self._slicing = plan.slicing
         kept = self.tables
         self._panes = panes = PaneStore(plan, kept)
+        self._aggregate = panes.aggregate
         self._fired_ms: float = MIN_TIMESTAMP
         self._in_order = not panes.can_share
         for name in ("fired_ms", "in_order"):
@@ -87,19 +87,18 @@ class PaneWindowOperator(PlainWindowOperator):
         self._lateness_before_ms = self._lateness_ms
         self._schedule = Schedule(self._lateness_ms)
         self._at_hand = _NOWHERE
-        self._add_at_hand: Callable[[Any, Any], Any] = panes.add
         self._rows = SliceRows()
 
     # ------------------------------------------------------------------ elements
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        start, end, cells = self._at_hand
+        start, end, cells, add = self._at_hand
         if type(timestamp) is int and start <= timestamp < end:
             try:
                 key = self._key_by(value)
                 accumulator = cells.get(key, MISSING)
                 if accumulator is not MISSING:
-                    cells[key] = self._add_at_hand(accumulator, value)
+                    cells[key] = add(accumulator, value)
                     return
             except OrderMatters:
                 pass
@@ -128,12 +127,12 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _add_to_slices(self, elements: Iterator[tuple[Any, Any]], key_by: Callable[[Any], Any]) -> None:
         panes, settled, early = self._panes, max(self._watermark, self._fired_ms), self._firings.early
-        add, create, numbers, table = panes.add, panes.aggregate.create, panes.numbers, panes.slices
-        emitter, result = self._emitter, panes.aggregate.result
+        add, create, numbers, table = panes.add, self._aggregate.create, panes.numbers, panes.slices
+        emitter, result = self._emitter, self._aggregate.result
         ticks, most, tells = self._firings.ticks, early - 1, self._plan.process is not None
         counts: Rows = {}
         uncounted = 0
-        start, end, cells = _NOWHERE  # the slice that the last element went into
+        start, end, cells, _ = _NOWHERE  # the slice that the last element went into
         is_older = False
         value: Any = None
         timestamp: Any = 0
@@ -144,7 +143,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     check_timestamp(timestamp)
                     start, end = self._slicing.slice_at(timestamp)
                     if end - 1 <= settled or not self._has_slice(start, end):
-                        self._add_behind(start, key, value, timestamp)
+                        self._add_behind(key, value, timestamp)
                         end = start
                         continue
                     place = (start, end)
@@ -187,7 +186,7 @@ class PaneWindowOperator(PlainWindowOperator):
         except BaseException as error:
             self._fail(value, timestamp, error)
         if not early:
-            self._at_hand, self._add_at_hand = (start, end, cells), add
+            self._at_hand = (start, end, cells, add)
         self._emitter.flush()
 
     def _count(self, counts: Table, every: int, window: Span, key: Any, accumulator: Any) -> None:
@@ -198,7 +197,7 @@ class PaneWindowOperator(PlainWindowOperator):
             counted += 0 if before is MISSING else before
             counts.put(window, key, counted % every)
         if counted == every:
-            self._emit_one(*window, key, accumulator, self._panes.aggregate)
+            self._emit_one(window, key, accumulator)
 
     def _begin(self, window: Span, key: Any, timestamp: int) -> None:
         """A key comes into a window with this element; where windows tick, it does so from now on."""
@@ -206,7 +205,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
         panes, key_by, add_each = self._panes, self._key_by, self._panes.add_each
         settled = max(self._watermark, self._fired_ms)
-        start, end, rows = _NOWHERE
+        start, end, rows, _ = _NOWHERE
         windows: Iterable[Span] = ()
         cells_of: list[Rows] = []
         value: Any = None
@@ -216,17 +215,12 @@ class PaneWindowOperator(PlainWindowOperator):
                 key = key_by(value)
                 if not start <= timestamp < end:
                     check_timestamp(timestamp)
-                    start, end = self._slicing.slice_at(timestamp)
-                    windows = self._slicing.windows_of(start)
+                    (start, end), windows = self._opened_at(timestamp)
                     if end - 1 <= settled or not windows:
-                        self._add_behind(start, key, value, timestamp)
+                        self._add_behind(key, value, timestamp)
                         end = start
                         continue
                     rows = self._rows.of((start, end))
-                    for window in windows:
-                        if window not in self._schedule.armed:
-                            self._keep_whole(window)
-                            self._schedule.arm(window)
                     cells_of = [panes.whole.rows(window) for window in windows]
                 row = rows.get(key, MISSING)
                 if row is MISSING:
@@ -237,7 +231,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 add_each(row, value)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        self._at_hand, self._add_at_hand = (start, end, rows), add_each
+        self._at_hand = (start, end, rows, add_each)
         self._emitter.flush()
 
     def take_in(self, partials: Partials) -> None:
@@ -253,22 +247,24 @@ class PaneWindowOperator(PlainWindowOperator):
             parts = [(key, accumulator) for _, key, _, accumulator in some]
             if self._in_order:
                 for window, (key, accumulator) in product(windows, parts):
-                    self._panes.aggregate.merge(self._panes.own(window, key), accumulator)
+                    self._aggregate.merge(self._panes.own(window, key), accumulator)
             else:
                 self._panes.join(place, parts)
             if max_timestamp(place) <= self._fired_ms:
                 for (key, _), window in product(parts, windows):
                     self._fire_again(window, key)
 
-    def _opened_at(self, start: int) -> tuple[Span, list[Span]]:
-        """The slice that starts there, and those of its windows that are not late; there is room for them."""
-        place = self._slicing.slice_at(start)
-        windows = [window for window in self._slicing.windows_of(start) if not self._is_late(window)]
+    def _opened_at(self, timestamp: int) -> tuple[Span, list[Span]]:
+        """The slice that has it, and those of its windows that are not late; there is room for them."""
+        place = self._slicing.slice_at(timestamp)
+        late_ms = self._watermark - self._lateness_ms
+        windows = [one for one in self._slicing.windows_of(place[0]) if max_timestamp(one) > late_ms]
         if windows and not self._in_order:
             self._has_slice(*place)
         for window in windows:
-            if self._in_order:
-                self._keep_whole(window)
+            if self._in_order and window not in self._panes.windows:
+                self._panes.windows.add(window)
+                self._schedule.keep(window, window, "window")
             if max_timestamp(window) > self._watermark:
                 self._schedule.arm(window)
         return place, windows
@@ -283,25 +279,19 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._schedule.arm(window)
         if windows:
             self._panes.open((start, end))
-            self._schedule.keep_slice((start, end), max(windows)[1])
+            self._schedule.keep((start, end), max(windows), "slice")
         return bool(windows)
 
-    def _keep_whole(self, window: Span) -> None:
-        """Have this window whole from now on."""
-        if window not in self._panes.windows:
-            self._panes.windows.add(window)
-            self._schedule.keep_window(window)
-
-    def _add_behind(self, start: int, key: Any, value: Any, timestamp: int) -> None:
+    def _add_behind(self, key: Any, value: Any, timestamp: int) -> None:
         """Put an element into a slice of which windows may have fired, or which is none."""
-        place, windows = self._opened_at(start)
+        place, windows = self._opened_at(timestamp)
         if not windows:
             self._leave_out(value, timestamp, timestamp)
             return
         panes = self._panes
         if self._in_order:
             for window in windows:
-                panes.aggregate.add(panes.own(window, key), value)
+                self._aggregate.add(panes.own(window, key), value)
         else:
             panes.put(place, key, value)
         for window in windows:
@@ -360,7 +350,7 @@ class PaneWindowOperator(PlainWindowOperator):
             keys = list(self._again.whole(window))
             self._again.drop(window)
             cells = [(key, panes.merged(window, key)) for key in keys]
-        self._emit(*window, cells, panes.aggregate)
+        self._emit(window, cells)
         if not self._lateness_ms:
             panes.forget(window, keys)
 
@@ -369,12 +359,9 @@ class PaneWindowOperator(PlainWindowOperator):
         panes = self._panes
         if self._clears and (not is_slice or self._slicing.is_disjoint):
             for key, _ in (panes.slices if is_slice else panes.whole).each(place):
-                self._clear(*place, key)
+                self._clear(place, key)
         (panes.drop if is_slice else panes.drop_whole)(place)
         self._late.drop(place)
-
-    def _is_late(self, window: Span) -> bool:
-        return max_timestamp(window) + self._lateness_ms <= self._watermark
 
     def _make_sure(self) -> None:
         """Have it known of each window that event time has passed for which keys it is to fire."""
@@ -425,9 +412,9 @@ class PaneWindowOperator(PlainWindowOperator):
         panes = self._panes
         schedule = self._schedule = Schedule(self._lateness_ms)
         for start, end in panes.ends.items():
-            schedule.keep_slice((start, end), max(self._slicing.windows_of(start))[1])
+            schedule.keep((start, end), max(self._slicing.windows_of(start)), "slice")
         for window in panes.windows:
-            schedule.keep_window(window)
+            schedule.keep(window, window, "window")
             if max_timestamp(window) > self._fired_ms:
                 schedule.arm(window)
         for window in self._again.namespaces():

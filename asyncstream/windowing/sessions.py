@@ -26,13 +26,12 @@ from operator import attrgetter
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import SessionWindows
+from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import RULES, WindowPlan
-from asyncstream.windowing.step import PlainWindowOperator, check_timestamp
 
 __all__ = ("SessionWindowOperator",)
 
@@ -133,8 +132,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        if plan.kept != self.keeps or not isinstance(plan.assigner, SessionWindows):
-            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        assert isinstance(plan.assigner, SessionWindows)
         self._aggregate = plan.folding
         self._gap_ms = plan.assigner.gap_ms
         self._sessions = self.tables.declare(
@@ -229,7 +227,7 @@ class SessionWindowOperator(PlainWindowOperator):
             return
         if not touched:
             self._clean_later(key, session)
-        self._emit_one(session.start, session.end, key, session.accumulator, self._aggregate)
+        self._emit_one((session.start, session.end), key, session.accumulator)
 
     def _merge(self, sessions: list[_Session], touched: list[_Session], start: int, end: int) -> _Session:
         """One session for those that `start` to `end` touches, and for that."""
@@ -264,7 +262,7 @@ class SessionWindowOperator(PlainWindowOperator):
             for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
                 sessions = table.get(None, key)
                 session = _session_at(sessions, end)
-                self._emit_one(session.start, end, key, session.accumulator, self._aggregate)
+                self._emit_one((session.start, end), key, session.accumulator)
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(key, session)
@@ -289,7 +287,7 @@ class SessionWindowOperator(PlainWindowOperator):
         else:
             self._sessions.remove(None, key)
         if self._clears:
-            self._clear(session.start, session.end, key)
+            self._clear((session.start, session.end), key)
 
     def due_ms(self) -> int | None:
         end, when = self._waiting.to_fire.earliest(), self._waiting.to_clean.earliest()

@@ -11,13 +11,13 @@ from typing import Any, Final
 from asyncstream.operators.base import Operator
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
 from asyncstream.state.schema import Schema
+from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
+from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.schema import window_schema
 from asyncstream.windowing.sessions import SessionWindowOperator
-from asyncstream.windowing.step import WindowStep
-from asyncstream.windowing.ticking import TickingWindowOperator
 
 __all__ = ("WindowSpec", "window_operator")
 

@@ -17,7 +17,7 @@ from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.shown import Shown
 from asyncstream.state import ReducingDescriptor, ReducingState, ValueDescriptor
 from asyncstream.validation import Duration, count, duration_ms, function, refuse
-from asyncstream.windowing.contexts import TriggerContext
+from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.windows import Window
 
 __all__ = (

@@ -9,9 +9,8 @@ them and can be made of them. So does version 0.2, in which all kinds had the fo
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import CheckpointError, safe_repr
@@ -22,7 +21,7 @@ from asyncstream.windowing.plan import COUNTERS, RULES, Kept, WindowPlan
 from asyncstream.windowing.triggers import Ticks
 from asyncstream.windowing.windows import max_timestamp
 
-__all__ = ("Contents", "Pane", "contents_of", "in_tables", "upgraded")
+__all__ = ("Pane", "in_tables", "panes_of", "upgraded")
 
 _TOLD_BY: Final[dict[str, Kept]] = {"fired_ms": "panes", "anchor_ms": "contents", "number": "sessions"}
 """By the first of these cells that is there: which kind of operator. Tables without rows may be absent."""
@@ -35,8 +34,17 @@ def upgraded(state: Any, plan: WindowPlan, kind: Kept) -> Snapshot:
     Raises:
         CheckpointError: if it is none, or its windows are not of the plan.
     """
-    state = in_tables(state)
-    return state if _kind_of(state) == kind else _MAKE[kind](contents_of(state, plan), plan)
+    found = in_tables(state)
+    was = _kind_of(found)
+    if was == kind:
+        return found
+    beside = ("key/", "window/", "trigger/", *(["timers/"] if was == "panes" else []))
+    tables = {name: rows for name, rows in found["tables"].items() if name.startswith(beside)}
+    if was == "contents" and plan.firings is not None and plan.firings.ticks:
+        tables |= _ticks(found["tables"], plan.firings.ticks)
+    kept = {name: found["cells"][name] for name in (*COUNTERS, "key", "window")}
+    its_tables, its_cells = _MAKE[kind](panes_of(found, plan), tables, plan)
+    return _snapshot(tables | its_tables, kept | its_cells)
 
 
 class Pane(NamedTuple):
@@ -54,27 +62,6 @@ class Pane(NamedTuple):
     window: Any
     held: Any
     pending: bool
-
-
-@dataclass(slots=True)
-class Contents:
-    """
-    What a window operator remembers, of whatever kind it is.
-
-    Attributes:
-        panes: those that are pending come in the order in which they will fire.
-        tables: the state of the process function.
-        cells: what is counted, and the kinds of that state.
-    """
-
-    panes: list[Pane]
-    tables: dict[str, Any] = field(default_factory=dict)
-    cells: dict[str, Any] = field(default_factory=dict)
-
-    def snapshot(self, tables: Mapping[str, Any], cells: Mapping[str, Any]) -> Snapshot:
-        """These tables and cells instead of the panes."""
-        every = {**self.cells, **cells}
-        return snapshot({**self.tables, **tables}, every, {name: RULES[name] for name in every})
 
 
 def in_tables(state: Any) -> Snapshot:
@@ -104,7 +91,11 @@ def in_tables(state: Any) -> Snapshot:
     for name, (rows, kinds) in kept.items():
         tables |= rows
         cells[name] = kinds
-    return Contents([]).snapshot(tables, cells)
+    return _snapshot(tables, cells)
+
+
+def _snapshot(tables: dict[str, Any], cells: dict[str, Any]) -> Snapshot:
+    return snapshot(tables, cells, {name: RULES[name] for name in cells})
 
 
 def _kind_of(state: Snapshot) -> Kept:
@@ -114,15 +105,9 @@ def _kind_of(state: Snapshot) -> Kept:
     raise CheckpointError(f"it holds {', '.join(state['cells'])}, which are not of windows")
 
 
-def contents_of(state: Snapshot, plan: WindowPlan) -> Contents:
-    """What a snapshot of any kind of operator holds."""
-    kind = _kind_of(state)
-    beside = ("key/", "window/", "trigger/", *(["timers/"] if kind == "panes" else []))
-    tables = {name: rows for name, rows in state["tables"].items() if name.startswith(beside)}
-    if kind == "contents" and plan.kept == "panes" and plan.firings is not None and plan.firings.ticks:
-        tables |= _ticks(state["tables"], plan.firings.ticks)
-    cells = {name: state["cells"][name] for name in (*COUNTERS, "key", "window")}
-    return Contents(_GIVE[kind](state, plan), tables, cells)
+def panes_of(state: Snapshot, plan: WindowPlan) -> list[Pane]:
+    """What a snapshot of any kind of operator holds; what is pending in the order in which it will fire."""
+    return _GIVE[_kind_of(state)](state, plan)
 
 
 # ------------------------------------------------------------------ what each kind gives
@@ -213,13 +198,17 @@ _GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
 # ------------------------------------------------------------------ what each kind is made of
 
 
-def _as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
-    """A snapshot for `WindowOperator`: each window of each key has timers of its own."""
+Made: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+"""Tables and cells."""
+
+
+def _as_contents(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) -> Made:
+    """For `WindowOperator`: each window of each key has timers of its own."""
     set_timers: list[tuple[int, Any, Any]] = []
-    for timestamp, rows in found.tables.get("timers/event", ()):
+    for timestamp, rows in beside.get("timers/event", ()):
         set_timers += [(timestamp, key, window) for (key, window), _ in rows]
     merging: dict[Any, list[Any]] = {}
-    for key, window, _, pending in found.panes:
+    for key, window, _, pending in panes:
         last_ms = max_timestamp(window)
         if pending:
             set_timers.append((last_ms, key, window))
@@ -229,46 +218,44 @@ def _as_contents(found: Contents, plan: WindowPlan) -> Snapshot:
             merging.setdefault(key, []).append([window, window])
     set_timers.sort(key=lambda timer: timer[0])
     tables = {
-        "contents": by_namespace((window, key, held) for key, window, held, _ in found.panes),
+        "contents": by_namespace((window, key, held) for key, window, held, _ in panes),
         "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
         **timers({"event": set_timers}),
     }
-    return found.snapshot(tables, {"anchor_ms": None, "trigger": {}})
+    return tables, {"anchor_ms": None, "trigger": {}}
 
 
-def _as_sessions(found: Contents, plan: WindowPlan) -> Snapshot:
+def _as_sessions(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) -> Made:
     numbers = count()
     sessions: dict[Any, list[Any]] = {}
-    for key, (start, end), held, pending in found.panes:
+    for key, (start, end), held, pending in panes:
         sessions.setdefault(key, []).append([start, end, held, next(numbers), pending])
     rows = [[key, sorted(kept, key=lambda session: session[0])] for key, kept in sessions.items()]
-    return found.snapshot({"sessions": [[None, rows]]}, {"number": next(numbers)})
+    return {"sessions": [[None, rows]]}, {"number": next(numbers)}
 
 
-def _as_panes(found: Contents, plan: WindowPlan) -> Snapshot:
-    """A snapshot for `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices."""
+def _as_panes(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) -> Made:
+    """For `PaneWindowOperator`, which keeps windows whole that cannot be cut into slices."""
     slicing, aggregate = plan.slicing, plan.folding
-    for window in {pane.window for pane in found.panes}:
+    for window in {pane.window for pane in panes}:
         if window not in slicing.windows_of(window[0]):
             raise CheckpointError(f"it holds a window from {window[0]} to {window[1]} ms, which is none here")
-    fired_ms = max(
-        (max_timestamp(pane.window) for pane in found.panes if not pane.pending), default=MIN_TIMESTAMP
-    )
-    again = [pane for pane in found.panes if pane.pending and max_timestamp(pane.window) <= fired_ms]
+    fired_ms = max((max_timestamp(pane.window) for pane in panes if not pane.pending), default=MIN_TIMESTAMP)
+    again = [pane for pane in panes if pane.pending and max_timestamp(pane.window) <= fired_ms]
     in_order = not slicing.is_disjoint and not all(
-        aggregate.holds_order_free(aggregate.load(pane.held)) for pane in found.panes
+        aggregate.holds_order_free(aggregate.load(pane.held)) for pane in panes
     )
     tables = {
         "slices" if slicing.is_disjoint else "open": by_namespace(
-            (window, key, held) for key, window, held, _ in found.panes
+            (window, key, held) for key, window, held, _ in panes
         ),
         "again": by_namespace((window, key, None) for key, window, _, _ in again),
     }
     cells = {"fired_ms": fired_ms, "lateness_ms": plan.allowed_lateness_ms, "number": 0, "in_order": in_order}
-    return found.snapshot(tables, cells)
+    return tables, cells
 
 
-_MAKE: Final[dict[Kept, Callable[[Contents, WindowPlan], Snapshot]]] = {
+_MAKE: Final[dict[Kept, Callable[[list[Pane], Mapping[str, Any], WindowPlan], Made]]] = {
     "panes": _as_panes,
     "sessions": _as_sessions,
     "contents": _as_contents,

@@ -503,7 +503,7 @@ def test_guard_around_a_plain_function_says_what_to_put_around_it() -> None:
 TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {
     "window": (
         lambda s: s.window,
-        "'SourceStream' object has no attribute 'window'; put .key_by(...) directly before it, or .window_all",
+        "'SourceStream' object has no attribute 'window'; put .key_by(...) directly before it, or",
     ),
     "process": (lambda s: s.map(plain).process, "'Stream' object has no attribute 'process'; put .key_by"),
     "top": (lambda s: s.top, "; put .key_by(...) directly before it"),

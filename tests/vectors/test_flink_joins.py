@@ -11,7 +11,7 @@ from asyncstream.joins.window_join import CoGrouped, WindowJoinOperator
 from asyncstream.operators.base import Operator
 from asyncstream.pipeline.joined import bounds_ms
 from asyncstream.windowing import Trigger, WindowPlan
-from asyncstream.windowing.upgrade import contents_of
+from asyncstream.windowing.upgrade import panes_of
 from tests.vectors.cases import Case, cases
 from tests.vectors.two_inputs import check, play
 from tests.vectors.windows import Traced, assigner, comparable_counts, evictor, ms, trigger
@@ -115,7 +115,7 @@ def run_windows(case: Case, *, on_disk: bool = False) -> Any:
     def counts(operator: Operator) -> dict[str, int]:
         kept = operator.snapshot()
         return {
-            "panes": len(contents_of(kept, plan).panes),
+            "panes": len(panes_of(kept, plan)),
             "late_dropped": operator.metrics()["late_dropped"],
             "state": any(rows for name, rows in kept["tables"].items() if not name.startswith("timers/")),
         }

@@ -23,8 +23,8 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
-from asyncstream.windowing.ticking import TickingWindowOperator
-from asyncstream.windowing.upgrade import contents_of
+from asyncstream.windowing.pane_ticks import TickingWindowOperator
+from asyncstream.windowing.upgrade import panes_of
 from tests.on_disk import IN_MEMORY_AND_ON_DISK, bring_away, keep_on_disk
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
@@ -196,7 +196,7 @@ def counts(operator: Operator, described: WindowPlan) -> dict[str, int]:
     """As far as they are comparable: timers left by windows that merged away count with Flink."""
     kept = operator.snapshot()
     return {
-        "panes": len(contents_of(kept, described).panes),
+        "panes": len(panes_of(kept, described)),
         "late_dropped": operator.metrics()["late_dropped"],
         "state": any(rows for name, rows in kept["tables"].items() if not name.startswith("timers/")),
     }

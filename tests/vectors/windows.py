@@ -31,7 +31,7 @@ from asyncstream.windowing import (
     WindowOperator,
 )
 from asyncstream.windowing.merging import Merge
-from asyncstream.windowing.ticking import TickingWindowOperator
+from asyncstream.windowing.pane_ticks import TickingWindowOperator
 
 
 def ms(count: int) -> timedelta:

@@ -16,7 +16,7 @@ from asyncstream.codec import Codec, JsonCodec
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.windowing import WindowPlan
-from asyncstream.windowing.upgrade import Pane, contents_of
+from asyncstream.windowing.upgrade import Pane, panes_of
 from tests.on_disk import bring_away, keep_on_disk
 
 Step = tuple[Any, ...]
@@ -132,7 +132,7 @@ class Harness:
 
     def panes(self, plan: WindowPlan) -> list[Pane]:
         """What the operator holds, whatever its kind: what is pending comes in the order of its firing."""
-        return contents_of(self.operator.snapshot(), plan).panes
+        return panes_of(self.operator.snapshot(), plan)
 
     def outputs(self) -> list[Any]:
         """Values of the main output, and forget them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
@@ -82,19 +82,19 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.reached: list[Event] = []
-        self._ahead: list[Event] = []  # beyond the reference, by time; those before _first are gone
-        self._first = 0
-        self._fresh: list[Event] = []  # beyond it too, added since _ahead was sorted, by arrival
-        self._fresh_ms = MAX_TIMESTAMP  # lowest timestamp in _fresh
+        self._ahead: list[Event] = []  # beyond the reference
+        self._first = 0  # those before it are gone
+        self._fresh = 0  # those before it are in the order of time
+        self._fresh_ms = MAX_TIMESTAMP  # lowest timestamp of the others
         self._reference_ms: int | None = None
         self._order = 0  # of the last event added
 
     def __len__(self) -> int:
-        return len(self.reached) + len(self._ahead) - self._first + len(self._fresh)
+        return len(self.reached) + len(self._ahead) - self._first
 
     def __iter__(self) -> Iterator[Event]:
         """All events in order of arrival."""
-        return iter(sorted(chain(self.reached, self._ahead[self._first :], self._fresh), key=_ORDER))
+        return iter(sorted(self.reached + self._ahead[self._first :], key=_ORDER))
 
     def add(self, values: Sequence[Any], timestamps: Sequence[int]) -> None:
         """Take in elements that arrived in this order; at least one."""
@@ -107,14 +107,15 @@ class EventQueue:
             self.reached += [event for event in events if event.timestamp <= reference]
             events = [event for event in events if event.timestamp > reference]
             earliest = min(map(_TIMESTAMP, events), default=MAX_TIMESTAMP)
-        self._fresh += events
+        self._ahead += events
         self._fresh_ms = min(self._fresh_ms, earliest)
 
     def earliest(self) -> int | None:
         """The lowest timestamp beyond the reference time, milliseconds since the epoch."""
-        if self._first < len(self._ahead):
-            return min(self._ahead[self._first].timestamp, self._fresh_ms)
-        return self._fresh_ms if self._fresh else None
+        if self._first == len(self._ahead):
+            return None
+        is_sorted = self._first < self._fresh
+        return min(self._ahead[self._first].timestamp, self._fresh_ms) if is_sorted else self._fresh_ms
 
     def count_until(self, until_ms: int) -> int:
         """How many events there are with timestamp <= `until_ms`, which is not before the reference time."""
@@ -131,10 +132,8 @@ class EventQueue:
     def reach(self, reference_ms: int) -> None:
         """Part the events by a new reference time."""
         if self._reference_ms is not None and reference_ms < self._reference_ms:
-            back = [event for event in self.reached if event.timestamp > reference_ms]
-            self.reached = [event for event in self.reached if event.timestamp <= reference_ms]
-            self._fresh += back
-            self._fresh_ms = min(map(_TIMESTAMP, self._fresh), default=MAX_TIMESTAMP)
+            self._have_ahead([*self._ahead[self._first :], *self.reached])
+            self.reached = []
         self._reference_ms = reference_ms
         passed = self._place(reference_ms)
         self._move(self._ahead[self._first : passed])
@@ -142,26 +141,17 @@ class EventQueue:
 
     def reach_all(self) -> None:
         """Count all events as reached, whatever their time; those that come later are beyond again."""
-        self._move(self._ahead[self._first :] + self._fresh)
-        self._ahead, self._first = [], 0
-        self._fresh, self._fresh_ms = [], MAX_TIMESTAMP
+        self._move(self._ahead[self._first :])
+        self._have_ahead([])
 
     def drop_while(self, is_gone: Callable[[Event], bool]) -> list[Event]:
         """Remove events from the front, up to the first that is not gone; where time follows arrival."""
-        dropped: list[Event] = []
-        for events, first in ((self.reached, 0), (self._ahead, self._first), (self._fresh, 0)):
-            end = first
-            while end < len(events) and is_gone(events[end]):
-                end += 1
-            dropped += events[first:end]
-            if events is self._ahead:
-                self._first = end
-            elif end:
-                del events[:end]
-            if end < len(events):
-                break
-        if dropped:
-            self._fresh_ms = min(map(_TIMESTAMP, self._fresh), default=MAX_TIMESTAMP)
+        ahead = map(self._ahead.__getitem__, range(self._first, len(self._ahead)))
+        dropped = list(takewhile(is_gone, chain(self.reached, ahead)))
+        self._first += max(0, len(dropped) - len(self.reached))
+        del self.reached[: len(dropped)]
+        if self._first > self._fresh:
+            self._fresh_ms = min(map(_TIMESTAMP, self._ahead[self._first :]), default=MAX_TIMESTAMP)
         return dropped
 
     def clear(self) -> list[Event]:
@@ -184,23 +174,25 @@ class EventQueue:
         reached = set(state["reached"])
         events = [Event(*fields) for fields in state["events"]]
         self.reached = [event for event in events if event.order in reached]
-        self._ahead, self._first = [], 0
-        self._fresh = [event for event in events if event.order not in reached]
-        self._fresh_ms = min(map(_TIMESTAMP, self._fresh), default=MAX_TIMESTAMP)
+        self._have_ahead([event for event in events if event.order not in reached])
         self._reference_ms = state["reference"]
         self._order = state["order"]
 
+    def _have_ahead(self, events: list[Event]) -> None:
+        """Have these, in whatever order, beyond the reference time."""
+        self._ahead, self._first, self._fresh = events, 0, 0
+        self._fresh_ms = min(map(_TIMESTAMP, events), default=MAX_TIMESTAMP)
+
     def _place(self, time_ms: float) -> int:
         """Where in `_ahead` the events later than `time_ms` begin."""
-        if self._fresh:
+        is_sorted = self._fresh == len(self._ahead)
+        if self._first > len(self._ahead) // 2 or not is_sorted:
             del self._ahead[: self._first]
             self._first = 0
-            self._ahead += self._fresh
+        if not is_sorted:
             self._ahead.sort(key=_TIMESTAMP)
-            self._fresh, self._fresh_ms = [], MAX_TIMESTAMP
-        elif self._first > len(self._ahead) // 2:
-            del self._ahead[: self._first]
-            self._first = 0
+            self._fresh_ms = MAX_TIMESTAMP
+        self._fresh = len(self._ahead)
         return bisect_right(self._ahead, time_ms, self._first, key=_TIMESTAMP)
 
     def _move(self, events: list[Event]) -> None:

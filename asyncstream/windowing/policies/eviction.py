@@ -125,19 +125,7 @@ class EvictionPolicy(Policy, ABC):
         """The decisions begin again for the same firing."""
 
 
-class _Parting(EvictionPolicy):
-    """Base of those that keep all while there is no reference time."""
-
-    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
-        reference = self._reference(now_ms)
-        return Partition([], [], list(events)) if reference is None else self._parted(events, reference)
-
-    @abstractmethod
-    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
-        """`partition`, once there is a reference time."""
-
-
-class CountEviction(_Parting):
+class CountEviction(EvictionPolicy):
     """
     The last `length` events to arrive; timestamps are not looked at.
 
@@ -159,14 +147,14 @@ class CountEviction(_Parting):
     def set_context(self, firing: Firing) -> None:
         self._count += firing.missing
 
-    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
+    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
         expired = list(events[: max(0, self._count - self._length)])
         self._count -= len(expired)
         window = list(events[len(expired) :])
         return Partition(expired, window, window)
 
 
-class TimeEviction(_Parting):
+class TimeEviction(EvictionPolicy):
     """
     The events of the last `length_ms` milliseconds: start < timestamp <= end.
 
@@ -182,8 +170,11 @@ class TimeEviction(_Parting):
     def __init__(self, length_ms: int) -> None:
         self._length_ms = length_ms
 
-    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
-        start = reference_ms - self._length_ms
+    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
+        reference = self._reference(now_ms)
+        if reference is None:
+            return Partition([], [], list(events))
+        start = reference - self._length_ms
         held = [event for event in events if event.timestamp > start]
         expired = [event for event in events if event.timestamp <= start] if len(held) < len(events) else []
         return Partition(expired, held, held)
@@ -204,7 +195,7 @@ class WatermarkTimeEviction(TimeEviction):
     waits = True
 
 
-class WatermarkCountEviction(_Parting):
+class WatermarkCountEviction(EvictionPolicy):
     """
     The last `length` events to arrive among those at or before the reference time.
 
@@ -230,7 +221,7 @@ class WatermarkCountEviction(_Parting):
         self._current = self._processed + firing.slide_count if firing.count is None else firing.count
         self._processed = 0
 
-    def _parted(self, events: Sequence[Event], reference_ms: int) -> Partition:
+    def partition(self, events: Sequence[Event], now_ms: int) -> Partition:
         expired = list(events[: max(0, self._current - self._length)])
         self._current -= len(expired)
         held = list(events[len(expired) :])

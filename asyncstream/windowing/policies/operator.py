@@ -14,7 +14,7 @@ no result is late downstream. In processing time upstream's watermarks are passe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -214,7 +214,7 @@ class PolicyWindowOperator(Operator):
                     break
                 manager.advance(now_ms, now_ms)
         self._forget_empty()
-        self._make_appointment(now_ms)
+        self._make_appointment(now_ms, self._managers.whole().values())
 
     def mark_idle(self, stream: str) -> None:
         """Do not wait for `stream` until an element of it arrives."""
@@ -291,13 +291,15 @@ class PolicyWindowOperator(Operator):
         return [values[index] for index in kept], [stamps[index] for index in kept]
 
     def _process_in_processing_time(self, values: Sequence[Any], now: int) -> None:
+        keys: Iterable[Hashable] = (None,)
         if self._key_by is None:
             self._manager(None).add(values, [now] * len(values), now)
         else:
             # one by one: windows come in the order of the elements that fire them
-            for key, value in zip(self._keys(values), values, strict=True):
+            keys = self._keys(values)
+            for key, value in zip(keys, values, strict=True):
                 self._manager(key).add([value], [now], now)
-        self._make_appointment(now)
+        self._make_appointment(now, map(self._manager, dict.fromkeys(keys)))
 
     def _keys(self, values: Sequence[Any]) -> list[Hashable]:
         assert self._key_by is not None
@@ -345,11 +347,11 @@ class PolicyWindowOperator(Operator):
             manager.close(reached(MAX_TIMESTAMP), now)
         self._managers.drop(None)
 
-    def _make_appointment(self, now_ms: int) -> None:
-        """Ask to be woken for the next window end, or while silence may make a stream idle."""
+    def _make_appointment(self, now_ms: int, managers: Iterable[WindowManager]) -> None:
+        """Ask to be woken for the next window end of these, or while silence may make a stream idle."""
         if not self.settings.event_time:
             if self.settings.slide_ms is not None:
-                for manager in self._managers.whole().values():
+                for manager in managers:
                     if (wake := manager.wake_ms()) is not None:
                         self._wake_at(wake)
         elif self.settings.idle_after_ms is not None and None in self._managers:

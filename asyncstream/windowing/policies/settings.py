@@ -78,14 +78,11 @@ class PolicySettings:
     def trigger_policy(self) -> TriggerPolicy:
         """A new policy for the slide."""
         if self.slide_count is not None:
-            return (
-                WatermarkCountTriggerPolicy(self.slide_count)
-                if self.event_time
-                else CountTriggerPolicy(self.slide_count)
-            )
+            by_count = WatermarkCountTriggerPolicy if self.event_time else CountTriggerPolicy
+            return by_count(self.slide_count)
         assert self.slide_ms is not None
-        policy = WatermarkTimeTriggerPolicy if self.event_time else TimeTriggerPolicy
-        return policy(self.slide_ms, only_new=self.length_count is not None)
+        by_time = WatermarkTimeTriggerPolicy if self.event_time else TimeTriggerPolicy
+        return by_time(self.slide_ms, only_new=self.length_count is not None)
 
 
 def policy_settings(
@@ -112,13 +109,10 @@ def policy_settings(
     Raises:
         PipelineError: if an argument is wrong.
     """
-    length_count, length_ms = _extent("length", length)
+    its_length = _extent("length", length)
     if flag("tumbling", tumbling) and slide is not None:
         raise refuse("slide", "None with tumbling=True, whose slide is its length", slide)
-    if tumbling:
-        slide_count, slide_ms = length_count, length_ms
-    else:
-        slide_count, slide_ms = _extent("slide", 1 if slide is None else slide)
+    its_slide = its_length if tumbling else _extent("slide", 1 if slide is None else slide)
     event_time = choice("time", time, ("event", "processing")) == "event"
     lag_ms = duration_ms("lag", lag, zero=True)
     interval_ms = duration_ms("watermark_interval", watermark_interval)
@@ -128,16 +122,7 @@ def policy_settings(
         raise refuse("streams", "at least one name, each once", streams)
     _check_late(late, outputs, event_time)
     return PolicySettings(
-        length_count,
-        length_ms,
-        slide_count,
-        slide_ms,
-        event_time,
-        lag_ms,
-        interval_ms,
-        names,
-        idle_after_ms,
-        late,
+        *its_length, *its_slide, event_time, lag_ms, interval_ms, names, idle_after_ms, late
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import UserFunctionError
-from asyncstream.windowing.policies import PolicyWindow, policy_window
+from asyncstream.windowing.policies import PolicyWindow, WindowManager, policy_window
 from tests.windowing.policies.subject import Subject
 
 
@@ -344,3 +344,20 @@ def test_at_the_end_of_input_the_clock_fires_one_more_window(length: Any, slide:
     subject.push(3)
     subject.end()
     assert subject.windows() == [([1, 2], 1010), ([1, 2, 3], 1020)]
+
+
+def test_an_element_asks_no_other_key_when_its_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[WindowManager] = []
+    wake_ms = WindowManager.wake_ms
+
+    def noted(manager: WindowManager) -> int | None:
+        asked.append(manager)
+        return wake_ms(manager)
+
+    monkeypatch.setattr(WindowManager, "wake_ms", noted)
+    subject = Subject(policy_window(ms(20), ms(10), time="processing", key_by=lambda value: value), 1003)
+    subject.operator.process_batch(range(50), None)
+    asked.clear()
+    subject.operator.process_batch([7, 7], None)
+    assert len(asked) == 1
+    assert subject.asked_ms == [1011]

@@ -18,8 +18,8 @@ from asyncstream.runtime.spark.wire.rows import values_of
 from asyncstream.validation import Fields
 from asyncstream.windowing import Count, Max, Mean, Min, WindowSpec
 from asyncstream.windowing.assigners import SlicedWindows
+from asyncstream.windowing.base import LATE
 from asyncstream.windowing.partials import Folding, Part, Partials, folding_of
-from asyncstream.windowing.step import LATE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,21 +1,18 @@
 """
-What triggers and window functions see of the window operator.
+What triggers see of the window operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from asyncstream.clock import Clock
-from asyncstream.errors import PipelineError
-from asyncstream.operators.emitting import Emitter
-from asyncstream.state import KeyedState, State, StateDescriptor, Tables
+from asyncstream.state import KeyedState, State, StateDescriptor
 from asyncstream.timers import TimerService
-from asyncstream.windowing.windows import Window, window_from
+from asyncstream.windowing.windows import Window
 
-__all__ = ("TriggerContext", "WindowContext")
+__all__ = ("TriggerContext",)
 
 S = TypeVar("S", bound=State)
 
@@ -88,67 +85,3 @@ class TriggerContext:
             context.merged = self.merged
             self._nested[name] = context
         return context
-
-
-class WindowContext:
-    """
-    What a `ProcessWindowFunction` may ask for.
-
-    Attributes:
-        window: the window that fires or goes.
-    """
-
-    __slots__ = ("_clock", "_merging", "_out", "_reached", "_states", "_window_states", "window")
-
-    window: Window
-
-    def __init__(
-        self, out: Emitter[Any], reached: Callable[[], int], clock: Clock, merging: bool, tables: Tables
-    ) -> None:
-        """`reached` gives the event time reached; the state of the function is kept in `tables`."""
-        self._states = KeyedState(clock, tables, "key")
-        self._window_states = KeyedState(clock, tables, "window", window_from)
-        self._out = out
-        self._reached = reached
-        self._clock = clock
-        self._merging = merging
-
-    def point_at(self, key: Any, window: Window) -> None:
-        """Be about this key and window from now on; the operator does that."""
-        self.window = window
-        self._states.key = self._window_states.key = key
-        self._window_states.namespace = window
-
-    @property
-    def watermark(self) -> int:
-        """The event time reached, milliseconds since the epoch."""
-        return self._reached()
-
-    @property
-    def now_ms(self) -> int:
-        """Processing time, milliseconds since the epoch."""
-        return self._clock.now_ms()
-
-    def side(self, tag: str, value: Any) -> None:
-        """
-        Send `value` to the side output `tag`, with the window's timestamp.
-
-        Raises:
-            PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
-        """
-        self._out.aside(tag, value, self.window.max_timestamp)
-
-    def key_state(self, descriptor: StateDescriptor[S]) -> S:
-        """State of the key, shared by all its windows. Nothing clears it but you."""
-        return self._states.state(descriptor)
-
-    def window_state(self, descriptor: StateDescriptor[S]) -> S:
-        """
-        State of this window of the key; clear it in `ProcessWindowFunction.clear`.
-
-        Raises:
-            PipelineError: for sessions, whose windows merge.
-        """
-        if self._merging:
-            raise PipelineError("sessions have no window state: they merge, and it cannot; use key_state")
-        return self._window_states.state(descriptor)

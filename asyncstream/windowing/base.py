@@ -14,21 +14,21 @@ from typing import Any, ClassVar, NoReturn
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.errors import InternalError
+from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.emitting import BURST, Emitter
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
-from asyncstream.operators.timed import warn_of_late
+from asyncstream.operators.timed import MayBeLate
 from asyncstream.state import Cell
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import reached
 from asyncstream.windowing.aggregates import InPlace
-from asyncstream.windowing.contexts import WindowContext
-from asyncstream.windowing.functions import AggregateFunction, clears
-from asyncstream.windowing.fused import Results
+from asyncstream.windowing.functions import AggregateFunction, WindowContext, clears
+from asyncstream.windowing.fused_aggregates import Results
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
 from asyncstream.windowing.upgrade import upgraded
-from asyncstream.windowing.windows import TimeWindow, Window, new_result
+from asyncstream.windowing.windows import Span, TimeWindow, Window, max_timestamp, new_result
 
 __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
 
@@ -41,10 +41,12 @@ check_timestamp = partial(eventtime.check_timestamp, "a window in event time")
 """Refuses what cannot be placed in time."""
 
 
-class WindowStep(Operator):
+class WindowStep(MayBeLate):
     """Base of the window operators, with what each kind `keeps`."""
 
     keeps: ClassVar[Kept]
+
+    _told_of_untimed = False  # of the class: one attribute more of each operator would be dear
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         """The process function of the plan belongs to this operator alone."""
@@ -54,9 +56,7 @@ class WindowStep(Operator):
         self._lateness_ms = plan.allowed_lateness_ms if plan.assigner.event_time else 0
         self._emitter: Emitter[Any] = Emitter(self)
         self._kinds = Kinds()
-        self._late_dropped = 0
         self._outside_windows = 0
-        self._told_of_untimed = False
         for name in COUNTERS:
             self.tables.declare_cell(name, Cell.of(self, f"_{name}", "sum"))
 
@@ -90,11 +90,6 @@ class WindowStep(Operator):
     def _count_open(self) -> int:
         """About how many accumulators are held."""
 
-    def _has_room(self) -> bool:
-        """Whether there is room for what the clock makes it emit."""
-        self._emitter.relieve()
-        return self.context.has_room()
-
     def _leave_out(self, value: Any, timestamp: int | None, time_ms: int) -> None:
         """An element that is in no window: too late for all of its own, or between two."""
         if not self._plan.assigner.event_time or time_ms + self._lateness_ms > reached(self._reached()):
@@ -104,7 +99,7 @@ class WindowStep(Operator):
         if tag in self.side:
             self._emitter.aside(tag, told, timestamp)
         else:
-            self._drop_late(tag, timestamp, 1)
+            self._drop_late(tag, timestamp)
 
     def _untimed(self) -> int:
         """When an element without a timestamp is, of windows that take it, as Flink's sessions do."""
@@ -117,12 +112,6 @@ class WindowStep(Operator):
                 extra={"step": self.context.name},
             )
         return MIN_TIMESTAMP
-
-    def _drop_late(self, tag: str, timestamp: int | None, count: int) -> None:
-        """So many elements that came too late, of which this is the timestamp, go nowhere."""
-        if not self._late_dropped:
-            warn_of_late(self.context.name, tag, timestamp)
-        self._late_dropped += count
 
     def _late_output(self, value: Any) -> tuple[str, Any]:
         """Which side output a late element goes to if that is read, and as what."""
@@ -152,8 +141,13 @@ class PlainWindowOperator(WindowStep):
     They emit, complete and count as `WindowOperator` does, and give the same results in the same order.
     """
 
+    _aggregate: AggregateFunction[Any, Any]
+    """Reads the accumulators of windows."""
+
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
+        if plan.kept != self.keeps:
+            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
         self._clears = plan.process is not None and clears(plan.process)
         self._watermark: float = MIN_TIMESTAMP
 
@@ -174,36 +168,26 @@ class PlainWindowOperator(WindowStep):
     def _reached(self) -> int:
         return int(min(self._watermark, MAX_TIMESTAMP))
 
-    def _emit(
-        self,
-        start_ms: int,
-        end_ms: int,
-        cells: Iterable[tuple[Any, Any]],
-        aggregate: AggregateFunction[Any, Any],
-    ) -> None:
+    def _emit(self, window: Span, cells: Iterable[tuple[Any, Any]]) -> None:
         """Emit the results of one window at its end for some keys, given as (key, accumulator)."""
-        results: Results = partial(self._results, aggregate.result)
+        aggregate = self._aggregate
+        results: Results = self._results
         if self._plan.process is None and isinstance(aggregate, InPlace):
             results = aggregate.results
-        last_ms, rest = min(end_ms - 1, MAX_TIMESTAMP), iter(cells)
+        last_ms, rest = min(max_timestamp(window), MAX_TIMESTAMP), iter(cells)
         for first in rest:
             made: list[Any] = []
-            failure = results(start_ms, end_ms, chain((first,), islice(rest, BURST - 1)), made.append)
+            failure = results(*window, chain((first,), islice(rest, BURST - 1)), made.append)
             self._emitter.extend(made, last_ms)
             if failure is not None:
-                self._fail_at(start_ms, end_ms, *failure)
+                self._fail_at(window, *failure)
 
     def _results(
-        self,
-        result_of: Callable[[Any], Any],
-        start_ms: int,
-        end_ms: int,
-        cells: Iterable[tuple[Any, Any]],
-        emit: Callable[[Any], None],
+        self, start_ms: int, end_ms: int, cells: Iterable[tuple[Any, Any]], emit: Callable[[Any], None]
     ) -> tuple[Any, BaseException] | None:
         """As `Results`; a process function emits them, and is told of windows that go with this."""
         key, window, process = None, TimeWindow(start_ms, end_ms), self._plan.process
-        goes = self._clears and not self._lateness_ms
+        result_of, goes = self._aggregate.result, self._clears and not self._lateness_ms
         try:
             for key, accumulator in cells:
                 if process is None:
@@ -216,31 +200,30 @@ class PlainWindowOperator(WindowStep):
             return key, error
         return None
 
-    def _emit_one(
-        self, start_ms: int, end_ms: int, key: Any, accumulator: Any, aggregate: AggregateFunction[Any, Any]
-    ) -> None:
+    def _emit_one(self, window: Span, key: Any, accumulator: Any) -> None:
         """Emit the result of one window for one key."""
-        self._emitter.timestamp = min(end_ms - 1, MAX_TIMESTAMP)
+        self._emitter.timestamp = min(max_timestamp(window), MAX_TIMESTAMP)
         try:
+            contents = self._aggregate.result(accumulator)
             if self._plan.process is None:
-                self._emitter(new_result((key, start_ms, end_ms, aggregate.result(accumulator))))
+                self._emitter(new_result((key, *window, contents)))
             else:
-                self._process_window(key, TimeWindow(start_ms, end_ms), aggregate.result(accumulator))
+                self._process_window(key, TimeWindow(*window), contents)
         except BaseException as error:
-            self._fail_at(start_ms, end_ms, key, error)
+            self._fail_at(window, key, error)
         self._emitter.relieve()
 
-    def _clear(self, start_ms: int, end_ms: int, key: Any) -> None:
+    def _clear(self, window: Span, key: Any) -> None:
         """Tell the process function that a window goes."""
         try:
-            self._clear_window(key, TimeWindow(start_ms, end_ms))
+            self._clear_window(key, TimeWindow(*window))
         except BaseException as error:
-            self._fail_at(start_ms, end_ms, key, error)
+            self._fail_at(window, key, error)
 
-    def _fail_at(self, start_ms: int, end_ms: int, key: Any, error: BaseException) -> NoReturn:
+    def _fail_at(self, window: Span, key: Any, error: BaseException) -> NoReturn:
         """Fail over a window that could not emit its result for `key`, or go; after what could."""
         self._emitter.flush()
-        self.fail_on(Timer(end_ms - 1, key, TimeWindow(start_ms, end_ms)), error)
+        self.fail_on(Timer(max_timestamp(window), key, TimeWindow(*window)), error)
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
         """

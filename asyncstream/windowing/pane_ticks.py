@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.state import MISSING, Table
 from asyncstream.timers import TimerService
@@ -36,8 +35,7 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        if self._firings.ticks is None:
-            raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        assert self._firings.ticks is not None
         self._ticks = self._firings.ticks
         self._next = self.tables.declare(
             Table(f"trigger/{self._ticks.state}", namespace_of=tuple, may_be_away=True)
@@ -49,7 +47,7 @@ class TickingWindowOperator(PaneWindowOperator):
             self._on_timer,
             self._on_timer,
             context.wake_at,
-            self._has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             namespace_of=tuple,
@@ -81,7 +79,7 @@ class TickingWindowOperator(PaneWindowOperator):
             self._set(self._ticks.after(tick, max_timestamp(window)), key, window)
         accumulator = self._panes.merged(window, key)
         if accumulator is not MISSING:
-            self._emit_one(*window, key, accumulator, self._panes.aggregate)
+            self._emit_one(window, key, accumulator)
 
     def _drop_ticks(self, window: Span) -> None:
         if not self._ticks.event_time:

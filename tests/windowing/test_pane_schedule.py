@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asyncstream.windowing.schedule import Schedule
+from asyncstream.windowing.pane_schedule import Schedule
 
 
 def taken(schedule: Schedule, watermark: float) -> tuple[str, tuple[int, int]] | None:
@@ -24,7 +24,7 @@ def test_windows_fire_in_the_order_of_their_ends_and_each_once() -> None:
 def test_nothing_is_due_before_its_time() -> None:
     schedule = Schedule(5)
     schedule.arm((0, 10))
-    schedule.keep_slice((0, 5), 10)
+    schedule.keep((0, 5), (0, 10), "slice")
     assert schedule.take(8) is None
     assert taken(schedule, 9) == ("fire", (0, 10))
     assert schedule.take(13) is None
@@ -34,14 +34,14 @@ def test_nothing_is_due_before_its_time() -> None:
 
 def test_without_lateness_a_slice_goes_when_its_last_window_has_fired() -> None:
     schedule = Schedule(0)
-    schedule.keep_slice((0, 10), 10)
+    schedule.keep((0, 10), (0, 10), "slice")
     schedule.arm((0, 10))
     assert [taken(schedule, 9) for _ in range(2)] == [("fire", (0, 10)), ("slice", (0, 10))]
 
 
 def test_with_lateness_what_is_over_goes_before_windows_fire_at_that_time() -> None:
     schedule = Schedule(10)
-    schedule.keep_window((0, 10))
+    schedule.keep((0, 10), (0, 10), "window")
     schedule.arm((10, 20))
     assert [taken(schedule, 19) for _ in range(2)] == [("window", (0, 10)), ("fire", (10, 20))]
 
@@ -49,7 +49,7 @@ def test_with_lateness_what_is_over_goes_before_windows_fire_at_that_time() -> N
 def test_at_the_end_of_time_all_is_due_and_then_nothing() -> None:
     schedule = Schedule(10)
     schedule.arm((0, 10))
-    schedule.keep_window((0, 10))
+    schedule.keep((0, 10), (0, 10), "window")
     assert [taken(schedule, math.inf) for _ in range(3)] == [
         ("fire", (0, 10)),
         ("window", (0, 10)),

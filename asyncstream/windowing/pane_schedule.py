@@ -52,13 +52,9 @@ class Schedule:
             self.armed.add(window)
             heappush(self._heap, Due(max_timestamp(window), 1 if self._lateness_ms else -1, window, "fire"))
 
-    def keep_slice(self, place: Span, last_end: int) -> None:
-        """Have a slice go with the last of its windows, which ends at `last_end`."""
-        heappush(self._heap, Due(last_end - 1 + self._lateness_ms, 0, place, "slice"))
-
-    def keep_window(self, window: Span) -> None:
-        """Have a window go that is kept whole."""
-        heappush(self._heap, Due(max_timestamp(window) + self._lateness_ms, 0, window, "window"))
+    def keep(self, place: Span, last: Span, what: Literal["slice", "window"]) -> None:
+        """Have a slice go with the last of its windows, or a window that is kept whole."""
+        heappush(self._heap, Due(max_timestamp(last) + self._lateness_ms, 0, place, what))
 
     def due_ms(self) -> int | None:
         """The watermark with which something is due; None: nothing is."""
