@@ -252,9 +252,10 @@ class Pipeline:
                 )
 
     def _check_alone(self) -> None:
-        """See that nothing in the plan waits for a program that has the job."""
+        """See that nothing waits for who has the job; an inbox may have what an earlier job left."""
         for step in self._graph:
-            if isinstance(step, SourceStep) and isinstance(step.source, Submissions | DurableSubmissions):
+            source = step.source if isinstance(step, SourceStep) else None
+            if isinstance(source, Submissions) and not isinstance(source, DurableSubmissions):
                 what = "nobody can submit to a job that is only run, so it would never end"
             elif isinstance(step, SinkStep) and isinstance(step.sink, Results):
                 what = "nobody can take the results of a job that is only run, so it would wait for that"

@@ -29,10 +29,6 @@ from asyncstream.windowing import CountTrigger, Trigger, WindowAssigner
 
 WAITS: dict[str, tuple[Callable[[Pipeline], object], str]] = {
     "submissions": (lambda p: p.submissions(name="orders").discard(), "step 'orders': nobody can submit to"),
-    "inbox": (
-        lambda p: p.submissions(inbox="i.db", name="orders").discard(),
-        "step 'orders': nobody can subm",
-    ),
     "results": (
         lambda p: p.source([1]).results(name="rates"),
         "step 'rates': nobody can take the results of",

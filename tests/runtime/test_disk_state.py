@@ -273,7 +273,8 @@ def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
     async def main() -> None:
         async with adding([]).start(state=DiskState(tmp_path)):
             with pytest.raises(StateError, match="another job"):
-                await adding([]).run(state=DiskState(tmp_path))
+                async with adding([]).start(state=DiskState(tmp_path)):
+                    pass
 
     asyncio.run(main())
 
