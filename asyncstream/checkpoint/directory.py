@@ -119,8 +119,7 @@ class DirectoryStore(Shown):
 
     def _write_lease(self, lease: Lease, *, new: bool) -> bool:
         """Write it down; False if there is one of this number that should be `new`, or of a later one."""
-        # what is lost of a renewal with the machine is lost with its holder
-        with self._written(f"{_LEASE}{lease.number:08}", lease.to_json(), safe=new) as temporary:
+        with self._written(f"{_LEASE}{lease.number:08}", lease.to_json()) as temporary:
             try:
                 (name_file if new else os.replace)(temporary, self._file(lease.number, _LEASE))
             except (FileExistsError, FileNotFoundError):  # who has followed has cleared it away
@@ -198,16 +197,15 @@ class DirectoryStore(Shown):
         return max(self._numbers(before), default=0)
 
     @contextmanager
-    def _written(self, name: str, data: bytes, *, safe: bool = True) -> Iterator[str]:
-        """`data`, on the disk if it is to be `safe`, under a name that is to be changed."""
+    def _written(self, name: str, data: bytes) -> Iterator[str]:
+        """`data`, on the disk, under a name that is to be changed."""
         self._path.mkdir(exist_ok=True)
         file, temporary = tempfile.mkstemp(dir=self._path, prefix=f"{name}.", suffix=_UNFINISHED)
         try:
             with open(file, "wb") as stream:
                 stream.write(data)
                 stream.flush()
-                if safe:
-                    os.fsync(stream.fileno())
+                os.fsync(stream.fileno())
             yield temporary
         finally:
             with suppress(FileNotFoundError):

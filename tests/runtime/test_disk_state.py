@@ -7,7 +7,8 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -31,7 +32,9 @@ from asyncstream import (
     Sum,
     TumblingWindows,
 )
+from asyncstream.lease import Lease
 from asyncstream.pipeline import WindowedStream
+from asyncstream.runtime.aio import table_log
 from asyncstream.state import ListDescriptor, StateBackend, Stored, StoredFile, ValueDescriptor
 from asyncstream.windowing import AfterWatermark, CountTrigger
 
@@ -217,8 +220,39 @@ def test_goes_on_from_checkpoints(tmp_path: Path, later: str) -> None:
     assert out == in_memory()
 
 
-def test_many_changes_are_compacted_on_disk(tmp_path: Path) -> None:
-    store, out = MemoryStore(), list[Any]()
+class AskedStore(MemoryStore):
+    """Notes by which tasks it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_by: Callable[[Any], None] = lambda task: None
+
+    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+        self.asked_by(asyncio.current_task())
+        await super().put(lease, part, data)
+
+    async def read(self, what: int | str) -> bytes:
+        self.asked_by(asyncio.current_task())
+        return await super().read(what)
+
+
+def test_many_changes_are_compacted_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, out = AskedStore(), list[Any]()
+    at_work, asked = set[Any](), list[bool]()
+
+    @contextmanager
+    def without_collector() -> Iterator[None]:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # in a thread that encodes
+            task = None
+        at_work.add(task)
+        yield
+        at_work.discard(task)
+
+    # garbage does not wait for the store
+    monkeypatch.setattr(table_log, "without_collector", without_collector)
+    store.asked_by = lambda task: asked.append(task in at_work)
     kept = Checkpoints(store=store, inline_bytes=500, keep=1)
 
     async def main() -> None:
@@ -235,6 +269,8 @@ def test_many_changes_are_compacted_on_disk(tmp_path: Path) -> None:
             await job.drain()
 
     asyncio.run(main())
+    assert asked
+    assert not any(asked)
     asyncio.run(rest())
     assert sorted(key for _, key, _, _ in out) == list(range(KEYS))
     assert {total for _, _, total, _ in out} == {2}

@@ -65,8 +65,11 @@ def swept(seeds: Iterable[int]) -> Iterator[int]:
         gc.enable()
 
 
-def story(seed: int) -> Simulation:
-    """Draw a pipeline and its input from the seed, and simulate it."""
+def story(seed: int, replay: str = "") -> Simulation:
+    """
+    Draw a pipeline and its input from the seed, and simulate it; `replay` is the command that does so again,
+    where it takes more than the seed.
+    """
     random = Random(f"{seed} shape")
     shape = draw_shape(random)
     events = draw_events(random, shape)
@@ -76,7 +79,7 @@ def story(seed: int) -> Simulation:
         model(shape, events),
         seed,
         plan=draw_plan(random, shape),
-        replay=f"python -m asyncstream.testing.simulation --story {__name__}:story --seed {seed}",
+        replay=replay or f"python -m asyncstream.testing.simulation --story {__name__}:story --seed {seed}",
     )
 
 

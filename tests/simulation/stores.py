@@ -15,12 +15,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import pytest
 
@@ -34,6 +35,9 @@ from asyncstream.testing.simulation.outside import SimulatedFiles, changed
 __all__ = ("KINDS", "kept_in")
 
 T = TypeVar("T")
+
+File: TypeAlias = tuple[int, int]
+"""The inode of a file, and how many files before it had this one."""
 
 
 OFTENER = 8
@@ -53,16 +57,23 @@ class Disk:
         has_ended: nothing is changed any more.
         done: how much has been done since `end_after` was called.
         most: how much has been done in a call of a store, at the most, by what it was.
+        lease: that which was given last.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.has_ended = False
+        self.lease: Lease | None = None
         self._left: int | None = None
         self.done = 0
         self.most: dict[str, int] = {}
-        self._states: list[dict[str, tuple[int, bytes]]] = []  # since names were last brought to the disk
-        self._safe: set[int] = set()  # the inodes of files whose contents are on the disk
+        self._states: list[dict[str, tuple[File, bytes]]] = []  # since names were last brought to the disk
+        self._safe: set[File] = set()  # whose contents are on the disk
+        self._gone = Counter[int]()
+
+    def has(self, path: str | bytes | os.PathLike[str] | int) -> bool:
+        """Whether a file is in it; that of a module, say, which is compiled just then, is not."""
+        return not isinstance(path, int) and os.path.dirname(os.fsdecode(path)) == str(self.path)
 
     def end_after(self, steps: int | None) -> None:
         """From here on, have the process end when it has done so much; None: not because of the disk."""
@@ -83,8 +94,7 @@ class Disk:
         if overwritten is not None:
             with suppress(FileNotFoundError):
                 known = os.stat(overwritten)
-                if known.st_nlink == 1:  # its inode may be that of another file next
-                    self._safe.discard(known.st_ino)
+                self._gone[known.st_ino] += known.st_nlink == 1
 
     def sync(self, file: int) -> None:
         """In place of `os.fsync`."""
@@ -94,22 +104,25 @@ class Disk:
         if os.path.samestat(known, self.path.stat()):
             self._states.clear()
         else:
-            self._safe.add(known.st_ino)
+            self._safe.add(self._file(known))
 
     def lose_power(self, random: Random) -> None:
         """Have what is there then: all that was brought to the disk, and of the rest some."""
         found = random.choice([*self._states, self._state()])
         for file in self.path.iterdir():
             file.unlink()
-        for name, (inode, data) in found.items():
-            (self.path / name).write_bytes(
-                data if inode in self._safe else data[: random.randint(0, len(data))]
-            )
+        for name, (known, data) in found.items():
+            there = len(data) if known in self._safe else int(random.random() * (len(data) + 1))
+            (self.path / name).write_bytes(data[:there])
         self._states.clear()
-        self._safe = {file.stat().st_ino for file in self.path.iterdir()}
+        self._safe = {known for known, _ in self._state().values()}
 
-    def _state(self) -> dict[str, tuple[int, bytes]]:
-        return {file.name: (file.stat().st_ino, file.read_bytes()) for file in sorted(self.path.iterdir())}
+    def _state(self) -> dict[str, tuple[File, bytes]]:
+        files = sorted(self.path.iterdir())
+        return {file.name: (self._file(file.stat()), file.read_bytes()) for file in files}
+
+    def _file(self, known: os.stat_result) -> File:
+        return known.st_ino, self._gone[known.st_ino]
 
 
 _watched: Disk | None = None
@@ -123,12 +136,14 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         return
     if event == "open":
         path, _, flags = args
-        if not isinstance(path, int) and flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+        if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) and disk.has(path):
             disk.change(None)
-    elif event == "os.remove":
-        disk.change(args[0])
-    elif event in ("os.rename", "os.link"):
-        disk.change(args[1])
+    elif event in OVERWRITTEN and disk.has(path := args[OVERWRITTEN[event]]):
+        disk.change(path)
+
+
+OVERWRITTEN = {"os.remove": 0, "os.rename": 1, "os.link": 1}
+"""By event, which of its arguments names a file that may be gone then."""
 
 
 # ------------------------------------------------------------------ what is kept, and how it is damaged
@@ -254,13 +269,18 @@ class Watched:
         self._spoiled = {what: wanted.get(what) for what in world.damaged}
 
     def __str__(self) -> str:
-        return f"{self._store}, in a simulation"
+        return f"{type(self._store).__name__} in a simulation"
 
     def journal_files(self) -> SimulatedFiles:
         return SimulatedFiles(self._life)
 
     async def acquire(self, holder: Holder, seconds: float) -> Lease:
-        return await self._do("acquire", self._store.acquire(holder, seconds))
+        lease = await self._do("acquire", self._store.acquire(holder, seconds))
+        before, self._disk.lease = self._disk.lease, lease
+        # sinks take who comes from elsewhere for another job, and one of an earlier number for a former one
+        if before is not None and (lease.place != before.place or lease.number <= before.number):
+            self._life.complain(f"{lease} was given behind {before}")
+        return lease
 
     async def renew(self, lease: Lease, seconds: float) -> None:
         await self._do("renew", self._store.renew(lease, seconds))
@@ -367,7 +387,14 @@ def kept_in(kind: str, path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def connected(store: SqliteStore, path: str, work: Callable[[Any], T], **how: Any) -> T:
         def by_steps(database: sqlite3.Connection) -> T:
-            database.set_authorizer(lambda *_: sqlite3.SQLITE_OK if disk.step() else sqlite3.SQLITE_DENY)
+            def rule(action: int, what: str | None, *_: str | None) -> int:
+                if not disk.step():
+                    return sqlite3.SQLITE_DENY
+                is_about_power = action == sqlite3.SQLITE_PRAGMA and what == "synchronous"
+                return sqlite3.SQLITE_IGNORE if is_about_power else sqlite3.SQLITE_OK
+
+            database.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes long
+            database.set_authorizer(rule)
             return work(database)
 
         done: T = connect(store, path, by_steps, **how)

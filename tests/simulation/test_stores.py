@@ -39,7 +39,7 @@ def tell(kind: str, seeds: Iterable[int], path: Path, patch: pytest.MonkeyPatch)
         folder = path / str(seed)
         folder.mkdir()
         with kept_in(kind, folder, patch):
-            told = story(seed)
+            told = story(seed, f"ASYNCSTREAM_STORIES={seed + 1} pytest {__file__} -k {kind}")
         happened.update(f"{what} {detail}" if what == "crash" else what for _, _, what, detail in told.trace)
     return happened
 
@@ -75,12 +75,17 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def a_file_has_its_name_before_its_contents_are_on_the_disk(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def written(store: DirectoryStore, name: str, data: bytes, **safe: bool) -> Iterator[str]:
-        with whole(store, name, data, safe=False) as temporary:
-            yield temporary
+    def written(store: DirectoryStore, name: str, data: bytes) -> Iterator[str]:
+        temporary = store._path / f"{name}.unfinished"
+        temporary.write_bytes(data)
+        yield str(temporary)
+        temporary.unlink(missing_ok=True)
 
-    whole = DirectoryStore._written
     patch.setattr(DirectoryStore, "_written", written)
+
+
+def a_name_is_not_brought_to_the_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("asyncstream.checkpoint.directory.sync_folder", lambda folder: None)
 
 
 def a_manifest_is_written_in_two_transactions(patch: pytest.MonkeyPatch) -> None:
@@ -96,6 +101,7 @@ def a_manifest_is_written_in_two_transactions(patch: pytest.MonkeyPatch) -> None
     ("kind", "put_in", "seed"),
     [
         ("directory", a_file_has_its_name_before_its_contents_are_on_the_disk, 71),
+        ("directory", a_name_is_not_brought_to_the_disk, 31),
         ("sqlite", a_manifest_is_written_in_two_transactions, 71),
     ],
     ids=lambda one: getattr(one, "__name__", str(one)),

@@ -33,7 +33,12 @@ class RemoteFrame(Frame):
     __module__ = "pyspark.sql.connect.dataframe"
 
 
+class OwnFrame(RemoteFrame):
+    """A user may have classes of Spark's extended."""
+
+
 REMOTE = RemoteFrame(spark, ROWS.made, ROWS.schema)
+OWN = OwnFrame(spark, ROWS.made, ROWS.schema)
 
 
 def plan(rows: Any = ROWS, **others: Any) -> SparkPlan:
@@ -70,6 +75,7 @@ other: Any = pd.DataFrame({"v": [1]})
         ("inputs: expected a mapping with one for each source", lambda: plan(inputs=None)),
         ("inputs['rows']: expected a Spark DataFrame", lambda: plan(other)),
         ("inputs['rows']: expected a DataFrame of the session", lambda: plan(REMOTE)),
+        ("inputs['rows']: expected a DataFrame of the session", lambda: plan(OWN)),
         ("outputs: expected a mapping with one for each sink, {'out': ...}", lambda: plan(outputs="v long")),
         ("outputs['out']: expected at least one column", lambda: plan(outputs={"out": event_columns()[:0]})),
         ("key_groups: expected an integer below 2**31", lambda: plan(key_groups=2**31)),

@@ -167,15 +167,14 @@ class TableLog:
         work = Compaction(self._codec, self.rows)
         base: list[Part] = []
         try:
-            with without_collector():
-                for part in chain.fix():
-                    await in_slices(work.feed(await self._history.chunks(part)))
-                rest = work.chunks()
-                while chunks := await in_slices(_some(rest)):
-                    part = chain.base_of(chunks)
-                    if self.rows is not None and await self._put_ahead(part):
-                        part = part.without_data()
-                    base.append(part)
+            for part in chain.fix():
+                await _run_through(work.feed(await self._history.chunks(part)))
+            rest = work.chunks()
+            while chunks := await _run_through(_some(rest)):
+                part = chain.base_of(chunks)
+                if self.rows is not None and await self._put_ahead(part):
+                    part = part.without_data()
+                base.append(part)
         finally:
             work.close()
         chain.replace(base)
@@ -222,6 +221,12 @@ class TableLog:
 def _without_collector(work: Callable[[], T]) -> T:
     with without_collector():
         return work()
+
+
+async def _run_through(slices: Iterator[None]) -> Any:
+    """What they return. Others' garbage waits for them, and no longer: all of a large state takes minutes."""
+    with without_collector():
+        return await in_slices(slices)
 
 
 def _some(chunks: Iterator[bytes]) -> Generator[None, None, list[bytes]]:

@@ -95,8 +95,8 @@ def need_frame(argument: str, given: object, spark: object = None) -> None:
 
 
 def _is_remote(part: object) -> bool:
-    """Whether a session or a frame is one of Spark Connect."""
-    return type(part).__module__.startswith("pyspark.sql.connect.")
+    """Whether a session or a frame is one of Spark Connect, or of a class of the user's made of one."""
+    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(part).__mro__)
 
 
 def need_java() -> None:
