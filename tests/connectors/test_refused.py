@@ -17,7 +17,7 @@ import nats
 import psycopg
 import pytest
 
-from asyncstream import FailedCall, Pipeline, Sink, SinkBroken, SqliteSink
+from asyncstream import FailedCall, Pipeline, Sink, SinkBroken, SinkError, SqliteSink
 from asyncstream.connectors import (
     MemoryStreamSink,
     NatsSink,
@@ -195,6 +195,36 @@ async def test_a_message_that_the_client_refuses_is_the_only_one_that_is_not_tak
             read += batch.values
     await source.close()
     assert read == small
+
+
+async def test_a_message_that_is_too_large_for_nats_is_refused_alone(nats_server: NatsServer) -> None:
+    connection = await nats.connect(nats_server.url)
+    streams = connection.jetstream()
+    await streams.add_stream(name="limits", subjects=["limits.*"], max_msg_size=100)
+    await streams.add_stream(name="ids", subjects=["ids"])
+    elements = [b"1", b"x" * 101, b"2", b"x" * 200, b"3"]
+    failed = await routed(elements, NatsSink(nats_server.url, "limits.1", encode="bytes"))
+    assert [len(one.value) for one in failed] == [101, 200]
+    assert "message size exceeds maximum allowed" in str(failed[0].error)
+    # the server ends the connection over a message that is too large with its headers
+    fits = connection.max_payload - len("NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n")
+    sink = NatsSink(nats_server.url, "ids", encode=lambda one: bytes(one[1]), id=lambda one: one[0])
+    failed = await routed([("1", fits), ("2", fits + 1), ("3", 1)], sink)
+    assert [one.value[0] for one in failed] == ["2"]
+    assert (await streams.stream_info("ids")).state.messages == 2
+
+    await sink.open()
+    with pytest.raises(SinkError, match="maximum payload exceeded"):
+        await sink.write([("4", connection.max_payload + 1)], None)
+    assert sink._client is not None
+    assert sink._client._answers == {}  # nothing is kept of it, of which there may be many
+    sealed = (await streams.stream_info("ids")).config
+    sealed.sealed = True
+    await streams.update_stream(sealed)
+    with pytest.raises(SinkBroken, match="sealed"):
+        await sink.write([("4", 1)], None)
+    await sink.close()
+    await connection.close()
 
 
 async def test_a_message_that_is_larger_than_the_mqtt_broker_takes_is_refused_alone() -> None:
