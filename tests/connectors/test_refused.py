@@ -262,3 +262,66 @@ async def test_a_table_that_is_gone_leaves_no_row_out_and_a_bad_row_none_but_its
         with pytest.raises(SinkBroken, match='relation "t" does not exist'):
             await sink.write(rows, None)
         await sink.close()
+
+
+def raises(table: str, code: str) -> str:
+    """What makes a trigger that refuses 2, with a code of its own."""
+    return (
+        f"CREATE FUNCTION {table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.n = 2 THEN "
+        f"RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END IF; RETURN NEW; END $$; "
+        f"CREATE TRIGGER t BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}()"
+    )
+
+
+async def test_a_row_is_refused_alone_by_a_trigger_with_its_own_code_and_by_a_policy(
+    postgres_url: str,
+) -> None:
+    rows = [{"n": 1}, {"n": 2}, {"n": 3}]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for code in ("45000", "U0001"):  # neither is one of PostgreSQL's
+            table = f"t{code.lower()}"
+            connection.execute(f"CREATE TABLE {table} (n integer)".encode())
+            connection.execute(raises(table, code).encode())
+            failed = await routed(rows, PostgresSink(postgres_url, table, columns=["n"]))
+            assert [one.value for one in failed] == [{"n": 2}]
+        connection.execute("CREATE TABLE own (n integer PRIMARY KEY)")
+        connection.execute("ALTER TABLE own ENABLE ROW LEVEL SECURITY")
+        connection.execute("ALTER TABLE own FORCE ROW LEVEL SECURITY")
+        connection.execute("CREATE POLICY own ON own USING (true) WITH CHECK (n <> 2)")
+        connection.execute("DROP ROLE IF EXISTS tenant; CREATE ROLE tenant LOGIN; GRANT ALL ON own TO tenant")
+        url = postgres_url.replace("postgres@", "tenant@")
+        sink = PostgresUpsertSink(url, "own", columns=["n"], key="n")
+        failed = await routed(rows, sink)
+        assert [one.value for one in failed] == [{"n": 2}]
+        await sink.open()
+        connection.execute("REVOKE ALL ON own FROM tenant")
+        with pytest.raises(SinkBroken, match="permission denied"):
+            await sink.write(rows, None)
+        await sink.close()
+        connection.execute("DROP TABLE own; DROP ROLE tenant")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE t (n, a AS (json_extract(n, '$.a')))",
+        "CREATE TABLE t (n); CREATE INDEX i ON t (json_extract(n, '$.a'))",
+        "CREATE TABLE t (n); CREATE TRIGGER g BEFORE INSERT ON t BEGIN SELECT json(NEW.n); END",
+    ],
+)
+async def test_a_row_over_which_a_function_of_sqlite_fails_is_refused_alone(
+    made: str, tmp_path: Path
+) -> None:
+    rows = [{"n": '{"a": 1}'}, {"n": "no JSON"}, {"n": '{"a": 2}'}]
+    sink = SqliteSink(tmp_path / "out.db", "t", columns=["n"])
+    with closing(sqlite3.connect(tmp_path / "out.db", isolation_level=None)) as other:
+        other.executescript(made)
+        failed = await routed(rows, sink)
+        assert [one.value for one in failed] == [{"n": "no JSON"}]
+        assert "malformed JSON" in str(failed[0].error)
+        assert other.execute("SELECT count(*) FROM t").fetchone() == (2,)
+        await sink.open()
+        other.execute("DROP TABLE t")
+        with pytest.raises(SinkBroken, match="no such table"):
+            await sink.write(rows, None)
+        await sink.close()

@@ -1,8 +1,8 @@
 """
 Publishes to JetStream, many messages at a time, each with an answer of its own.
 
-The client's own `publish_async` hears of no message that a stream refuses, and has places for 4,000, of which it
-never gets back that of a message that it refuses itself.
+The client's own `publish_async` hears of no message that a stream refuses, and has places for 4,000, of which
+it never gets back that of a message that it refuses itself.
 """
 
 from __future__ import annotations

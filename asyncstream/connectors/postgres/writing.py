@@ -35,8 +35,36 @@ __all__ = ("TableWriter", "copy_blocks", "copy_rows")
 
 T = TypeVar("T")
 
-_OF_ROWS: Final = frozenset({"09", "22", "23", "27", "38", "39", "44", "54", "P0"})
-"""Classes of SQLSTATE: of data and constraints, of triggers and functions, and of what is too large."""
+_OF_SERVER: Final = frozenset(
+    {
+        "08",
+        "0A",
+        "20",
+        "24",
+        "25",
+        "26",
+        "28",
+        "2B",
+        "2D",
+        "3B",
+        "3D",
+        "3F",
+        "40",
+        "42",
+        "53",
+        "55",
+        "57",
+        "58",
+    }
+    | {"72", "F0", "HV", "XX"}
+)
+"""
+Classes of SQLSTATE that are not over rows: of the connection, tables, rights, locks, transactions, and what
+the server has. All others are of data, constraints and triggers, which may give codes of their own.
+"""
+
+_CHECKS_POLICY: Final = "ExecWithCheckOptions"
+"""The function of the server that finds that a row breaks a policy, which has the code of a right."""
 
 
 class TableWriter:
@@ -132,7 +160,9 @@ def _is_over_rows(error: BaseException) -> bool:
 
     if not isinstance(error, Error):
         return not isinstance(error, OSError)
-    return isinstance(error, DataError) if error.sqlstate is None else error.sqlstate[:2] in _OF_ROWS
+    if error.sqlstate is None:
+        return isinstance(error, DataError)
+    return error.sqlstate[:2] not in _OF_SERVER or error.diag.source_function == _CHECKS_POLICY
 
 
 async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:
