@@ -237,6 +237,18 @@ async def test_a_message_that_is_larger_than_the_mqtt_broker_takes_is_refused_al
     assert "1000 at most" in str(failed[0].error)
 
 
+async def test_no_message_is_left_out_for_want_of_a_right_to_the_topic_of_an_mqtt_sink(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rights").write_text("topic write allowed/#\n")
+    elements = [b"1", b"2", b"3"]
+    with running_mqtt("allow_anonymous true", f"acl_file {tmp_path / 'rights'}") as server:
+        sink = MqttSink(server.url, lambda one: "other" if one == b"2" else "allowed/1", encode="bytes")
+        assert [one.value for one in await routed(elements, sink)] == [b"2"]
+        with pytest.raises(SinkBroken, match="Not authorized"):
+            await routed(elements, MqttSink(server.url, "other", encode="bytes"))
+
+
 async def test_one_that_cannot_be_encoded_costs_no_other_of_its_transaction(kafka: Kafka) -> None:
     topic = await kafka.topic()
     sink = KafkaTransactionalSink(

@@ -5,6 +5,7 @@ What the sinks of PostgreSQL share: the connection, how rows are written, and th
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -35,31 +36,9 @@ __all__ = ("TableWriter", "copy_blocks", "copy_rows")
 
 T = TypeVar("T")
 
-_OF_SERVER: Final = frozenset(
-    {
-        "08",
-        "0A",
-        "20",
-        "24",
-        "25",
-        "26",
-        "28",
-        "2B",
-        "2D",
-        "3B",
-        "3D",
-        "3F",
-        "40",
-        "42",
-        "53",
-        "55",
-        "57",
-        "58",
-    }
-    | {"72", "F0", "HV", "XX"}
-)
+_OF_SERVER: Final = re.compile("08|0A|2[04568BD]|3[BDF]|4[02]|5[3578]|72|F0|HV|XX")
 """
-Classes of SQLSTATE that are not over rows: of the connection, tables, rights, locks, transactions, and what
+Beginnings of SQLSTATE that are not over rows: of the connection, tables, rights, locks, transactions, and what
 the server has. All others are of data, constraints and triggers, which may give codes of their own.
 """
 
@@ -162,7 +141,8 @@ def _is_over_rows(error: BaseException) -> bool:
         return not isinstance(error, OSError)
     if error.sqlstate is None:
         return isinstance(error, DataError)
-    return error.sqlstate[:2] not in _OF_SERVER or error.diag.source_function == _CHECKS_POLICY
+    is_of_server = _OF_SERVER.match(error.sqlstate) is not None
+    return not is_of_server or error.diag.source_function == _CHECKS_POLICY
 
 
 async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:
