@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 _OF_SERVER: Final = re.compile("08|0A|2[04568BD]|3[BDF]|4[02]|5[3578]|72|F0|HV|XX")
 """
-Beginnings of SQLSTATE that are not over rows: of the connection, tables, rights, locks, transactions, and what
-the server has. All others are of data, constraints and triggers, which may give codes of their own.
+What SQLSTATE begins with that is not over rows, but of the connection, tables, rights, locks, transactions,
+and what the server has. All others are of data, constraints and triggers, which may give codes of their own.
 """
 
 _CHECKS_POLICY: Final = "ExecWithCheckOptions"
