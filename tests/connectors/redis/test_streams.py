@@ -389,6 +389,7 @@ async def test_an_id_is_remembered_of_what_was_added_and_not_of_what_failed(
         await sink.write([{"n": 1}], None)
     redis.delete("out")
     await sink.write([{"n": 1}, {"n": 1}], None)
+    assert redis.xlen("out") == 1
     with pytest.raises(SinkError, match="4001 fields are too many") as raised:
         await sink.write([{"n": 2} | {f"f{number}": number for number in range(4000)}], None)
     assert not isinstance(raised.value, SinkBroken)
