@@ -154,7 +154,8 @@ class Retry(Guard[In, Out]):
         self._on = on
         self._types = _error_types(on)
         self._named = tuple(kind for kind in self._types or () if issubclass(kind, PROGRAMMING_ERRORS))
-        self._groups = tuple(kind for kind in self._types or () if issubclass(kind, BaseExceptionGroup))
+        # all but what names every group; a group of the user's may be of a class of the user's, too
+        self._groups = tuple(kind for kind in self._types or () if kind is not Exception)
         self._on_result = None if on_result is None else function("on_result", on_result, "result")
         self._retry_after_max = duration_seconds("retry_after_max", retry_after_max, zero=True)
         self._idempotency_key = (
@@ -240,8 +241,8 @@ class Retry(Guard[In, Out]):
     def _asks(self, error: Exception) -> bool | float:
         """Whether to try again after `error`, or after how many seconds."""
         if self._types is not None:
-            is_named = isinstance(error, self._groups) or all(map(self._names, members(error)))
-            return is_named and may_pass(error)
+            is_group = isinstance(error, BaseExceptionGroup) and isinstance(error, self._groups)
+            return (is_group or all(map(self._names, members(error)))) and may_pass(error)
         answer = self._on(error)  # type: ignore[operator]
         return answer if isinstance(answer, bool) else duration_seconds("on", answer, zero=True)
 

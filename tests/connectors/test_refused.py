@@ -17,7 +17,7 @@ import nats
 import psycopg
 import pytest
 
-from asyncstream import FailedCall, Pipeline, Sink, SinkBroken, SqliteSink
+from asyncstream import FailedCall, Pipeline, Sink, SinkBroken, SinkError, SqliteSink
 from asyncstream.connectors import (
     MemoryStreamSink,
     NatsSink,
@@ -197,6 +197,36 @@ async def test_a_message_that_the_client_refuses_is_the_only_one_that_is_not_tak
     assert read == small
 
 
+async def test_a_message_that_is_too_large_for_nats_is_refused_alone(nats_server: NatsServer) -> None:
+    connection = await nats.connect(nats_server.url)
+    streams = connection.jetstream()
+    await streams.add_stream(name="limits", subjects=["limits.*"], max_msg_size=100)
+    await streams.add_stream(name="ids", subjects=["ids"])
+    elements = [b"1", b"x" * 101, b"2", b"x" * 200, b"3"]
+    failed = await routed(elements, NatsSink(nats_server.url, "limits.1", encode="bytes"))
+    assert [len(one.value) for one in failed] == [101, 200]
+    assert "message size exceeds maximum allowed" in str(failed[0].error)
+    # the server ends the connection over a message that is too large with its headers
+    fits = connection.max_payload - len("NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n")
+    sink = NatsSink(nats_server.url, "ids", encode=lambda one: bytes(one[1]), id=lambda one: one[0])
+    failed = await routed([("1", fits), ("2", fits + 1), ("3", 1)], sink)
+    assert [one.value[0] for one in failed] == ["2"]
+    assert (await streams.stream_info("ids")).state.messages == 2
+
+    await sink.open()
+    with pytest.raises(SinkError, match="maximum payload exceeded"):
+        await sink.write([("4", connection.max_payload + 1)], None)
+    assert sink._client is not None
+    assert sink._client._answers == {}  # nothing is kept of it, of which there may be many
+    sealed = (await streams.stream_info("ids")).config
+    sealed.sealed = True
+    await streams.update_stream(sealed)
+    with pytest.raises(SinkBroken, match="sealed"):
+        await sink.write([("4", 1)], None)
+    await sink.close()
+    await connection.close()
+
+
 async def test_a_message_that_is_larger_than_the_mqtt_broker_takes_is_refused_alone() -> None:
     with running_mqtt("allow_anonymous true", "max_packet_size 1000") as server:
         # of a packet, 13 bytes are not the message: of its head, the topic and its number
@@ -207,6 +237,18 @@ async def test_a_message_that_is_larger_than_the_mqtt_broker_takes_is_refused_al
     assert "1000 at most" in str(failed[0].error)
 
 
+async def test_no_message_is_left_out_for_want_of_a_right_to_the_topic_of_an_mqtt_sink(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rights").write_text("topic write allowed/#\n")
+    elements = [b"1", b"2", b"3"]
+    with running_mqtt("allow_anonymous true", f"acl_file {tmp_path / 'rights'}") as server:
+        sink = MqttSink(server.url, lambda one: "other" if one == b"2" else "allowed/1", encode="bytes")
+        assert [one.value for one in await routed(elements, sink)] == [b"2"]
+        with pytest.raises(SinkBroken, match="Not authorized"):
+            await routed(elements, MqttSink(server.url, "other", encode="bytes"))
+
+
 async def test_one_that_cannot_be_encoded_costs_no_other_of_its_transaction(kafka: Kafka) -> None:
     topic = await kafka.topic()
     sink = KafkaTransactionalSink(
@@ -215,6 +257,18 @@ async def test_one_that_cannot_be_encoded_costs_no_other_of_its_transaction(kafk
     failed = await routed([b"1", b"2", 3, b"4"], sink)
     assert [one.value for one in failed] == [3]
     assert await kafka.values(topic) == [b"1", b"2", b"4"]
+
+
+@pytest.mark.usefixtures("tidy")
+async def test_one_that_the_broker_refuses_costs_no_other_of_its_transaction(kafka: Kafka) -> None:
+    topic = await kafka.topic(max_message_bytes="1000")
+    sink = KafkaTransactionalSink(
+        topic, transactional_id=topic, bootstrap_servers=kafka.address, value="bytes"
+    )
+    large = b"x" * 2000
+    failed = await routed([b"1", b"2", large, b"3", large, b"4"], sink)
+    assert [one.value for one in failed] == [large, large]
+    assert await kafka.values(topic) == [b"1", b"2", b"3", b"4"]
 
 
 async def test_a_table_that_is_gone_leaves_no_row_out_and_a_bad_row_none_but_itself(
@@ -230,5 +284,67 @@ async def test_a_table_that_is_gone_leaves_no_row_out_and_a_bad_row_none_but_its
         await sink.open()
         connection.execute("DROP TABLE t")
         with pytest.raises(SinkBroken, match='relation "t" does not exist'):
+            await sink.write(rows, None)
+        await sink.close()
+
+
+def raises(table: str, code: str) -> str:
+    """What makes a trigger that refuses 2, with a code of its own."""
+    return (
+        f"CREATE FUNCTION {table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.n = 2 THEN "
+        f"RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END IF; RETURN NEW; END $$; "
+        f"CREATE TRIGGER t BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}()"
+    )
+
+
+async def test_a_row_is_refused_alone_by_a_trigger_with_its_own_code_and_by_a_policy(
+    postgres_url: str,
+) -> None:
+    rows = [{"n": 1}, {"n": 2}, {"n": 3}]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for code in ("45000", "U0001"):  # neither is one of PostgreSQL's
+            table = f"t{code.lower()}"
+            connection.execute(f"CREATE TABLE {table} (n integer)".encode())
+            connection.execute(raises(table, code).encode())
+            failed = await routed(rows, PostgresSink(postgres_url, table, columns=["n"]))
+            assert [one.value for one in failed] == [{"n": 2}]
+        connection.execute("CREATE TABLE own (n integer PRIMARY KEY)")
+        connection.execute("ALTER TABLE own ENABLE ROW LEVEL SECURITY")
+        connection.execute("ALTER TABLE own FORCE ROW LEVEL SECURITY")
+        connection.execute("CREATE POLICY own ON own USING (true) WITH CHECK (n <> 2)")
+        connection.execute("CREATE ROLE tenant LOGIN; GRANT ALL ON own TO tenant")
+        url = postgres_url.replace("postgres@", "tenant@")
+        sink = PostgresUpsertSink(url, "own", columns=["n"], key="n")
+        failed = await routed(rows, sink)
+        assert [one.value for one in failed] == [{"n": 2}]
+        await sink.open()
+        connection.execute("REVOKE ALL ON own FROM tenant")
+        with pytest.raises(SinkBroken, match="permission denied"):
+            await sink.write(rows, None)
+        await sink.close()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE t (n, a AS (json_extract(n, '$.a')))",
+        "CREATE TABLE t (n); CREATE INDEX i ON t (json_extract(n, '$.a'))",
+        "CREATE TABLE t (n); CREATE TRIGGER g BEFORE INSERT ON t BEGIN SELECT json(NEW.n); END",
+    ],
+)
+async def test_a_row_over_which_a_function_of_sqlite_fails_is_refused_alone(
+    made: str, tmp_path: Path
+) -> None:
+    rows = [{"n": '{"a": 1}'}, {"n": "no JSON"}, {"n": '{"a": 2}'}]
+    sink = SqliteSink(tmp_path / "out.db", "t", columns=["n"])
+    with closing(sqlite3.connect(tmp_path / "out.db", isolation_level=None)) as other:
+        other.executescript(made)
+        failed = await routed(rows, sink)
+        assert [one.value for one in failed] == [{"n": "no JSON"}]
+        assert "malformed JSON" in str(failed[0].error)
+        assert other.execute("SELECT count(*) FROM t").fetchone() == (2,)
+        await sink.open()
+        other.execute("DROP TABLE t")
+        with pytest.raises(SinkBroken, match="no such table"):
             await sink.write(rows, None)
         await sink.close()

@@ -193,9 +193,16 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
     return ExceptionGroup("outer", [ExceptionGroup("inner", list(errors))])
 
 
+class Partial(ExceptionGroup[Exception], LookupError):
+    """A group with a name of its own."""
+
+
 @pytest.mark.parametrize(
     ("error", "on", "tried"),
     [
+        (Partial("some", [ValueError()]), LookupError, 3),
+        (Partial("some", [ValueError()]), OSError, 1),
+        (Partial("some", [TypeError()]), Exception, 1),
         (group(ConnectionError(), OSError()), Exception, 3),
         (group(ConnectionError(), OSError()), OSError, 3),
         (group(ConnectionError(), ValueError()), OSError, 1),

@@ -193,13 +193,15 @@ class KafkaWriter:
     def is_over_records(self, error: BaseException) -> bool:
         """Whether the client or a broker says so of what is written."""
         if isinstance(error, self._of_topic):
-            return self.topic not in error.args  # but of one that a record has named
+            # but of one that a record has named; what a broker says has no name in it
+            return bool(error.args) and self.topic not in error.args
         return isinstance(error, (*self._of_records, AssertionError))
 
 
 class KafkaSink(Sink[Any]):
     """
-    Writes elements to a topic, at least once: after a crash, those since the last checkpoint may come twice.
+    Writes elements to a topic, at least once: after a crash, those since the last checkpoint may come twice,
+    and with `on_error=` those that were sent together with one that the broker refuses.
 
         results.to(KafkaSink("priced", bootstrap_servers="localhost:9092", key=lambda order: order["id"]))
 

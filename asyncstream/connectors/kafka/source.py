@@ -139,7 +139,7 @@ class KafkaSource(Source[Any]):
         self._is_member = False
         self._has_changed = False
         self._failed: SourceError | None = None
-        self._gone_since: float | None = None  # a topic, by the loop's time
+        self._gone: dict[str, float] = {}  # topics, and since when by the loop's time
         self._polling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening
@@ -230,8 +230,8 @@ class KafkaSource(Source[Any]):
             with telling(self._what, SourceError):
                 fetched = await consumer.getmany(timeout_ms=round(_LOOK * 1000))
             self._take(fetched)
+            await self._look_for_topics(consumer)
             if not fetched:
-                self._look_for_topics(consumer)
                 await self._look_for_partitions(consumer)
 
     def _take(self, fetched: dict[TopicPartition, list[ConsumerRecord[Any, Any]]]) -> None:
@@ -305,17 +305,21 @@ class KafkaSource(Source[Any]):
                 )
         return all(self._positions[name] >= end for name, end in self._ends.items())
 
-    def _look_for_topics(self, consumer: AIOKafkaConsumer) -> None:
+    async def _look_for_topics(self, consumer: AIOKafkaConsumer) -> None:
         """Raises `SourceError` if one is gone for good: the client would wait for another of its name."""
-        gone = [topic for topic in self._topics if not consumer.partitions_for_topic(topic)]
         now = asyncio.get_running_loop().time()
-        if not gone or self._gone_since is None:  # for a moment it may be without a leader
-            self._gone_since = now if gone else None
-        elif now - self._gone_since > patience_of(self._options):
-            raise SourceError(
-                f"{self._what}: there is no topic {gone[0]!r} any more. If it is made anew, begin where that "
-                "one does: give the source another name, or restore='none'; or another group"
-            )
+        there = consumer.partitions_for_topic
+        self._gone = {topic: self._gone.get(topic, now) for topic in self._topics if not there(topic)}
+        patience = patience_of(self._options)  # for a moment it may be without a leader
+        if any(now - since > patience for since in self._gone.values()):
+            await consumer._client.force_metadata_update()  # what the client knows may be minutes old
+            for topic, since in self._gone.items():
+                if now - since > patience and not there(topic):
+                    raise SourceError(
+                        f"{self._what}: there is no topic {topic!r} any more, or this user has no right to "
+                        "it. If it is made anew, begin where that one does: give the source another name, or "
+                        "restore='none'; or another group"
+                    )
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""

@@ -52,7 +52,7 @@ from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError
+from asyncstream.errors import SinkError, over_elements
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms, text
 
@@ -308,11 +308,12 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
+        if not self._has_epochs:
+            with over_elements(self._writer.is_over_records), telling(self._writer.what, SinkError):
+                await self._write_whole(self._current or await self._begin(), values, timestamps)
+            return
         with telling(self._writer.what, SinkError, broken=True):
             slot = self._current or await self._begin()
-            if not self._has_epochs:
-                await self._write_whole(slot, values, timestamps)
-                return
             _settle(slot.sent)
             self._sent_before = len(slot.sent)
             try:
@@ -325,9 +326,13 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         try:
             await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
             await self._send_all(slot)
-        except BaseException:
+        except BaseException as error:
             await _to_its_end(self._bounded(slot.producer.abort_transaction()))
             self._leave(slot)
+            if self._writer.is_over_records(error):  # the broker expects the number next that it has refused
+                self._free.remove(slot.number)
+                await _disconnected(slot.producer)
+                await self._make_slot(slot.number)
             raise
         was_cancelled = await _to_its_end(self._bounded(slot.producer.commit_transaction()))
         self._taken = len(values)
@@ -351,6 +356,8 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     def _leave(self, slot: _Slot) -> None:
         """Its transaction has ended."""
+        for future in slot.sent:
+            future.add_done_callback(heed)
         slot.sent.clear()
         self._free.append(slot.number)
         if self._current is slot:

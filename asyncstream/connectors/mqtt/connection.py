@@ -47,7 +47,16 @@ class MqttError(Exception):
 
 
 class Refused(MqttError):
-    """What the broker says of a packet that it does not take."""
+    """
+    What the broker says of a packet that it does not take.
+
+    Attributes:
+        reason: why, in the words of the protocol.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the broker says: {reason}")
+        self.reason = reason
 
 
 def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
@@ -242,7 +251,7 @@ class Connection:
             async with answered_within(_PATIENCE):
                 failure = await answer
         if failure:
-            raise Refused(f"the broker says: {failure}")
+            raise Refused(failure)
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Have the messages of these come, with QoS 1; those that are retained if they are new to it."""
@@ -328,7 +337,6 @@ class Connection:
 
 def _packet_bytes(topic: str, payload: bytes) -> int:
     """The size of the packet of a message with QoS 1 and without properties."""
-    rest = (
-        2 + len(topic.encode()) + 2 + 1 + len(payload)
-    )  # with the topic's length, the number, no properties
+    # with the topic's length, the number, and that there are no properties
+    rest = 2 + len(topic.encode()) + 2 + 1 + len(payload)
     return 1 + max(1, -(-rest.bit_length() // 7)) + rest

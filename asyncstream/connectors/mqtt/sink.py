@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.mqtt.connection import Connection, Refused, address_of, check_tls, naming
+from asyncstream.connectors.mqtt.connection import (
+    Connection,
+    MqttError,
+    Refused,
+    address_of,
+    check_tls,
+    naming,
+)
 from asyncstream.connectors.mqtt.messages import MqttMessage
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
@@ -25,6 +32,10 @@ _Message: TypeAlias = tuple[str, bytes, bool]
 
 _PART: Final = 10_000
 """Messages that are under way at a time: the protocol has numbers for 65,535."""
+
+_OF_TOPIC: Final = ("Not authorized", "Topic name invalid")
+_FULL: Final = "Quota exceeded"
+"""What the broker says that is not over a message, in the words of the protocol."""
 
 
 class MqttSink(MessageSink[_Message, Connection]):
@@ -82,22 +93,29 @@ class MqttSink(MessageSink[_Message, Connection]):
                 await self._send_part(client, messages[start : start + _PART])
 
     async def _send_part(self, client: Connection, part: Sequence[_Message]) -> None:
-        sent: list[int] = []
+        sent: list[tuple[int, str]] = []
         try:
             for message in part:
-                sent.append(client.publish(*message))
+                sent.append((client.publish(*message), message[0]))
         finally:
             # also those before one that the client refuses: the job is told how many the broker has
             await self._answered(client, sent)
 
-    async def _answered(self, client: Connection, sent: Sequence[int]) -> None:
-        """Wait until all is answered, as numbers are used again; count what the broker has."""
+    async def _answered(self, client: Connection, sent: Sequence[tuple[int, str]]) -> None:
+        """
+        Wait until all is answered, as numbers are used again; count what the broker has.
+
+        Args:
+            sent: of each message its number and its topic.
+        """
         refusal: Refused | None = None
-        for mid in sent:
+        for mid, topic in sent:
             try:
                 await client.published(mid)
                 self._taken += refusal is None
             except Refused as error:
+                if error.reason == _FULL or (error.reason in _OF_TOPIC and topic == self._fixed):
+                    raise MqttError(str(error)) from error  # the next would fare no better
                 refusal = refusal or error
         if refusal is not None:
             raise refusal

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from asyncstream.aside import heed
@@ -22,30 +22,30 @@ from asyncstream.connectors.nats.connection import (
     naming,
     place_of,
 )
+from asyncstream.connectors.nats.publisher import Publisher
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
 from asyncstream.validation import text
 
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.js import JetStreamContext
-
 __all__ = ("NatsSink",)
 
-_Message: TypeAlias = tuple[bytes, dict[str, str] | None]
-"""What it holds, and its headers."""
+_Message: TypeAlias = tuple[bytes, str | None]
+"""What it holds, and its id as a header has it."""
 
 _PATIENCE: Final = 30.0
 """Seconds that the stream may take for a batch."""
 
 _PART: Final = 1000
-"""Messages that are under way at a time; of more than 4,000 the client waits for answers, without an end."""
+"""Messages that are under way at a time: a stream refuses one more when too many wait for it."""
+
+_SEALED: Final = 10109
+"""The server's code for a stream that takes nothing any more."""
 
 _AS_IT_IS: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Characters of an id besides letters and digits; a header cannot hold all others, or loses them."""
 
 
-class NatsSink(MessageSink[_Message, "tuple[Client, JetStreamContext]"]):
+class NatsSink(MessageSink[_Message, Publisher]):
     """
     Publishes elements to a subject of a stream, and waits until the stream has them.
 
@@ -84,37 +84,38 @@ class NatsSink(MessageSink[_Message, "tuple[Client, JetStreamContext]"]):
 
         with naming(SinkError, f"write to {self._what}"):
             connection = await connect(self._url, self._options)
-            self._client = connection, connection.jetstream()
+            self._client = Publisher(connection)
+            await self._client.start()
             try:
-                await self._client[1].find_stream_name_by_subject(self._subject)
+                await connection.jetstream().find_stream_name_by_subject(self._subject)
             except NotFoundError as error:
                 raise SinkError(f"no stream takes {self._what}: add one with this subject first") from error
 
     def _message(self, value: Any) -> _Message:
         id = self._id_of(value)
-        return self._encode(value), None if id is None else {"Nats-Msg-Id": quote(id, safe=_AS_IT_IS)}
+        return self._encode(value), None if id is None else quote(id, safe=_AS_IT_IS)
 
-    async def _send(self, client: tuple[Client, JetStreamContext], messages: Sequence[_Message]) -> None:
+    async def _send(self, client: Publisher, messages: Sequence[_Message]) -> None:
         with naming(SinkError, f"write to {self._what}"):
             for start in range(0, len(messages), _PART):
-                await self._send_part(*client, messages[start : start + _PART])
+                await self._send_part(client, messages[start : start + _PART])
 
-    async def _send_part(self, connection: Client, js: JetStreamContext, part: Sequence[_Message]) -> None:
-        answers: list[asyncio.Future[Any]] = []
+    async def _send_part(self, client: Publisher, part: Sequence[_Message]) -> None:
+        answers: list[asyncio.Future[None]] = []
         try:
-            for data, headers in part:
-                answers.append(await js.publish_async(self._subject, data, headers=headers))
+            for data, id in part:
+                answers.append(await client.publish(self._subject, data, id))
         finally:
             # also those before one that the client refuses: the job is told how many the stream has
             async with answered_within(_PATIENCE):
-                await self._answered(connection, answers)
+                await self._answered(client, answers)
 
-    async def _answered(self, connection: Client, answers: Sequence[asyncio.Future[Any]]) -> None:
+    async def _answered(self, client: Publisher, answers: Sequence[asyncio.Future[None]]) -> None:
         """Wait until all is answered, and count what the stream has."""
         try:
             left = set(answers)
             while left := {answer for answer in left if not answer.done()}:
-                if not connection.is_connected:
+                if not client.connection.is_connected:
                     raise ConnectionError("the connection is broken")
                 await asyncio.wait(left, timeout=LOOK)
             for answer in answers:
@@ -125,10 +126,12 @@ class NatsSink(MessageSink[_Message, "tuple[Client, JetStreamContext]"]):
                 answer.add_done_callback(heed)
 
     def _is_over_message(self, error: BaseException) -> bool:
-        from nats.errors import BadHeaderError, MaxPayloadError
+        from nats.errors import MaxPayloadError
         from nats.js.errors import BadRequestError
 
-        return isinstance(error, MaxPayloadError | BadHeaderError | BadRequestError)
+        if isinstance(error, BadRequestError):
+            return error.err_code != _SEALED
+        return isinstance(error, MaxPayloadError)
 
-    async def _leave(self, client: tuple[Client, JetStreamContext]) -> None:
-        await client[0].close()
+    async def _leave(self, client: Publisher) -> None:
+        await client.connection.close()

@@ -125,7 +125,10 @@ async def _check_keeps(connection: psycopg.AsyncConnection[tuple[Any, ...]], con
         return  # nothing is in between
     with suppress(TimeoutError):  # no session is left for another one: this one is kept
         async with asyncio.timeout(_PATIENCE):
-            other = await watched(conninfo)
+            try:
+                other = await watched(conninfo)
+            except OperationalError:  # nor is a connection, of which a user may have so many
+                return
             try:
                 async with other.transaction():
                     # the session that was given back last is that of who comes next: the other one, or others

@@ -5,6 +5,7 @@ What the sinks of PostgreSQL share: the connection, how rows are written, and th
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -35,8 +36,14 @@ __all__ = ("TableWriter", "copy_blocks", "copy_rows")
 
 T = TypeVar("T")
 
-_OF_ROWS: Final = frozenset({"09", "22", "23", "27", "38", "39", "44", "54", "P0"})
-"""Classes of SQLSTATE: of data and constraints, of triggers and functions, and of what is too large."""
+_OF_SERVER: Final = re.compile("08|0A|2[04568BD]|3[BDF]|4[02]|5[3578]|72|F0|HV|XX")
+"""
+What SQLSTATE begins with that is not over rows, but of the connection, tables, rights, locks, transactions,
+and what the server has. All others are of data, constraints and triggers, which may give codes of their own.
+"""
+
+_CHECKS_POLICY: Final = "ExecWithCheckOptions"
+"""The function of the server that finds that a row breaks a policy, which has the code of a right."""
 
 
 class TableWriter:
@@ -132,7 +139,10 @@ def _is_over_rows(error: BaseException) -> bool:
 
     if not isinstance(error, Error):
         return not isinstance(error, OSError)
-    return isinstance(error, DataError) if error.sqlstate is None else error.sqlstate[:2] in _OF_ROWS
+    if error.sqlstate is None:
+        return isinstance(error, DataError)
+    is_of_server = _OF_SERVER.match(error.sqlstate) is not None
+    return not is_of_server or error.diag.source_function == _CHECKS_POLICY
 
 
 async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:

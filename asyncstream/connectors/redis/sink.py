@@ -27,18 +27,25 @@ redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - ARGV[1])
 local at = 3
 while at <= #ARGV do
   local count = tonumber(ARGV[at + 1])
-  if redis.call('ZADD', KEYS[2], 'NX', now_ms, ARGV[at]) == 1 then
+  if not redis.call('ZSCORE', KEYS[2], ARGV[at]) then
     local fields = {unpack(ARGV, at + 2, at + 1 + count)}
     if ARGV[2] == '0' then
       redis.call('XADD', KEYS[1], '*', unpack(fields))
     else
       redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(fields))
     end
+    redis.call('ZADD', KEYS[2], now_ms, ARGV[at])
   end
   at = at + 2 + count
 end
 """
-"""Adds those whose ids were not added within the time; as one command that no other comes between."""
+"""
+Adds those whose ids were not added within the time; as one command that no other comes between. An id is
+written down last: what has failed before is not undone.
+"""
+
+_MOST_FIELDS: Final = 3900
+"""Of an entry with an id: a script can hand over about 8,000 names and values."""
 
 
 class RedisStreamSink(MessageSink[_Message, Client]):
@@ -100,6 +107,10 @@ class RedisStreamSink(MessageSink[_Message, Client]):
         record = record_of(value)
         if not record:
             raise TypeError("expected a mapping, or something that has fields")
+        if id and len(record) > _MOST_FIELDS:
+            raise ValueError(
+                f"{len(record)} fields are too many, with id= at most {_MOST_FIELDS}: give field="
+            )
         return id, {name.encode(): self._cell(cell) for name, cell in record.items()}
 
     def _cell(self, value: Any) -> bytes:

@@ -133,7 +133,14 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         statement = f"{insert} INTO {table} ({self._names()}) VALUES ({places})"
 
         def add(connection: sqlite3.Connection) -> None:
-            connection.executemany(statement, rows)
+            try:
+                connection.executemany(statement, rows)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+                    # which it says of a statement, too, that cannot be: then it cannot be explained either
+                    connection.execute(f"EXPLAIN {statement}", rows[0])
+                    raise sqlite3.DataError(str(error)) from error
+                raise
 
         # staged rows need not reach the disk before they are prepared
         self._taken = 0

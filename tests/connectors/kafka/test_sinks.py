@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+    UnknownTopicOrPartitionError,
+)
 
 from asyncstream import AscendingTimestamps, Checkpoints, DirectoryStore, FailedCall, MemoryStore, Pipeline
 from asyncstream.connectors.kafka import KafkaRecord, KafkaSink, KafkaTransactionalSink
@@ -117,6 +123,30 @@ async def test_of_many_records_that_fail_together_each_is_heard_of() -> None:
         await sink.write([1, 2, 3], None)
     del sink
     gc.collect()  # when it is told of a future that nobody has looked at
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UnknownTopicOrPartitionError(), SinkBroken),  # as a broker says it
+        (TopicAuthorizationFailedError("t"), SinkBroken),
+        (TopicAuthorizationFailedError("other"), SinkError),
+        (RecordListTooLargeError(), SinkError),
+        (UnknownError(), SinkBroken),
+    ],
+)
+async def test_what_a_broker_says_of_the_topic_is_not_over_a_record(error: Exception, kind: type) -> None:
+    class Refusing:
+        async def send(self, *record: Any, **more: Any) -> asyncio.Future[None]:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+            return future
+
+    sink = KafkaSink("t", bootstrap_servers="localhost:9092", idempotent=False)
+    sink._producer = Refusing()
+    with pytest.raises(SinkError) as raised:
+        await sink.write([1], None)
+    assert type(raised.value) is kind
 
 
 async def test_what_decides_over_losses_is_not_passed_through() -> None:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError
 from asyncstream.connectors.kafka import KafkaRecord, KafkaSource, RejectedRecord
@@ -230,8 +230,45 @@ async def test_a_topic_that_is_gone_for_good_is_told_of(more: dict[str, Any]) ->
         def partitions_for_topic(self, topic: str) -> set[int] | None:
             return {0} if 100 < time() - began < 200 else None
 
+        async def force_metadata_update(self) -> None:
+            pass
+
+        _client = property(lambda self: self)
+
     source = KafkaSource("t", bootstrap_servers="localhost:9092", **more)
     source._consumer, source._is_member = Client(), True
     with pytest.raises(SourceError, match="there is no topic 't' any more"):
         await source.read()
     assert time() - began == pytest.approx(200 + 120, abs=1)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_topic_that_is_gone_for_a_moment_ends_nothing() -> None:
+    time = asyncio.get_running_loop().time
+    began = time()
+
+    class Client:
+        """Of two topics, of which one has always more, and of one the client hears only when it asks."""
+
+        asked = 0
+
+        async def getmany(self, timeout_ms: int) -> dict[Any, Any]:
+            await asyncio.sleep(timeout_ms / 1000)
+            return {TopicPartition("busy", 0): []} if 10 < time() - began < 500 else {}
+
+        def partitions_for_topic(self, topic: str) -> set[int] | None:
+            is_gone = not 10 < time() - began < 500 and (time() < began + 510 or not self.asked)
+            return None if topic == "t" and is_gone else {0}
+
+        async def force_metadata_update(self) -> None:
+            self.asked += 1
+
+        _client = property(lambda self: self)
+
+    source = KafkaSource("busy", "t", bootstrap_servers="localhost:9092", group="readers")
+    client = source._consumer = Client()
+    source._is_member = True
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2000):
+            await source.read()
+    assert client.asked == 1

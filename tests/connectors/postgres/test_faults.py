@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -208,15 +208,21 @@ _WANTS_TLS = struct.pack(">II", 8, 80877103)
 _WANTS_GSS = struct.pack(">II", 8, 80877104)
 _LEAVES = b"X\0\0\0\4"
 
+End = TypeVar("End", bound=Sink[Any] | Source[Any])
+
 
 class Pooler:
     """
     Has one session of a server, for the transactions of all who come. One at a time is served, as these tests
     ask one at a time.
+
+    Args:
+        most: who may come; others are refused.
     """
 
-    def __init__(self, server: int) -> None:
+    def __init__(self, server: int, most: int = 100) -> None:
         self._server = server
+        self._most = most
         self._greeting = b""
         self._asking: asyncio.StreamWriter | None = None
         self._to: asyncio.StreamWriter | None = None
@@ -224,6 +230,10 @@ class Pooler:
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
+        self._most -= 1
+        if self._most < 0:
+            writer.close()
+            return
         while (start := await reader.read(2**16)) in (_WANTS_TLS, _WANTS_GSS):
             writer.write(b"N")
         if not self._greeting:
@@ -266,17 +276,29 @@ async def test_a_pooler_that_gives_a_session_to_others_is_told_of_at_the_start(
         connection.execute("CREATE TABLE t (id integer PRIMARY KEY)")
     database = postgres_url.rpartition("/")[2]
 
-    async def refused(make: Callable[[str], Sink[Any] | Source[Any]]) -> None:
-        pooler = Pooler(postgres_server.port)
+    @asynccontextmanager
+    async def pooled(make: Callable[[str], End], most: int = 100) -> AsyncIterator[End]:
+        pooler = Pooler(postgres_server.port, most)
         listening = await asyncio.start_server(pooler.connected, HOST, 0)
         port = listening.sockets[0].getsockname()[1]
         end = make(f"postgresql://postgres@{HOST}:{port}/{database}")
-        with pytest.raises((SinkError, SourceError), match="a pooler gives each transaction to another"):
-            await asyncio.wait_for(end.recover(None) if isinstance(end, PostgresSink) else end.open(), 60)
-        await end.close()
-        listening.close()
-        await pooler.end()
+        try:
+            async with asyncio.timeout(60):
+                yield end
+        finally:
+            await end.close()
+            listening.close()
+            await pooler.end()
+
+    async def refused(make: Callable[[str], Sink[Any] | Source[Any]]) -> None:
+        async with pooled(make) as end:
+            with pytest.raises((SinkError, SourceError), match="a pooler gives each transaction to another"):
+                await (end.recover(None) if isinstance(end, PostgresSink) else end.open())
 
     await refused(lambda url: PostgresSink(url, "t", columns=["id"]))
     await refused(lambda url: PostgresUpsertSink(url, "t", columns=["id"], key="id"))
     await refused(lambda url: PostgresOutbox(url, "t", channel="c"))
+    # whose user may have one connection has the only session
+    async with pooled(lambda url: PostgresUpsertSink(url, "t", columns=["id"], key="id"), most=1) as sink:
+        await sink.open()
+        await sink.write([{"id": 1}], None)

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SinkError, SourceError
+from asyncstream import (
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Restarts,
+    SinkBroken,
+    SinkError,
+    SourceError,
+)
 from asyncstream.connectors import RedisGroupSource, RedisStreamSink, RedisStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.writer import Writer
@@ -368,3 +377,22 @@ async def test_a_server_that_comes_back_is_gone_on_with(redis_server: RedisServe
 def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         RedisStreamSource(**{"url": "redis://localhost", "stream": "in", **more})
+
+
+async def test_an_id_is_remembered_of_what_was_added_and_not_of_what_failed(
+    redis: Redis, redis_url: str
+) -> None:
+    sink = RedisStreamSink(redis_url, "out", field=None, id="n")
+    await sink.open()
+    redis.set("out", "no stream")
+    with pytest.raises(SinkBroken, match="WRONGTYPE"):
+        await sink.write([{"n": 1}], None)
+    redis.delete("out")
+    await sink.write([{"n": 1}, {"n": 1}], None)
+    assert redis.xlen("out") == 1
+    with pytest.raises(SinkError, match="4001 fields are too many") as raised:
+        await sink.write([{"n": 2} | {f"f{number}": number for number in range(4000)}], None)
+    assert not isinstance(raised.value, SinkBroken)
+    await sink.write([{"n": 2} | {f"f{number}": number for number in range(3899)}], None)
+    assert redis.xlen("out") == 2
+    await sink.close()
