@@ -24,8 +24,13 @@ _SECRET: Final = re.compile("pass|secret|token|credential|auth|header|cookie|api
 _ELEMENTS: Final = ("items", "target", "frame")
 """Arguments that hold what flows, which is shown only to who asks for it."""
 
+_SEVERAL: Final = (tuple, list, set, frozenset)
+
 _MOST: Final = 10
 """Values of one argument that are shown: a plan has one line for each step."""
+
+_LONGEST: Final = 200
+"""Characters of one argument."""
 
 _GIVEN: Final = "_made_from"
 
@@ -62,7 +67,7 @@ class Shown:
 def _public(held: Mapping[str, Any]) -> Iterator[str]:
     for name, value in held.items():
         if not name.startswith("_"):
-            yield f"{name}={'...' if isinstance(value, str) else shown_value(name, value)}"
+            yield f"{name}={'...' if isinstance(value, (str, *_SEVERAL)) else shown_value(name, value)}"
 
 
 def _telling(init: Callable[..., None]) -> Callable[..., None]:
@@ -95,9 +100,18 @@ def _texts(given: inspect.BoundArguments) -> Iterator[str]:
 
 
 def shown_value(name: str, value: object) -> str:
-    """The value of an argument; of elements there is only how many, of secrets nothing."""
-    if _SECRET.search(name):
-        return "..."
+    """
+    The value of an argument; of elements there is only how many, of secrets nothing. Never raises, whatever
+    the value itself does: what can be made can be shown.
+    """
+    try:
+        text = "..." if _SECRET.search(name) else _shown(name, value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _shown(name: str, value: object) -> str:
     if isinstance(value, str):
         return repr(without_secrets(value)) if name == "url" or "://" in value else safe_repr(value)
     if isinstance(value, _PLAIN):
@@ -106,7 +120,7 @@ def shown_value(name: str, value: object) -> str:
         return str(value)
     if isinstance(value, bytes | bytearray | Mapping):
         return "..."
-    if isinstance(value, tuple | list | set | frozenset):
+    if isinstance(value, _SEVERAL):
         if name in _ELEMENTS or len(value) > _MOST:
             return f"<{type(value).__name__} of {len(value)}>"
         inside = ", ".join(shown_value(name, each) for each in value)

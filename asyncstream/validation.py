@@ -7,6 +7,7 @@ what was expected and what came.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 import os
@@ -243,19 +244,19 @@ def instance(
     return value
 
 
-def overrides(
-    name: str, value: object, base: type, *needs: str, yields: bool = False, later: tuple[str, ...] = ()
-) -> None:
+def overrides(name: str, value: object, base: type, *needs: str, yields: bool = False) -> None:
     """
     Refuse an object with a method that cannot be used as that of `base`: what is simply called there must
-    not be `async def` nor yield, what is awaited there must be `async def`, and each must take what it is
-    called with. So is one without a method that it is there for.
+    not be `async def` nor yield, what is awaited there must not yield nor return nothing, and each must take
+    what it is called with. So is one without a method that it is there for.
+
+    A plain method that returns something is let pass where it is awaited: it may be a coroutine, as of one
+    that calls another.
 
     Args:
         base: declares the methods.
         needs: which of them `base` leaves to others.
         yields: those that are simply called may be generators.
-        later: which of those that are awaited may be plain functions, for they may give any awaitable.
     """
     for attribute in dir(base):
         if attribute.startswith("_") or not isinstance(declared := getattr(base, attribute), FunctionType):
@@ -265,13 +266,13 @@ def overrides(
             if attribute in needs:
                 raise refuse(name, f"one that overrides {attribute}", value)
             continue
-        if (fault := _unlike(declared, method, yields=yields, later=attribute in later)) is not None:
+        if (fault := _unlike(declared, method, yields=yields)) is not None:
             raise refuse(f"{name}.{attribute}", fault[0], method, fault[1])
         code = declared.__code__
         takes(f"{name}.{attribute}", method, *code.co_varnames[1 : code.co_argcount])
 
 
-def _unlike(declared: object, method: object, *, yields: bool, later: bool) -> tuple[str, str] | None:
+def _unlike(declared: object, method: object, *, yields: bool) -> tuple[str, str] | None:
     """What is expected of a method, and what to do, if it is awaited where it is called or the reverse."""
     runs_async, is_generator = is_async_function(method), _runs(method, inspect.isgeneratorfunction)
     is_async_generator = _runs(method, inspect.isasyncgenfunction)
@@ -281,9 +282,25 @@ def _unlike(declared: object, method: object, *, yields: bool, later: bool) -> t
             return "a plain method", advice
     elif is_async_generator or is_generator:
         return "an async def that returns", "it is awaited, not iterated over"
-    elif not (runs_async or later or is_async_function(inspect.unwrap(method))):  # type: ignore[arg-type]
+    elif not runs_async and _runs(method, _returns_nothing):
         return "an async def", "it is awaited"
     return None
+
+
+def _returns_nothing(function: object) -> bool:
+    """Whether it is a function that returns, and None each time, as one without a `return` does."""
+    code = getattr(function, "__code__", None)
+    if type(code) is not CodeType:
+        return False
+    returned, last = [], None
+    for done in dis.get_instructions(code):
+        if done.opname == "RETURN_CONST":
+            returned.append(done.argval is None)
+        elif done.opname == "RETURN_VALUE":
+            is_none = last is not None and last.opname == "LOAD_CONST" and last.argval is None
+            returned.append(is_none and not done.is_jump_target)  # or it is one of several values
+        last = done
+    return bool(returned) and all(returned)
 
 
 def check_sides(function: object) -> None:
@@ -426,7 +443,13 @@ def _runs(value: object, test: Callable[[Any], bool]) -> bool:
     while isinstance(value, partial):
         value = value.func
     # the method itself, not whether there is one; calling a class runs no method of its instances
-    return test(value) or (not isinstance(value, type) and test(getattr(type(value), "__call__", None)))  # noqa: B004
+    of_class = None if isinstance(value, type) else getattr(type(value), "__call__", None)  # noqa: B004
+    return any(test(one) and not _is_mocked(one) for one in (value, of_class))
+
+
+def _is_mocked(function: object) -> bool:
+    """Whether it is a mock that passes for a function, and answers any question with yes."""
+    return not isinstance(getattr(getattr(function, "__code__", None), "co_flags", 0), int)
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

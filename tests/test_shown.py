@@ -53,6 +53,8 @@ from asyncstream.guards import (
     rate_limit,
     retry,
 )
+from asyncstream.pipeline.connected import Broadcast
+from asyncstream.shown import shown_value
 from asyncstream.windowing import (
     Aggregates,
     CountEvictor,
@@ -62,6 +64,7 @@ from asyncstream.windowing import (
     TimeEvictor,
 )
 from asyncstream.windowing.policies import CountEviction, CountTriggerPolicy
+from asyncstream.windowing.policies.settings import policy_settings
 
 
 async def fetch(value: int) -> int:
@@ -148,6 +151,7 @@ class Mine(Sink[int]):
 
     def __init__(self, code: str, most: int) -> None:
         self.code = code
+        self.login = ("me", code)
         self.most = most
         self._client = code
 
@@ -160,13 +164,51 @@ class Dated(JsonLinesSource[Any]):
 
 
 def test_class_of_others_is_shown_without_texts_of_unknown_meaning() -> None:
-    assert repr(Mine("SECRET", 5)) == "Mine(code=..., most=5)"
+    assert repr(Mine("SECRET", 5)) == "Mine(code=..., login=..., most=5)"
     assert repr(Dated("a.jsonl")) == "Dated(path='a.jsonl')"
 
 
 def test_object_is_shown_the_same_when_it_has_been_sent() -> None:
     sent = pickle.loads(pickle.dumps(SlidingWindows(60, 10)))
     assert repr(sent) == "SlidingWindows(size=0:01:00, slide=0:00:10)"
+
+
+class Proxy:
+    """Stands for what is not there yet."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError("there is no request")
+
+
+class Odd(int):
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
+def _in_itself() -> list[Any]:
+    held: list[Any] = []
+    held.append(held)
+    return held
+
+
+@pytest.mark.parametrize("value", [Proxy(), [Proxy()], Odd(5), _in_itself(), 10**5000], ids=type)
+def test_object_can_be_made_of_what_cannot_be_shown(value: object) -> None:
+    assert repr(Broadcast(value)).startswith("Broadcast(stream=")
+
+
+def test_argument_is_shown_in_part_if_it_is_long() -> None:
+    for value in ("http://" + "a" * 10_000, [["x" * 300] * 10] * 10, tuple("x" * 300 for _ in range(9))):
+        assert len(shown_value("of", value)) <= 200
+
+
+@pytest.mark.parametrize("length", [5, timedelta(seconds=5)])
+@pytest.mark.parametrize("slide", [5, timedelta(seconds=5)])
+@pytest.mark.parametrize("time", ["event", "processing"])
+def test_what_is_made_for_each_key_holds_no_text(length: Any, slide: Any, time: Any) -> None:
+    settings = policy_settings(length, slide, time=time)
+    for made in (settings.eviction_policy(), settings.trigger_policy()):
+        assert not any(isinstance(held, str | tuple) for held in vars(made).values())
+        assert "=5" in repr(made)
 
 
 def test_wrong_call_is_refused_as_python_does() -> None:

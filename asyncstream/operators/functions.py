@@ -142,7 +142,7 @@ def call_of(
         PipelineError: if it is neither, or cannot be called so.
     """
     if isinstance(fn, AsyncFunction):
-        overrides(name, fn, AsyncFunction, "invoke", yields=yields, later=("invoke",))
+        overrides(name, fn, AsyncFunction, "invoke", yields=yields)
         fn = fn.invoke
     elif not is_async_function(fn):
         if isasyncgenfunction(fn):

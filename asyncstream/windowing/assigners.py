@@ -99,9 +99,9 @@ class SlicedWindows(WindowAssigner):
 
     is_disjoint: bool = False
 
-    def __init__(self, time: TimeKind) -> None:
-        self.event_time = _is_event_time(time)
-        self.needs_timestamp = self.event_time
+    def _follow(self, time: TimeKind) -> None:
+        """Have them follow this time."""
+        self.event_time = self.needs_timestamp = _is_event_time(time)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         return [TimeWindow(*window) for window in self.windows_of(self.slice_at(time_ms)[0])]
@@ -140,7 +140,7 @@ class TumblingWindows(SlicedWindows):
     def __init__(
         self, size: Duration, *, offset: Duration = 0, time: TimeKind = "event", stagger: bool = False
     ) -> None:
-        super().__init__(time)
+        self._follow(time)
         self.size_ms = duration_ms("size", size)
         self.offset_ms = _offset_ms(offset, self.size_ms)
         self.stagger = flag("stagger", stagger)
@@ -177,7 +177,7 @@ class SlidingWindows(SlicedWindows):
     def __init__(
         self, size: Duration, slide: Duration, *, offset: Duration = 0, time: TimeKind = "event"
     ) -> None:
-        super().__init__(time)
+        self._follow(time)
         self.size_ms = duration_ms("size", size)
         self.slide_ms = duration_ms("slide", slide)
         _check_overlap("slide", slide, self.size_ms, self.slide_ms)
@@ -228,7 +228,7 @@ class CumulativeWindows(SlicedWindows):
     def __init__(
         self, size: Duration, step: Duration, *, offset: Duration = 0, time: TimeKind = "event"
     ) -> None:
-        super().__init__(time)
+        self._follow(time)
         self.size_ms = duration_ms("size", size)
         self.step_ms = duration_ms("step", step)
         if self.size_ms % self.step_ms:

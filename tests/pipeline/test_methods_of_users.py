@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, partialmethod, wraps
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, create_autospec
 
 import pytest
 
@@ -20,6 +21,7 @@ from asyncstream import (
     Sink,
     Source,
     SourceBatch,
+    SourceError,
     TransactionalSink,
 )
 from asyncstream.guards import Breaker, batched, circuit_breaker, rate_limit, retry
@@ -116,16 +118,83 @@ def test_method_that_is_awaited_where_it_is_called_or_the_reverse_is_refused(cas
     assert str(caught.value).startswith(message)
 
 
-def test_decorated_method_is_what_it_decorates() -> None:
-    def told(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def tells(*args: Any) -> Any:
-            return method(*args)
+def through(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator of the simplest kind: a plain function, which does not say what is behind it."""
 
-        return tells
+    def calls(*args: Any) -> Any:
+        return method(*args)
 
-    source(read=told(_none))
-    sink(write_batch=told(_one))
+    return calls
+
+
+class Partly:
+    """A decorator that is an object, and gives a partial."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+
+    def __get__(self, of: Any, kind: type) -> Any:
+        return self if of is None else partial(self.method, of)
+
+
+def mocked(base: type) -> Any:
+    return create_autospec(made(base), instance=True)
+
+
+def with_attribute(name: str, function: Any) -> Any:
+    of = made(Source)
+    setattr(of, name, function)
+    return of
+
+
+def either(self: Any, *_: Any) -> Any:
+    return self.ready() if self else None
+
+
+def nowhere(self: Any, *_: Any) -> Any:
+    raise NotImplementedError
+
+
+FIT: dict[str, Callable[[], object]] = {
+    "decorated": lambda: source(read=through(_none)),
+    "decorated, and says so": lambda: source(read=wraps(_none)(through(_none))),
+    "decorated by an object": lambda: source(read=Partly(_none)),
+    "partial method": lambda: source(open=partialmethod(through(_one), 5)),
+    "calls another": lambda: source(read=lambda self: _none(self), close=lambda self: _none(self)),
+    "gives a future, or nothing": lambda: source(open=either),
+    "only raises": lambda: source(open=nowhere),
+    "attribute": lambda: Pipeline().source(with_attribute("read", lambda: _none(None))),
+    "mocked attribute": lambda: Pipeline().source(with_attribute("read", AsyncMock())),
+    "attribute that passes it on": lambda: Pipeline().source(
+        with_attribute("open", MagicMock(side_effect=made(Source).open))
+    ),
+    "static": lambda: source(read=staticmethod(partial(_none, None))),
+    "takes more": lambda: source(seek=through(_none)),
+    "mock": lambda: Pipeline().source(mocked(Source)),
+    "sink, decorated": lambda: sink(write_batch=through(_one), flush=through(_none)),
+    "sink of another": lambda: sink(TransactionalSink, commit=lambda self, epoch: _one(self, epoch)),
+    "function of another": lambda: called(open=through(_none), invoke=through(_one)),
+    "guarded": lambda: guarded(close=through(_none)),
+}
+
+
+@pytest.mark.parametrize("case", FIT)
+def test_method_that_may_give_what_is_awaited_is_let_pass(case: str) -> None:
+    FIT[case]()
+
+
+class Listing(Source[int]):
+    """Gives what it should give when it is awaited."""
+
+    def read(self) -> Any:
+        return SourceBatch([1])
+
+
+async def test_method_that_gives_nothing_to_be_awaited_is_told_to_be_async() -> None:
+    pipeline = Pipeline()
+    pipeline.source(Listing(), name="list").discard()
+    with pytest.raises(SourceError, match=r"step 'list': TypeError.*await.*; make the method an async def"):
+        await pipeline.run()
 
 
 class Client:

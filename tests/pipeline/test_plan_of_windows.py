@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from asyncstream import Pipeline
+from typing import Any
+
+from asyncstream import Count, NoWatermarks, Pipeline
 from asyncstream.windowing import (
     AfterWatermark,
     ContinuousProcessingTimeTrigger,
@@ -14,6 +16,7 @@ from asyncstream.windowing import (
     TumblingWindows,
     WindowAssigner,
 )
+from asyncstream.windowing.assigners import SlicedWindows
 
 
 def shown(assigner: WindowAssigner, trigger: Trigger | None = None) -> str:
@@ -59,3 +62,24 @@ def test_assigner_of_ones_own_is_shown_by_its_name() -> None:
             return [TimeWindow(0, 1)]
 
     assert shown(Slotted()) == "window=Slotted()"
+
+
+class Seconds(SlicedWindows):
+    """Windows on a grid of the user's own."""
+
+    is_disjoint = True
+
+    def slice_at(self, timestamp: int) -> tuple[int, int]:
+        start = timestamp // 1000 * 1000
+        return start, start + 1000
+
+
+async def test_grid_of_ones_own_needs_only_its_slices() -> None:
+    found: list[Any] = []
+    pipeline = Pipeline()
+    timed = pipeline.source([5, 6, 1500]).event_time(int, NoWatermarks())
+    timed.window_all(Seconds()).aggregate(Count()).to(found)
+    await pipeline.run()
+    assert [(one.start_ms, one.end_ms, one.value) for one in found] == [(0, 1000, 2), (1000, 2000, 1)]
+    # what checkpoints say of it, by which they are known again
+    assert Seconds().state_schema() == {"type": "Seconds of the program"}

@@ -55,6 +55,8 @@ class naming:
         if isinstance(error, asyncio.CancelledError):
             raise kind(f"step {step!r}: it was cancelled from inside") from error
         text = str(error) if isinstance(error, kind) else describe_error(error)
+        if isinstance(error, TypeError) and "await" in text:  # as Python says of what cannot be awaited
+            text += "; make the method an async def"
         raised = SinkBroken if isinstance(error, SinkBroken) else kind
         raise raised(f"step {step!r}: {text}") from error
 

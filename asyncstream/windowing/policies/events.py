@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.shown import Shown
+from asyncstream.shown import shown_value
 
 __all__ = ("Event", "EventQueue", "Policy")
 
@@ -55,10 +56,20 @@ class Event:
         return f"Event({self.value!r}, {self.timestamp}, order={self.order}, window={self.window})"
 
 
-class Policy(Shown):
-    """Base of the policies, whose memory is the values of the attributes that it `remembers`."""
+class Policy:
+    """
+    Base of the policies, whose memory is the values of the attributes that it `remembers`.
+
+    There are two of them for each key: to be shown, they hold no text, as what is `Shown` does.
+    """
 
     remembers: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        held = vars(self)
+        arguments = [name for name in signature(type(self)).parameters if f"_{name}" in held]
+        inside = ", ".join(f"{name}={shown_value(name, held[f'_{name}'])}" for name in arguments)
+        return f"{type(self).__name__}({inside})"
 
     def snapshot(self) -> Any:
         """What `restore` needs to go on from here: the value, or several in a list."""
