@@ -41,7 +41,7 @@ SOILED_LIMIT = 3
 
 class WorkerPool:
     """
-    Takes elements from an inbox, makes their calls, and gives what comes of them to an way_out.
+    Takes elements from an inbox, makes their calls, and gives what comes of them to the way out.
 
     Args:
         way_out: takes promises and results.

@@ -139,7 +139,7 @@ class KafkaSource(Source[Any]):
         self._is_member = False
         self._has_changed = False
         self._failed: SourceError | None = None
-        self._gone: dict[str, float] = {}  # topics, and since when by the loop's time
+        self._absent: dict[str, float] = {}  # topics, and since when by the loop's time
         self._polling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening
@@ -309,11 +309,13 @@ class KafkaSource(Source[Any]):
         """Raises `SourceError` if one is gone for good: the client would wait for another of its name."""
         now = asyncio.get_running_loop().time()
         there = consumer.partitions_for_topic
-        self._gone = {topic: self._gone.get(topic, now) for topic in self._topics if not there(topic)}
+        self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
+        if not self._absent:
+            return
         patience = patience_of(self._options)  # for a moment it may be without a leader
-        if any(now - since > patience for since in self._gone.values()):
+        if any(now - since > patience for since in self._absent.values()):
             await consumer._client.force_metadata_update()  # what the client knows may be minutes old
-            for topic, since in self._gone.items():
+            for topic, since in self._absent.items():
                 if now - since > patience and not there(topic):
                     raise SourceError(
                         f"{self._what}: there is no topic {topic!r} any more, or this user has no right to "
