@@ -41,6 +41,8 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         ("test_cli.py", "test_package.py", "test_pythons.py", "test_readme.py"), ("slow", "once")
     ),
     **dict.fromkeys(("test_architecture.py", "test_docstrings.py"), ("once",)),
+    **dict.fromkeys(("joins/test_models.py", "keyed/test_models.py"), ("once",)),
+    **dict.fromkeys(("windowing/test_generations.py", "windowing/test_partials.py"), ("once",)),
 }
 """
 The markers of all tests of a folder, or of a file. `make quick` leaves out what is slow, on Spark or in a

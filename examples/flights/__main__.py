@@ -41,8 +41,8 @@ async def service(*options: str) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def run(month: int, days: int = 31) -> bool:
-    """Run the demo for the first `days` of one month (1 to 12); says whether the answers agree."""
+async def run(month: int, days: int = 31) -> list[str]:
+    """Run the demo for the first `days` of one month (1 to 12); says what went wrong, if anything."""
     flights = load_flights(month, days)
     enriched: list[Row] = []
     given_up: list[FailedCall] = []
@@ -75,7 +75,11 @@ async def run(month: int, days: int = 31) -> bool:
         found=found,
         agrees=agrees,
     )
-    return not given_up and all(agrees.values())
+    wrong = [f"the answers differ: {question}" for question, agree in agrees.items() if not agree]
+    if given_up:  # then answers differ, too
+        last = given_up[-1].error
+        return [f"the service did not answer for {len(given_up):,} flights ({last}): is the machine busy?"]
+    return wrong
 
 
 def compare(found: Findings, tables: Flights) -> dict[str, bool]:
@@ -102,8 +106,8 @@ def main() -> None:
         help="only the first so many days of it",
     )
     chosen = parser.parse_args()
-    if not asyncio.run(run(chosen.month, chosen.days)):
-        raise SystemExit("the answers differ")
+    if wrong := asyncio.run(run(chosen.month, chosen.days)):
+        raise SystemExit("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ __all__ = ("Enriched", "enriched_flights")
 IN_FLIGHT = 100
 """Calls of one step that run at once."""
 
-PATIENCE = timedelta(seconds=0.5)
+PATIENCE = timedelta(seconds=1)
 """For one request. An answer comes within a few milliseconds, or 0.3 s when the service is slow."""
 
 LONGEST_FLIGHT = timedelta(hours=14)
@@ -70,7 +70,7 @@ def enriched_flights(
             lookup,
             name=name,
             concurrency=IN_FLIGHT,
-            timeout=timedelta(seconds=20),
+            timeout=timedelta(seconds=60),
             on_timeout="route",
             on_error="route",
         )
@@ -86,6 +86,6 @@ def _lookup(field: str, url: Any, cache_ttl: float | None = None) -> HttpLookup:
         merge=lambda flight, answer: flight | {field: answer},
         concurrency=IN_FLIGHT,
         timeout=PATIENCE,
-        attempts=6,
+        attempts=10,
         cache_ttl=cache_ttl,
     )

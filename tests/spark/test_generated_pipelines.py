@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from asyncstream.runtime.spark import SparkPlan
 
-EXAMPLES = int(os.environ.get("ASYNCSTREAM_DRAWN", "150"))
+EXAMPLES = int(os.environ.get("ASYNCSTREAM_DRAWN", "75"))
 
 STREAMS = int(os.environ.get("ASYNCSTREAM_SEEDS", "2"))
 """On Spark itself, where each takes some seconds."""

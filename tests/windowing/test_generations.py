@@ -201,7 +201,7 @@ class Run(Harness):
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(program=programs(), lateness=st.sampled_from([0, 3, 8]))
 def test_cuts_and_crashes_leave_results_as_they_are(
     name: str, on_disk: bool, program: list[Step], lateness: int

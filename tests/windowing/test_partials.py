@@ -114,7 +114,7 @@ def programs(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 @pytest.mark.parametrize("windows", PLANS)
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(program=programs())
 def test_folded_elements_are_as_good_as_others(
     windows: str, aggregate: str, program: list[tuple[Any, ...]]
