@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.message_source import MessageSource
@@ -98,6 +98,16 @@ _LOCK: Final = 0x6F7574626F78
 """Any number: that of who makes these tables."""
 
 
+class _Options(TypedDict, total=False):
+    id: str
+    consumer: str
+    channel: str | None
+    every: Duration
+    dead_after: Duration
+    ends: bool
+    batch: int
+
+
 class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     """
     Reads the rows of a table as dicts, and deletes them when a checkpoint covers them.
@@ -128,17 +138,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
 
     @overload
     def __init__(
-        self: PostgresOutbox[dict[str, Any]],
-        url: str,
-        table: str,
-        *,
-        id: str = "id",
-        consumer: str = "asyncstream",
-        channel: str | None = None,
-        every: Duration = 1.0,
-        dead_after: Duration = 60.0,
-        ends: bool = False,
-        batch: int = 1000,
+        self: PostgresOutbox[dict[str, Any]], url: str, table: str, **options: Unpack[_Options]
     ) -> None: ...
     @overload
     def __init__(
@@ -147,14 +147,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         table: str,
         *,
         model: type[U],
-        id: str = "id",
-        consumer: str = "asyncstream",
         on_malformed: Literal["fail", "reject"] = "fail",
-        channel: str | None = None,
-        every: Duration = 1.0,
-        dead_after: Duration = 60.0,
-        ends: bool = False,
-        batch: int = 1000,
+        **options: Unpack[_Options],
     ) -> None: ...
     def __init__(
         self,
