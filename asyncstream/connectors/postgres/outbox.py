@@ -30,6 +30,7 @@ from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.postgres.connection import (
+    Connection,
     Table,
     checked_url,
     columns_of,
@@ -43,10 +44,8 @@ from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_seconds, text
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, AsyncCursor
+    from psycopg import AsyncCursor
     from psycopg.sql import Composed
-
-    Connection = AsyncConnection[tuple[Any, ...]]
 
 __all__ = ("PostgresOutbox",)
 
