@@ -41,7 +41,7 @@ from asyncstream.guards.shared.circuits import (
 )
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.waiting import Waiting
-from asyncstream.validation import Duration, duration_seconds, refuse
+from asyncstream.validation import Duration, duration_seconds, instance
 
 __all__ = ("SharedBreaker",)
 
@@ -106,8 +106,7 @@ class SharedBreaker(Breaker, Exchanging):
             "on": on,
         }
         super().__init__(**options)
-        if not isinstance(scope, SharedLimit):
-            raise refuse("scope", "a SharedLimit", scope)
+        instance("scope", scope, SharedLimit)
         self.scope = scope
         self._options = options | {"scope": scope}
         seconds = duration_seconds("window", window)
