@@ -17,7 +17,6 @@ began before the last cut does not cut again. That makes one cut per round trip,
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
@@ -153,13 +152,7 @@ class AdaptiveLimit(Shown):
         if self.try_acquire():
             return
         self.waited += 1
-        place = self._queue.join(1)
-        try:
-            await place
-        except asyncio.CancelledError:
-            if self._queue.left(place):
-                self.release()
-            raise
+        await self._queue.turn(self._queue.join(1), lambda _: self.release())
 
     def answered(self, began: float, now: float) -> None:
         """A call has had a good answer; it began and ended at these times of the event loop."""

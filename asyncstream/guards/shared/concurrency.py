@@ -13,7 +13,6 @@ count again with the next exchange.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from asyncio import get_running_loop
 from functools import partial
@@ -125,12 +124,7 @@ class SharedConcurrency(Shown, Exchanging):
         self.waited += 1
         place = self._queue.join(1)
         self._serve()
-        try:
-            await place
-        except asyncio.CancelledError:
-            if self._queue.left(place):
-                self.release()
-            raise
+        await self._queue.turn(place, lambda _: self.release())
 
     def release(self) -> None:
         """A call has ended."""
