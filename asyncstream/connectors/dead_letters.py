@@ -18,7 +18,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.origins import Origin
-from asyncstream.validation import refuse
+from asyncstream.validation import instance, refuse
 
 __all__ = ("DeadLetterSource", "from_dead_letter", "to_dead_letter")
 
@@ -80,8 +80,7 @@ class DeadLetterSource(Source[Any]):
     """
 
     def __init__(self, letters: Source[Mapping[str, Any]]) -> None:
-        if not isinstance(letters, Source):
-            raise refuse("letters", "a Source", letters, 'e.g. JsonLinesSource("failed.jsonl")')
+        instance("letters", letters, Source, advice='e.g. JsonLinesSource("failed.jsonl")')
         self._letters = letters
         self.rejects = letters.rejects
         self.hands_over = letters.hands_over

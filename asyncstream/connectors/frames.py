@@ -17,11 +17,10 @@ from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, Source, SourceBatch, TransactionalSink
 from asyncstream.connectors.files.arrow import Tables, arrow_ipc
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
-from asyncstream.connectors.models import reader
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError, describe_error
-from asyncstream.validation import choice, count, refuse
+from asyncstream.validation import count, refuse
 
 __all__ = ("Frame", "FrameSink", "FrameSource", "is_frame")
 
@@ -103,9 +102,8 @@ class FrameSource(Source[T]):
         self._makes = not is_frame(frame)
         # one that has a schema and no columns is a reader of record batches
         self._is_one_shot = not self._makes and not hasattr(frame, "columns")
-        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        read = None if model is None else reader(model, is_table=True)
-        self._rows: RowReader[T] = RowReader(read, rejects=self.rejects)
+        self._rows: RowReader[T] = RowReader(model, on_malformed)
+        self.rejects = self._rows.rejects
         self._batch = count("batch", batch)
         self._stream: Any = None
         self._total: int | None = None

@@ -25,14 +25,19 @@ are given the same: on one host, on several, in the tasks of a Spark job.
 `in_threads` makes an async function of a plain one that blocks: `retry(in_threads(ask, threads=20))`.
 """
 
-from asyncstream.guards.adaptive import AdaptiveConcurrency, AdaptiveLimit, adaptive_concurrency
 from asyncstream.guards.batched import Batched, batched
 from asyncstream.guards.breaker import Breaker, CircuitState
 from asyncstream.guards.budget import Budget
 from asyncstream.guards.cache_store import CacheStore
 from asyncstream.guards.cached import Cached, cached
 from asyncstream.guards.circuit_breaker import CircuitBreaker, circuit_breaker
-from asyncstream.guards.concurrency import ConcurrencyLimit, concurrency_limit
+from asyncstream.guards.concurrency import (
+    AdaptiveConcurrency,
+    AdaptiveLimit,
+    ConcurrencyLimit,
+    adaptive_concurrency,
+    concurrency_limit,
+)
 from asyncstream.guards.guard import Call, Guard
 from asyncstream.guards.hedge import Hedge, hedge
 from asyncstream.guards.in_threads import InThreads, in_threads

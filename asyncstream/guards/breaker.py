@@ -145,10 +145,8 @@ class Breaker(Shown):
         place = self._queue.join(1)
         self._set_timer()
         try:
-            return await place
+            return await self._queue.turn(place, self.abandoned)
         except asyncio.CancelledError:
-            if self._queue.left(place):
-                self.abandoned(place.result())
             if self._queue.first() is None and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -182,8 +180,8 @@ class Breaker(Shown):
         elif period == self.period and (self._is_open or self._is_too_much(now)):
             self._open(now)
 
-    def abandoned(self, period: int) -> None:
-        """A call that began in this period has ended in a way that says nothing about the service."""
+    def abandoned(self, period: int | None) -> None:
+        """A call that began in this period, or in none, has ended without telling anything of the service."""
         if period == self.period and self._is_open:
             self._probes_started -= 1
             self._set_timer()

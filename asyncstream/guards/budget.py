@@ -169,10 +169,9 @@ class Budget(Shown, Exchanging):
         place = self._queue.join(cost)
         self._serve()
         try:
-            return Reservation(cost, await place)
+            period = await self._queue.turn(place, lambda period: self.settle(Reservation(cost, period), {}))
+            return Reservation(cost, period)
         except asyncio.CancelledError:
-            if self._queue.left(place):
-                self.settle(Reservation(cost, place.result()), {})
             self._serve()  # those behind may cost less
             raise
 

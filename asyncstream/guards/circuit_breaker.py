@@ -18,7 +18,7 @@ from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
 from asyncstream.guards.shared.exchanging import waits
-from asyncstream.validation import Duration, choice, refuse
+from asyncstream.validation import Duration, choice, instance, refuse
 
 __all__ = ("CircuitBreaker", "circuit_breaker")
 
@@ -78,8 +78,7 @@ class CircuitBreaker(Guard[In, Out]):
                 probes=probes,
                 on=on,
             )
-        if not isinstance(breaker, Breaker):
-            raise refuse("breaker", "a Breaker", breaker)
+        instance("breaker", breaker, Breaker)
         check_not_inside("breaker", breaker, fn)
         self.breaker = breaker
         if isinstance(breaker, SharedBreaker):

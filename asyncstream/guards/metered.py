@@ -14,7 +14,7 @@ from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
 from asyncstream.guards.shared.exchanging import waits
 from asyncstream.operators.call_context import KEEP
-from asyncstream.validation import function, refuse
+from asyncstream.validation import function, instance
 
 __all__ = ("Amounts", "Metered", "metered")
 
@@ -56,8 +56,7 @@ class Metered(Guard[In, Out]):
         failed: Callable[[In, Exception], Amounts] | None = None,
     ) -> None:
         super().__init__(fn)
-        if not isinstance(budget, Budget):
-            raise refuse("budget", "a Budget", budget)
+        instance("budget", budget, Budget)
         self.budget = self.shares = budget
         self._cost = function("cost", cost, "element") if callable(cost) else None
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 __all__ = ("Waiting",)
@@ -28,6 +29,20 @@ class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
         place: asyncio.Future[Leave] = get_running_loop().create_future()
         (self.appendleft if in_front else self.append)((place, need))
         return place
+
+    async def turn(self, place: asyncio.Future[Leave], give_back: Callable[[Leave], object]) -> Leave:
+        """
+        Wait for the leave to begin.
+
+        Args:
+            give_back: takes the leave of a caller who was cancelled when it had just been given.
+        """
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if self.left(place):
+                give_back(place.result())
+            raise
 
     def left(self, place: asyncio.Future[Leave]) -> bool:
         """

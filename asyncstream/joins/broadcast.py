@@ -35,7 +35,7 @@ from asyncstream.operators.process import KeyedFunction, KeyedFunctionOperator
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
-from asyncstream.validation import refuse
+from asyncstream.validation import instance, refuse
 
 __all__ = (
     "BroadcastContext",
@@ -167,8 +167,7 @@ class BroadcastContext(KeyedContext):
 
     def broadcast_state(self, descriptor: MapDescriptor[K, V]) -> BroadcastState[K, V]:
         """The handle for a map of the broadcast state. Fetch it once, in `open`."""
-        if not isinstance(descriptor, MapDescriptor):
-            raise refuse("broadcast_state", "a MapDescriptor", descriptor)
+        instance("broadcast_state", descriptor, MapDescriptor)
         if descriptor.ttl is not None:
             raise refuse("ttl of broadcast state", "none", descriptor.ttl, "remove entries instead")
         return BroadcastState(self._maps, descriptor.name)

@@ -219,7 +219,7 @@ def _json_rows(path: Path) -> Rows:
 
 
 def _parquet_rows(path: Path) -> Rows:
-    reader: RowReader[dict[str, Any]] = RowReader(None, rejects=False)
+    reader: RowReader[dict[str, Any]] = RowReader(None, "fail")
     reader.begin(str(path), iter(parquet().read_table(path).to_batches()))
     rows: list[dict[str, Any]] = []
     while (batch := reader.read()) is not None:

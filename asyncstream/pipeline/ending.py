@@ -16,7 +16,7 @@ from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline.frame_result import FrameResult
-from asyncstream.pipeline.missing_methods import no_attribute
+from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
 from asyncstream.validation import Fields, selector
@@ -174,7 +174,7 @@ class Ending(Generic[T]):
         return name
 
 
-class StreamEnd:
+class StreamEnd(Fluent):
     """The sink that a stream ends in: on the side, the elements that it refused."""
 
     def __init__(self, graph: Graph, step: SinkStep) -> None:
@@ -183,11 +183,6 @@ class StreamEnd:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._step.name!r}>"
-
-    if not TYPE_CHECKING:  # type checkers know what there is
-
-        def __getattr__(self, name: str) -> object:
-            raise no_attribute(self, name)
 
     @property
     def failed(self) -> Stream[FailedCall]:

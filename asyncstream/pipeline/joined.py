@@ -6,7 +6,7 @@ Two keyed streams, waiting to be told which of their elements belong together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError
 from asyncstream.joins import (
@@ -21,7 +21,7 @@ from asyncstream.joins import (
 )
 from asyncstream.operators.spec import KeyBy
 from asyncstream.pipeline.keyed import shown_plan
-from asyncstream.pipeline.missing_methods import no_attribute
+from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.pipeline.per_key import KeyedResults
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
@@ -100,17 +100,12 @@ class _Two(Shown):
         return Joined(self._left._graph, self._left._step(kind, name, spec, details, self._outputs))
 
 
-class Join(_Two, Generic[L, R]):
+class Join(Fluent, _Two, Generic[L, R]):
     """Two keyed streams whose elements are to be paired."""
 
     def __init__(self, left: Any, right: Any, how: How) -> None:
         super().__init__("join", left, right)
         self._how: How = choice("how", how, ("inner", "left", "right", "full"))
-
-    if not TYPE_CHECKING:  # type checkers know what there is
-
-        def __getattr__(self, name: str) -> object:
-            raise no_attribute(self, name)
 
     def within(
         self,

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
 from asyncstream.pipeline.ending import shown_on_error
-from asyncstream.pipeline.missing_methods import no_attribute
+from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.shown import shown_ms
@@ -92,7 +92,7 @@ class KeyedStream(PerKey[K, T]):
         return WindowedStream(self, self._key_by, WindowPlan.counting(size, slide))
 
 
-class WindowedStream(Generic[K, T]):
+class WindowedStream(Fluent, Generic[K, T]):
     """
     Elements grouped by windows, waiting to be told what to compute.
 
@@ -107,11 +107,6 @@ class WindowedStream(Generic[K, T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._stream._output}, window={self._plan.assigner!r}>"
-
-    if not TYPE_CHECKING:  # type checkers know what there is
-
-        def __getattr__(self, name: str) -> object:
-            raise no_attribute(self, name)
 
     def _with(self, **changes: Any) -> WindowedStream[K, T]:
         return WindowedStream(self._stream, self._key_by, replace(self._plan, **changes))

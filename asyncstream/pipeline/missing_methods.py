@@ -7,9 +7,9 @@ another framework tries the words of that one.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ("WORDS", "no_attribute")
+__all__ = ("WORDS", "Fluent")
 
 _ROLLING: Final = ".reduce(...) for a result with each element, .window(...).aggregate(...) for one of many"
 _ENDS: Final = ".to(...) of a sink, a list or a function"
@@ -54,14 +54,17 @@ _OF_A_STEP: Final = {
 """The side outputs that some streams have."""
 
 
-def no_attribute(of: object, name: str) -> AttributeError:
-    """
-    The error for an attribute that `of` has not, to be raised by the caller.
+class Fluent:
+    """Base of streams, and of what stands between two of them: what it has not, it says where to find."""
 
-    Args:
-        of: a stream, or what stands between two streams, such as windows without a function.
-        name: of the attribute.
-    """
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name: str) -> object:
+            raise _no_attribute(self, name)
+
+
+def _no_attribute(of: object, name: str) -> AttributeError:
+    """The error for an attribute that `of` has not."""
     # they import the module of streams, which imports this one
     from asyncstream.pipeline.ending import StreamEnd
     from asyncstream.pipeline.joined import Join

@@ -5,7 +5,7 @@ What a stream with keys can do without windows: the first of many, rolling resul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.errors import PipelineError
 from asyncstream.keyed import (
@@ -46,6 +46,14 @@ U = TypeVar("U")
 K = TypeVar("K")
 
 
+class _TopOptions(TypedDict, total=False):
+    order: Literal["descending", "ascending"]
+    skip: int
+    ranked: bool
+    ttl: Duration | TimeToLive | None
+    name: str | None
+
+
 class PerKey(Stream[T], Generic[K, T]):
     """A stream whose elements have a key."""
 
@@ -62,13 +70,9 @@ class PerKey(Stream[T], Generic[K, T]):
         n: int,
         by: Callable[[T], Any] | str,
         *,
-        order: Literal["descending", "ascending"] = "descending",
-        skip: int = 0,
-        ranked: bool = False,
         retracts: Literal[False] = False,
-        ttl: Duration | TimeToLive | None = None,
         changes: None = None,
-        name: str | None = None,
+        **options: Unpack[_TopOptions],
     ) -> KeyedResults[Ranking[K, T]]: ...
     @overload
     def top(
@@ -76,13 +80,9 @@ class PerKey(Stream[T], Generic[K, T]):
         n: int,
         by: Callable[[T], Any] | str,
         *,
-        order: Literal["descending", "ascending"] = "descending",
-        skip: int = 0,
-        ranked: bool = False,
         retracts: Literal[False] = False,
-        ttl: Duration | TimeToLive | None = None,
         changes: Changes,
-        name: str | None = None,
+        **options: Unpack[_TopOptions],
     ) -> KeyedResults[Change[T]]: ...
     @overload
     def top(
@@ -90,13 +90,9 @@ class PerKey(Stream[T], Generic[K, T]):
         n: int,
         by: Callable[[U], Any] | str,
         *,
-        order: Literal["descending", "ascending"] = "descending",
-        skip: int = 0,
-        ranked: bool = False,
         retracts: Literal[True],
-        ttl: Duration | TimeToLive | None = None,
         changes: None = None,
-        name: str | None = None,
+        **options: Unpack[_TopOptions],
     ) -> KeyedResults[Ranking[K, U]]: ...
     @overload
     def top(
@@ -104,13 +100,9 @@ class PerKey(Stream[T], Generic[K, T]):
         n: int,
         by: Callable[[U], Any] | str,
         *,
-        order: Literal["descending", "ascending"] = "descending",
-        skip: int = 0,
-        ranked: bool = False,
         retracts: Literal[True],
-        ttl: Duration | TimeToLive | None = None,
         changes: Changes,
-        name: str | None = None,
+        **options: Unpack[_TopOptions],
     ) -> KeyedResults[Change[U]]: ...
     def top(
         self,
@@ -149,7 +141,7 @@ class PerKey(Stream[T], Generic[K, T]):
             raise refuse("ranked", "changes= with it", ranked, "a Ranking holds rows in the order of ranks")
         choice("order", order, ("descending", "ascending"))
         ranks = Ranks(selector("by", by), order, skip + 1, skip + n)
-        lives = None if ttl is None else _time_to_live("ttl", ttl)
+        lives = _time_to_live(ttl)
         spec = TopSpec(self._key_by, ranks, lives, log, ranked, flag("retracts", retracts))
         details = {"n": n, "by": by, "order": order, "skip": skip or None, "ttl": ttl, "changes": changes}
         return self._results("top", name, spec, details)
@@ -229,7 +221,7 @@ class PerKey(Stream[T], Generic[K, T]):
         ttl: Duration | TimeToLive | None,
         name: str | None,
     ) -> KeyedResults[T]:
-        lives = None if ttl is None else _time_to_live("ttl", ttl)
+        lives = _time_to_live(ttl)
         return self._results(kind, name, RollingSpec(self._key_by, reduce, lives), {**details, "ttl": ttl})
 
     def _results(
@@ -266,9 +258,9 @@ class PatternMatches(KeyedResults[T]):
         return self.side(TIMED_OUT)
 
 
-def _time_to_live(name: str, ttl: Duration | TimeToLive) -> TimeToLive:
-    """What a user passed as `name`, the time for which something is kept."""
-    if isinstance(ttl, TimeToLive):
+def _time_to_live(ttl: Duration | TimeToLive | None) -> TimeToLive | None:
+    """What a user passed as `ttl`, the time for which something is kept; None: for ever."""
+    if ttl is None or isinstance(ttl, TimeToLive):
         return ttl
-    duration_ms(name, ttl)
+    duration_ms("ttl", ttl)
     return TimeToLive(ttl)

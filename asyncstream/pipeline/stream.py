@@ -26,7 +26,7 @@ from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.batching import Batching
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
-from asyncstream.pipeline.missing_methods import no_attribute
+from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.plan import Graph, Input, OperatorStep, Output
 from asyncstream.validation import (
@@ -55,7 +55,7 @@ U = TypeVar("U")
 K = TypeVar("K")
 
 
-class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
+class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
     """
     A stream of elements of type T.
 
@@ -69,11 +69,6 @@ class Stream(Joining[T], Tabling[T], Batching[T], Ending[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._output}>"
-
-    if not TYPE_CHECKING:  # type checkers know what there is
-
-        def __getattr__(self, name: str) -> object:
-            raise no_attribute(self, name)
 
     @property
     def failed(self) -> Stream[FailedCall]:

@@ -15,7 +15,7 @@ from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
 from asyncstream.runtime.aio.long_work import is_frozen
 from asyncstream.runtime.aio.process import GRACE
-from asyncstream.validation import Duration, count, duration_seconds, refuse, text
+from asyncstream.validation import Duration, count, duration_seconds, instance, text
 from asyncstream.web.ending import Ending, told_to_end
 from asyncstream.web.events import REPLAY, relay_all
 
@@ -66,8 +66,7 @@ def lifespan(
             come back; 0: none, before the first client comes.
         key: under which name in the state the job is, for a service with several.
     """
-    if not isinstance(pipeline, Pipeline):
-        raise refuse("pipeline", "a Pipeline", pipeline)
+    instance("pipeline", pipeline, Pipeline)
     kept = None if checkpoints is None else checkpoints_of("checkpoints", checkpoints)
     seconds = duration_seconds("grace", grace, zero=True)
     duration_seconds("open_timeout", open_timeout)

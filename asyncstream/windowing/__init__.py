@@ -8,12 +8,12 @@ In reading order:
 | `windows`, `assigners` | what a window is; which ones an element is in, and slices of these |
 | `triggers`, `composite_triggers`, `trigger_context` | when its result is emitted; what a trigger sees |
 | `evictors`, `functions`, `aggregates` | what is thrown out before; what is computed |
-| `plan`, `spec` | what was asked for, checked; the step, and which operator does it |
+| `plan`, `spec` | what was asked for, checked; the step, which operator does it, and its state |
 | `base`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
 | `panes`, `pane_store`, `pane_schedule`, `pane_ticks` | on a grid, faster; kept how; due when; by time, too |
 | `sessions` | with a fixed gap, faster |
 | `fused_aggregates`, `partials` | aggregates as one loop; elements that come folded, from Spark |
-| `schema`, `upgrade` | code that changes between two runs; state of one operator for another |
+| `upgrade` | state of one operator for another |
 | `policies` | Storm's windows |
 """
 
@@ -46,8 +46,7 @@ from asyncstream.windowing.functions import AggregateFunction, ProcessWindowFunc
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.plan import WindowPlan
-from asyncstream.windowing.schema import window_schema
-from asyncstream.windowing.spec import WindowSpec, window_operator
+from asyncstream.windowing.spec import WindowSpec, window_operator, window_schema
 from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.triggers import (
     ContinuousEventTimeTrigger,

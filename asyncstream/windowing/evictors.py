@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
 from asyncstream.shown import Shown
-from asyncstream.validation import Duration, choice, duration_ms, function, refuse
+from asyncstream.validation import Duration, choice, duration_ms, function, real_number
 from asyncstream.windowing.windows import Window
 
 __all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor", "When")
@@ -105,8 +105,7 @@ class DeltaEvictor(Evictor):
     def __init__(self, delta: Callable[[Any, Any], float], threshold: float, when: When = "before") -> None:
         super().__init__(when)
         self.delta = function("delta", delta, "element", "last")
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold != threshold:
-            raise refuse("threshold", "a number", threshold)
+        real_number("threshold", threshold, "a number", lambda n: n == n)
         self.threshold = threshold
 
     def kept(self, elements: Elements, window: Window) -> Elements:

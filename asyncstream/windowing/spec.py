@@ -1,25 +1,32 @@
 """
-The spec of a window step, and which operator does it.
+The spec of a window step: which operator does it, what its state consists of, and how that becomes the state
+of a step with other aggregates.
+
+The accumulators of named aggregates are found by their names, wherever they stood. How the state is kept,
+which follows from the plan, is noted too, so that each operator learns of the state of another kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from asyncstream.operators.base import Operator
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
-from asyncstream.state.schema import Schema
+from asyncstream.state.schema import Schema, described
+from asyncstream.windowing.aggregates import Aggregates
+from asyncstream.windowing.assigners import GlobalWindows
 from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
-from asyncstream.windowing.schema import window_schema
 from asyncstream.windowing.sessions import SessionWindowOperator
+from asyncstream.windowing.upgrade import in_tables
 
-__all__ = ("WindowSpec", "window_operator")
+__all__ = ("WindowSpec", "window_operator", "window_schema")
 
 _KINDS: Final[dict[Kept, type[WindowStep]]] = {
     "panes": PaneWindowOperator,
@@ -88,3 +95,72 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 def _operator_class(plan: WindowPlan) -> type[WindowStep]:
     ticks = plan.kept == "panes" and plan.firings is not None and plan.firings.ticks
     return TickingWindowOperator if ticks else _KINDS[plan.kept]
+
+
+def window_schema(plan: WindowPlan) -> Schema:
+    """
+    The schema of the state that operators of this plan keep.
+
+    Of a trigger the form holds what kinds it is made of, since each kind keeps state of its own; its figures
+    are settings. On a global window, though, trigger and evictor say what a window is.
+
+    Args:
+        plan: windows, trigger, evictor and function.
+    """
+    aggregate = plan.aggregate
+    trigger, evictor = described(plan.effective_trigger), described(plan.evictor)
+    form: dict[str, Any] = {"window": described(plan.assigner)}
+    settings: dict[str, Any] = {"allowed_lateness_ms": plan.allowed_lateness_ms, "kept": plan.kept}
+    if isinstance(plan.assigner, GlobalWindows):
+        form |= {"trigger": trigger, "evictor": evictor}
+    else:
+        form |= {"trigger": _kinds(trigger), "evictor": evictor is not None}
+        settings |= {"trigger": trigger, "evictor": evictor}
+    if plan.process is not None:
+        settings["function"] = type(plan.process).__name__
+    if isinstance(aggregate, Aggregates) and plan.evictor is None:
+        form["aggregate"] = "by name"
+        parts = {name: described(part) for name, part in aggregate.parts.items()}
+        return Schema(form, parts, settings, partial(_rearranged, aggregate, plan))
+    # with an evictor all elements are kept, whatever is made of them
+    where = settings if aggregate is None or plan.evictor is not None else form
+    where["aggregate"] = described(aggregate)
+    return Schema(form, {}, settings, lambda state, was: state)
+
+
+def _rearranged(aggregates: Aggregates, plan: WindowPlan, state: Any, was: Schema) -> Any:
+    """A snapshot whose accumulators stand where `aggregates` has theirs; new ones have seen nothing."""
+    places = {name: place for place, name in enumerate(was.parts)}
+    if list(places) == list(aggregates.parts):
+        return state
+    state = in_tables(state)
+    parts = [(places.get(name), part) for name, part in aggregates.parts.items()]
+
+    def moved(accumulator: Any) -> list[Any]:
+        return [part.save(part.create()) if place is None else accumulator[place] for place, part in parts]
+
+    tables = dict(state["tables"])
+    is_numbered = bool({"slices", "closed"} & tables.keys()) and not plan.slicing.is_disjoint
+
+    def numbered(kept: Any) -> Any:
+        return [moved(kept[0]), kept[1]] if is_numbered else moved(kept)
+
+    changes: dict[str, Callable[[Any], Any]] = {
+        "contents": moved,
+        "open": moved,
+        "slices": numbered,
+        "closed": lambda parts: [numbered(part) for part in parts],
+        "sessions": lambda sessions: [[*one[:2], moved(one[2]), *one[3:]] for one in sessions],
+    }
+    for name in changes.keys() & tables.keys():
+        change = changes[name]
+        tables[name] = [[place, [[key, change(kept)] for key, kept in rows]] for place, rows in tables[name]]
+    return {**state, "tables": tables}
+
+
+def _kinds(trigger: Any) -> Any:
+    """Of a described trigger, the types that it is made of."""
+    if not isinstance(trigger, Mapping) or "type" not in trigger:
+        return None
+    inside = {name: _kinds(part) for name, part in trigger.items() if name != "type"}
+    return {"type": trigger["type"], **{name: part for name, part in inside.items() if part is not None}}

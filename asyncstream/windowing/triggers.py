@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.shown import Shown
 from asyncstream.state import ReducingDescriptor, ReducingState, ValueDescriptor
-from asyncstream.validation import Duration, count, duration_ms, function, refuse
+from asyncstream.validation import Duration, count, duration_ms, function, real_number
 from asyncstream.windowing.trigger_context import TriggerContext
 from asyncstream.windowing.windows import Window
 
@@ -365,8 +365,7 @@ class DeltaTrigger(Trigger):
 
     def __init__(self, delta: Callable[[Any, Any], float], threshold: float) -> None:
         self.delta = function("delta", delta, "last", "element")
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold != threshold:
-            raise refuse("threshold", "a number", threshold)
+        real_number("threshold", threshold, "a number", lambda n: n == n)
         self.threshold = threshold
         self._last = ValueDescriptor[Any]("last")
 

@@ -159,6 +159,16 @@ async def test_caller_cancelled_while_it_waits_leaves_the_queue() -> None:
     assert await second == 2
 
 
+async def test_caller_cancelled_when_it_has_just_been_let_in_leaves_the_probe_to_another() -> None:
+    breaker = Breaker(failures=1, open_for=1)
+    await fail(circuit_breaker(Flaky(1), breaker=breaker), 1)
+    caller = asyncio.create_task(breaker.enter())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(1, caller.cancel)  # after the breaker's own timer
+    await asyncio.wait([caller])
+    assert breaker.try_enter()
+
+
 async def test_straggler_from_before_it_opened_does_not_close_it() -> None:
     service = Flaky(0, takes=5)
     breaker = Breaker(failures=1, open_for=100)

@@ -15,15 +15,8 @@ class Caller:
     """Waits, and tells what it was given."""
 
     def __init__(self, waiting: Waiting[str, int], need: int) -> None:
-        self.has_taken_back = False
-        self.task = asyncio.create_task(self.wait(waiting, waiting.join(need)))
-
-    async def wait(self, waiting: Waiting[str, int], place: asyncio.Future[str]) -> str:
-        try:
-            return await place
-        except asyncio.CancelledError:
-            self.has_taken_back = waiting.left(place)
-            raise
+        self.given_back: list[str] = []
+        self.task = asyncio.create_task(waiting.turn(waiting.join(need), self.given_back.append))
 
 
 async def test_they_are_let_in_first_come_first_served() -> None:
@@ -52,7 +45,7 @@ async def test_who_is_cancelled_leaves_wherever_it_stands() -> None:
     assert waiting.first() is None
     await asyncio.wait([callers[0].task])
     assert len(waiting) == 0
-    assert not any(caller.has_taken_back for caller in callers)
+    assert not any(caller.given_back for caller in callers)
 
 
 async def test_what_a_caller_was_given_in_the_pass_in_which_it_is_cancelled_is_taken_back() -> None:
@@ -66,4 +59,4 @@ async def test_what_a_caller_was_given_in_the_pass_in_which_it_is_cancelled_is_t
     await asyncio.wait([caller.task, failing.task])
     assert caller.task.cancelled()
     assert failing.task.cancelled()
-    assert (caller.has_taken_back, failing.has_taken_back) == (True, False)
+    assert (caller.given_back, failing.given_back) == (["leave"], [])

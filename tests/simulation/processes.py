@@ -27,7 +27,7 @@ import orjson
 
 from asyncstream.errors import describe_error
 from asyncstream.guards import SharedLimit
-from asyncstream.guards.shared.compare_and_set import Compared
+from asyncstream.guards.shared.records import Compared
 from asyncstream.testing.loop import VirtualTimeLoop
 
 __all__ = ("END", "KIND_FROM", "Process", "StoryFailed", "World", "tell")

@@ -18,12 +18,11 @@ from asyncstream.guards.shared import (
     breaker,
     budgets,
     circuits,
-    compare_and_set,
     concurrency,
     places,
     rate_limiter,
 )
-from asyncstream.guards.shared.records import Moment, RecordsAway
+from asyncstream.guards.shared.records import Compared, Moment, RecordsAway
 from tests.simulation.leases import STORIES
 from tests.simulation.processes import StoryFailed
 from tests.simulation.scenarios import swept
@@ -78,8 +77,8 @@ def what_others_have_changed_meanwhile_is_overwritten(patch: pytest.MonkeyPatch)
 
         return await whole(store, name, Twice())
 
-    whole = compare_and_set.Compared.update
-    patch.setattr(compare_and_set.Compared, "update", update)
+    whole = Compared.update
+    patch.setattr(Compared, "update", update)
 
 
 # ------------------------------------------------------------------ a rate

@@ -27,9 +27,8 @@ from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.files.storage import size_of
 from asyncstream.connectors.lines import AnyPath, column_names
-from asyncstream.connectors.models import reader
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, count
+from asyncstream.validation import count
 
 __all__ = ("ArrowIpcSource", "ParquetSource")
 
@@ -73,9 +72,8 @@ class _ColumnarSource(FileSource[T]):
         batch: int,
     ) -> None:
         super().__init__(path)
-        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
-        read = None if model is None else reader(model, is_table=True)
-        self._rows: RowReader[T] = RowReader(read, rejects=self.rejects)
+        self._rows: RowReader[T] = RowReader(model, on_malformed)
+        self.rejects = self._rows.rejects
         self._columns = None if columns is None else column_names(columns)
         self._batch = count("batch", batch)
         self._is_open = False

@@ -4,12 +4,11 @@ CSV files as sinks.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal
 
 from asyncstream.connectors.files.compression import Compression, unpacked
-from asyncstream.connectors.files.csv_lines import CsvLines
+from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.files.line_sinks import LineSink
 from asyncstream.connectors.lines import BOM, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
@@ -73,8 +72,7 @@ class CsvSink(LineSink):
 
     def _header(self) -> list[str]:
         with self._written() as file:
-            lines = (line.decode("utf-8-sig") for line in file)
-            return next(csv.reader(lines, delimiter=self._csv.delimiter), [])
+            return self._csv.read_header(file)
 
     def _written(self) -> BinaryIO:
         """What is in the file, from its beginning on."""

@@ -7,13 +7,11 @@ an object store has. How epochs become files is told in `parts_sink`.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final, Literal
 
 from asyncstream.connectors.files.compression import Compressing, compression_of, unpacked
-from asyncstream.connectors.files.csv_lines import CsvLines
-from asyncstream.connectors.files.json_lines import Encoding, JsonLines
+from asyncstream.connectors.files.encodings import CsvLines, Encoding, JsonLines
 from asyncstream.connectors.files.line_sinks import TOGETHER
 from asyncstream.connectors.files.partitions import parted
 from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
@@ -166,10 +164,6 @@ class CsvFolderSink(_LineFolderSink):
     def _collecting(self, part: str | None) -> Collected:
         self._csv.forget()
         if part is not None and not self._csv.is_given:
-            self._csv.find(None, self._header_of(part))
+            with unpacked(self._storage.read(self._part(part)), self._compression) as file:
+                self._csv.find(None, self._csv.read_header(file))
         return super()._collecting(part)
-
-    def _header_of(self, part: str) -> list[str]:
-        with unpacked(self._storage.read(self._part(part)), self._compression) as file:
-            lines = (line.decode() for line in file)
-            return next(csv.reader(lines, delimiter=self._csv.delimiter))

@@ -24,8 +24,8 @@ from asyncstream.connectors.files.compression import (
     compression_in,
     compression_of,
 )
+from asyncstream.connectors.files.encodings import Encoding, JsonLines
 from asyncstream.connectors.files.identity import difference, fingerprint
-from asyncstream.connectors.files.json_lines import Encoding, JsonLines
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten

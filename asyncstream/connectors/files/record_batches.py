@@ -5,13 +5,14 @@ Rows of Arrow's record batches as elements, batch by batch: what sources of file
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import SourceBatch
-from asyncstream.connectors.models import Unfit
+from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import choice
 
 __all__ = ("RejectedRow", "RowReader", "in_slices")
 
@@ -50,16 +51,17 @@ class RowReader(Generic[T]):
     Reads one table after the other.
 
     Args:
-        model: makes an element of a row, or raises `Unfit`; None: the row is the element.
-        rejects: a row that is no element comes as a `RejectedRow`, and otherwise is an error.
+        model: the class of which each row is to become one; None: the row is the element.
+        on_malformed: "reject": a row that is no element comes as a `RejectedRow`; "fail": it is an error.
 
     Attributes:
+        rejects: as `on_malformed` says.
         row: how many rows of the table are behind the last element.
     """
 
-    def __init__(self, model: Callable[[Any], Any] | None, *, rejects: bool) -> None:
-        self._model = model
-        self._rejects = rejects
+    def __init__(self, model: Any, on_malformed: str) -> None:
+        self._model = None if model is None else reader(model, is_table=True)
+        self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self.begin("", iter(()))
 
     def begin(
@@ -110,7 +112,7 @@ class RowReader(Generic[T]):
                 values.append(self._value(row))
             except Unfit as unfit:
                 number = self.row + place + 1
-                if self._rejects:
+                if self.rejects:
                     rejected.append(RejectedRow(self._path, number, dict(row), str(unfit)))
                     continue
                 if not values:

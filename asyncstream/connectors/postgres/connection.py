@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 from uuid import UUID
 
 from asyncstream.addresses import server_address
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "BATCH",
+    "Connection",
     "NATIVE",
     "Table",
     "checked_url",
@@ -34,6 +35,8 @@ __all__ = (
     "no_table",
     "place_of",
 )
+
+Connection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
 """Types that PostgreSQL has as they are, besides numbers and texts."""
@@ -89,7 +92,7 @@ def place_of(url: str) -> str:
     return f"PostgreSQL at {host}:{port}/{found.get('dbname', found.get('user', ''))}"
 
 
-async def connect(url: str, *, keeps: bool = False) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+async def connect(url: str, *, keeps: bool = False) -> Connection:
     """
     A connection on which every statement is a transaction of its own, unless one is begun. If it `keeps` what
     is made for its session, such as a temporary table, this raises `OperationalError` behind a pooler that
@@ -113,7 +116,7 @@ async def connect(url: str, *, keeps: bool = False) -> psycopg.AsyncConnection[t
     return connection
 
 
-async def _check_keeps(connection: psycopg.AsyncConnection[tuple[Any, ...]], conninfo: str) -> None:
+async def _check_keeps(connection: Connection, conninfo: str) -> None:
     """
     Raises `OperationalError` if the session is given to others between two transactions: settings and tables
     of this job would be theirs.
@@ -141,21 +144,19 @@ async def _check_keeps(connection: psycopg.AsyncConnection[tuple[Any, ...]], con
                 await other.close()
 
 
-async def _is_moved(connection: psycopg.AsyncConnection[tuple[Any, ...]], pid: int) -> bool:
+async def _is_moved(connection: Connection, pid: int) -> bool:
     """Whether it is served by another process than this one now and then."""
     return any([await _served_by(connection) != pid for _ in range(_LOOKS)])
 
 
-async def _served_by(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> int:
+async def _served_by(connection: Connection) -> int:
     """The number of the process that serves it now."""
     cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
     found = await cursor.fetchone()
     return 0 if found is None else int(found[0])
 
 
-async def columns_of(
-    connection: psycopg.AsyncConnection[tuple[Any, ...]], table: sql.Identifier
-) -> list[str]:
+async def columns_of(connection: Connection, table: sql.Identifier) -> list[str]:
     """The columns of a table; none if there is no table of this name."""
     query = (
         "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
@@ -166,7 +167,7 @@ async def columns_of(
 
 
 async def make_batch(
-    connection: psycopg.AsyncConnection[tuple[Any, ...]],
+    connection: Connection,
     table: Table,
     columns: Sequence[str],
     added: Sequence[str] = (),

@@ -28,7 +28,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from asyncstream.connectors.postgres.connection import Table, columns_of, make_batch, no_table
+from asyncstream.connectors.postgres.connection import Connection, Table, columns_of, make_batch, no_table
 from asyncstream.connectors.postgres.writing import copy_blocks, copy_rows
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.connectors.writer import Writer
@@ -36,10 +36,8 @@ from asyncstream.errors import SinkError
 from asyncstream.lease import Lease
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, AsyncCursor
+    from psycopg import AsyncCursor
     from psycopg.sql import Composed
-
-    Connection = AsyncConnection[tuple[Any, ...]]
 
 __all__ = ("Epochs",)
 

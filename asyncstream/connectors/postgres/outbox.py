@@ -23,13 +23,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.postgres.connection import (
+    Connection,
     Table,
     checked_url,
     columns_of,
@@ -43,10 +44,8 @@ from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_seconds, text
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, AsyncCursor
+    from psycopg import AsyncCursor
     from psycopg.sql import Composed
-
-    Connection = AsyncConnection[tuple[Any, ...]]
 
 __all__ = ("PostgresOutbox",)
 
@@ -98,6 +97,16 @@ _LOCK: Final = 0x6F7574626F78
 """Any number: that of who makes these tables."""
 
 
+class _Options(TypedDict, total=False):
+    id: str
+    consumer: str
+    channel: str | None
+    every: Duration
+    dead_after: Duration
+    ends: bool
+    batch: int
+
+
 class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     """
     Reads the rows of a table as dicts, and deletes them when a checkpoint covers them.
@@ -128,17 +137,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
 
     @overload
     def __init__(
-        self: PostgresOutbox[dict[str, Any]],
-        url: str,
-        table: str,
-        *,
-        id: str = "id",
-        consumer: str = "asyncstream",
-        channel: str | None = None,
-        every: Duration = 1.0,
-        dead_after: Duration = 60.0,
-        ends: bool = False,
-        batch: int = 1000,
+        self: PostgresOutbox[dict[str, Any]], url: str, table: str, **options: Unpack[_Options]
     ) -> None: ...
     @overload
     def __init__(
@@ -147,14 +146,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         table: str,
         *,
         model: type[U],
-        id: str = "id",
-        consumer: str = "asyncstream",
         on_malformed: Literal["fail", "reject"] = "fail",
-        channel: str | None = None,
-        every: Duration = 1.0,
-        dead_after: Duration = 60.0,
-        ends: bool = False,
-        batch: int = 1000,
+        **options: Unpack[_Options],
     ) -> None: ...
     def __init__(
         self,

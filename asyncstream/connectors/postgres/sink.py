@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import column_names
-from asyncstream.connectors.postgres.connection import joined, make_batch
+from asyncstream.connectors.postgres.connection import Connection, joined, make_batch
 from asyncstream.connectors.postgres.epochs import Epochs
 from asyncstream.connectors.postgres.writing import TableWriter, copy_rows
 from asyncstream.connectors.rows import Default
@@ -20,10 +20,7 @@ from asyncstream.errors import SinkError
 from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection
     from psycopg.sql import Composed
-
-    Connection = AsyncConnection[tuple[Any, ...]]
 
 __all__ = ("PostgresSink", "PostgresUpsertSink")
 

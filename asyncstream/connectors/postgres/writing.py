@@ -14,6 +14,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.lines import column_names
 from asyncstream.connectors.postgres.connection import (
     NATIVE,
+    Connection,
     Table,
     checked_url,
     columns_of,
@@ -27,10 +28,7 @@ from asyncstream.errors import SinkError, over_elements
 from asyncstream.validation import text
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection
     from psycopg.sql import Composed
-
-    Connection = AsyncConnection[tuple[Any, ...]]
 
 __all__ = ("TableWriter", "copy_blocks", "copy_rows")
 

@@ -6,8 +6,7 @@ come to, whether a service fails.
 `LimitServer`, which any process can be, the driver of a Spark application for one.
 """
 
-from asyncstream.guards.shared.compare_and_set import Compared
-from asyncstream.guards.shared.records import Change, Records, RecordsAway
+from asyncstream.guards.shared.records import Change, Compared, Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
 from asyncstream.guards.shared.server import LimitServer
 

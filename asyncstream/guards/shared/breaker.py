@@ -20,7 +20,6 @@ the record decides again.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from asyncio import get_running_loop
 from collections.abc import Callable
@@ -41,7 +40,7 @@ from asyncstream.guards.shared.circuits import (
 )
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.waiting import Waiting
-from asyncstream.validation import Duration, duration_seconds, refuse
+from asyncstream.validation import Duration, duration_seconds, instance
 
 __all__ = ("SharedBreaker",)
 
@@ -106,8 +105,7 @@ class SharedBreaker(Breaker, Exchanging):
             "on": on,
         }
         super().__init__(**options)
-        if not isinstance(scope, SharedLimit):
-            raise refuse("scope", "a SharedLimit", scope)
+        instance("scope", scope, SharedLimit)
         self.scope = scope
         self._options = options | {"scope": scope}
         seconds = duration_seconds("window", window)
@@ -147,12 +145,7 @@ class SharedBreaker(Breaker, Exchanging):
             return None
         place = self._hasty.join(1)
         self._serve()
-        try:
-            return await place
-        except asyncio.CancelledError:
-            if self._hasty.left(place) and (period := place.result()) is not None:
-                self.abandoned(period)
-            raise
+        return await self._hasty.turn(place, self.abandoned)
 
     def succeeded(self, period: int, now: float) -> None:
         if period != self.period:
@@ -165,7 +158,7 @@ class SharedBreaker(Breaker, Exchanging):
             self._tell()
         super().succeeded(period, now)
 
-    def abandoned(self, period: int) -> None:
+    def abandoned(self, period: int | None) -> None:
         if self.away:
             super().abandoned(period)
         elif period == self.period and self._is_open:

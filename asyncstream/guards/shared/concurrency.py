@@ -13,7 +13,6 @@ count again with the next exchange.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from asyncio import get_running_loop
 from functools import partial
@@ -26,7 +25,7 @@ from asyncstream.guards.shared.places import HEARTBEAT, PlacesAnswer, PlacesRequ
 from asyncstream.guards.waiting import Waiting
 from asyncstream.lease import Holder, enter, leave
 from asyncstream.shown import Shown
-from asyncstream.validation import Duration, count, duration_seconds, real_number, refuse
+from asyncstream.validation import Duration, count, duration_seconds, instance, real_number, refuse
 
 __all__ = ("SharedConcurrency", "first_limit")
 
@@ -69,8 +68,7 @@ class SharedConcurrency(Shown, Exchanging):
         latency: Duration | None = None,
         decrease: float = 0.7,
     ) -> None:
-        if not isinstance(scope, SharedLimit):
-            raise refuse("scope", "a SharedLimit", scope)
+        instance("scope", scope, SharedLimit)
         least = most if least is None else count("least", least)
         begin = first_limit(least, count("most", most, least=least), start)
         real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
@@ -126,12 +124,7 @@ class SharedConcurrency(Shown, Exchanging):
         self.waited += 1
         place = self._queue.join(1)
         self._serve()
-        try:
-            await place
-        except asyncio.CancelledError:
-            if self._queue.left(place):
-                self.release()
-            raise
+        await self._queue.turn(place, lambda _: self.release())
 
     def release(self) -> None:
         """A call has ended."""

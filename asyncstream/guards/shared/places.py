@@ -10,7 +10,7 @@ end, until it is down to its part.
 A holder that does not show itself in time, or whose process is seen to be dead (on the same machine), has its
 places taken from it. One that lives on this machine and is merely late gets a while longer: its calls run.
 
-The limit may move (`least` < `most`), by the rule of `guards.adaptive`: each limit's worth of good answers
+The limit may move (`least` < `most`), by the rule of `guards.concurrency`: each limit's worth of good answers
 raises it by one, as long as at least half of it is used; a call that met an overloaded service, and had begun
 after the last cut, cuts it.
 """

@@ -30,7 +30,7 @@ from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
-from asyncstream.validation import Duration, count, duration_seconds, refuse
+from asyncstream.validation import Duration, count, duration_seconds, instance
 
 __all__ = ("SharedRateLimiter",)
 
@@ -83,8 +83,7 @@ class SharedRateLimiter(Shown, Exchanging):
     def __init__(self, rate: int, *, per: Duration = 1.0, scope: SharedLimit) -> None:
         self.rate = count("rate", rate)
         self.per = duration_seconds("per", per)
-        if not isinstance(scope, SharedLimit):
-            raise refuse("scope", "a SharedLimit", scope)
+        instance("scope", scope, SharedLimit)
         self.scope = scope
         self.waited = 0
         self._detach()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from asyncstream.guards.shared.compare_and_set import ANSWER_WITHIN, Compared
+from asyncstream.guards.shared.records import ANSWER_WITHIN, Compared
 
 __all__ = ("RedisRecords",)
 

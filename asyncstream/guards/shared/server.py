@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards.shared.compare_and_set import Compared
+from asyncstream.guards.shared.records import Compared
 from asyncstream.shown import Shown
 from asyncstream.validation import refuse, text
 

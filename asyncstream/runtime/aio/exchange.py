@@ -231,11 +231,7 @@ class Exchange:
             of: what `stream.results()` gave, or the name of that step; not needed if there is one only.
         """
         self._check_started()
-        if not isinstance(of, ResultsHandle):
-            return _the_one(self._results, of, "stream.results()", "of").stream()
-        if self._results.get(of.name) is not of.sink:
-            raise refuse("of", "what stream.results() gave in the pipeline of this job", of.name)
-        return of.sink.stream()
+        return _the_one(self._results, of, "stream.results()", "of").stream()
 
     @overload
     def subscribe(
@@ -279,13 +275,7 @@ class Exchange:
         """
         self._check_started()
         self._check_loop("subscribe", "use job.from_thread.subscribe(...)")
-        if not isinstance(of, Published):
-            sink = _the_one(self._publications, of, "stream.publish()", "of")
-        elif self._publications.get(of.name) is of.sink:
-            sink = of.sink
-        else:
-            raise refuse("of", "what stream.publish() gave in the pipeline of this job", of.name)
-        return sink.subscribe(filter, buffer, slow)
+        return _the_one(self._publications, of, "stream.publish()", "of").subscribe(filter, buffer, slow)
 
     # ------------------------------------------------------------------ inside
 
@@ -315,8 +305,15 @@ def _seconds(timeout: Duration | None) -> float | None:
     return None if timeout is None else duration_seconds("timeout", timeout, zero=True)
 
 
-def _the_one(endpoints: dict[str, E], name: str | None, what: str, argument: str) -> E:
-    """The endpoint called `name`, or the only one."""
+def _the_one(
+    endpoints: dict[str, E], name: ResultsHandle[Any] | Published[Any] | str | None, what: str, argument: str
+) -> E:
+    """The endpoint that is meant by a handle or a name, or the only one."""
+    if isinstance(name, ResultsHandle | Published):
+        found = endpoints.get(name.name)
+        if found is None or found is not name.sink:
+            raise refuse(argument, f"what {what} gave in the pipeline of this job", name.name)
+        return found
     if name is None and len(endpoints) == 1:
         return next(iter(endpoints.values()))
     if isinstance(name, str) and name in endpoints:

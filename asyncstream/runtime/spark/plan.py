@@ -215,7 +215,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         chosen = checkpoints_of("settings", settings)
         text("location", location)
         reached_ms = next_watermark_ms(self._spark, location)
-        return save(chosen, self._title, self._graph, self._left_in(location), reached_ms)
+        states = united(self._graph, self._left_in(location), reached_ms)
+        return save(chosen, self._title, self._graph, states)
 
     def regroup(self, location: str, to: str) -> None:
         """

@@ -31,7 +31,7 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.eventtime import WatermarkStrategy
 from asyncstream.operators.base import Operator
-from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, Step
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
 from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.stages import Route, Stage, StageKind
@@ -208,26 +208,6 @@ def _clocks(first: Stage, states: States) -> dict[str, int]:
 # ------------------------------------------------------------------ out
 
 
-def save(
-    settings: Checkpoints,
-    title: str,
-    graph: Graph,
-    blobs: Sequence[States],
-    watermark_ms: int,
-) -> CheckpointInfo:
-    """
-    Write a checkpoint from which the embedded engine goes on.
-
-    Args:
-        blobs, watermark_ms: as for `united`.
-
-    Raises:
-        CheckpointError: if it cannot be written; names the step that is to blame.
-    """
-    states = united(graph, blobs, watermark_ms)
-    return _wait(_write(settings, title, {name: (graph[name], state) for name, state in states.items()}))
-
-
 def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
     """
     What the steps of a query remember, by their names.
@@ -262,14 +242,24 @@ def _united(step: OperatorStep, parts: Sequence[Any]) -> Any:
         raise CheckpointError(f"step {step.name!r}: {error}") from None
 
 
-async def _write(settings: Checkpoints, title: str, states: Mapping[str, tuple[Step, Any]]) -> CheckpointInfo:
+def save(settings: Checkpoints, title: str, graph: Graph, states: States) -> CheckpointInfo:
+    """
+    Write a checkpoint of what steps remember, from which the embedded engine goes on.
+
+    Raises:
+        CheckpointError: if it cannot be written; names the step that is to blame.
+    """
+    return _wait(_write(settings, title, graph, states))
+
+
+async def _write(settings: Checkpoints, title: str, graph: Graph, states: States) -> CheckpointInfo:
     values = settings.values_codec()
     history = History(settings.store, values, settings.key)
     await history.look()
-    encoded = {name: encode_snapshot(name, state, values) for name, (_, state) in states.items()}
+    encoded = {name: encode_snapshot(name, state, values) for name, state in states.items()}
     steps = {
-        name: StepInfo("operator", step.kind, None if step.schema is None else step.schema.plain())
-        for name, (step, _) in states.items()
+        step.name: StepInfo("operator", step.kind, None if step.schema is None else step.schema.plain())
+        for step in map(graph.__getitem__, states)
     }
     number = history.newest + 1
     info = CheckpointInfo(

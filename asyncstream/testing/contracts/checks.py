@@ -84,6 +84,12 @@ class Contract(Generic[T]):
             limit.reschedule(asyncio.get_running_loop().time() + SECONDS)
         return made
 
+    def _place(self, folder: Path, name: object) -> Path:
+        """A new folder in it, for a part of a check."""
+        place = folder / f"{name}"
+        place.mkdir()
+        return place
+
     def checks(self) -> list[Check]:
         """All checks, in the order in which they are written down; those that `leaves_out` are not there."""
         found = []

@@ -4,8 +4,8 @@ What a transactional sink promises (`asyncstream.connectors.base.TransactionalSi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -186,8 +186,7 @@ class TransactionalContract(SinkContract):
     async def crashes_between_any_two_calls_lose_and_double_nothing(self, folder: Path) -> None:
         """Whichever call was the last of a process, the next one goes on from its last checkpoint exactly."""
         for cut in range(1, len(SCRIPT) + 1):
-            place = folder / f"{cut}"
-            place.mkdir()
+            place = self._place(folder, cut)
             told = await self._lead(partial(self._live, place, SCRIPT[:cut]))
             await self._go_on(f"from a crash after {SCRIPT[cut - 1]}", place, 2, _last(told))
 
@@ -195,16 +194,14 @@ class TransactionalContract(SinkContract):
         """Whichever call a process dies in, the next one goes on from its last checkpoint exactly."""
         for at, call in enumerate(SCRIPT):
             for cut in CUTS if call[0] not in ("saved", "recover") else ():
-                place = folder / f"{at} {cut}"
-                place.mkdir()
+                place = self._place(folder, f"{at} {cut}")
                 told = await self._lead(partial(self._live, place, SCRIPT[:at], dies_in=(call, cut)))
                 await self._go_on(f"from a crash in {call}", place, 2, _last(told))
 
     async def crashes_in_a_recovery_lose_and_double_nothing(self, folder: Path) -> None:
         """A process that dies while it recovers, or right after, has changed nothing for the next one."""
         for cut in (*CUTS, None):
-            place = folder / f"{cut}"
-            place.mkdir()
+            place = self._place(folder, cut)
             script = SCRIPT[: SCRIPT.index(("commit", 4))]
             saved = _last(await self._lead(partial(self._live, place, script)))
             await self._lead(partial(self._recover, place, saved[0], cut))
@@ -236,8 +233,7 @@ class TransactionalContract(SinkContract):
     async def it_goes_back_to_an_older_checkpoint_or_refuses(self, folder: Path) -> None:
         """To a checkpoint that is kept, a sink goes back exactly, or it refuses and leaves all as it was."""
         for back in range(1, KEEP):
-            place = folder / f"{back}"
-            place.mkdir()
+            place = self._place(folder, back)
             positions = await self._run(place, 1, 0, 1, 2, 3)
             older = positions[-1 - back]
             sink = self._sink(place, 2)
@@ -282,8 +278,7 @@ class TransactionalContract(SinkContract):
 
     async def who_was_followed_writes_nothing_more(self, folder: Path) -> None:
         """A job that another one of its store has followed is refused, and does no harm to the other one."""
-        old, new = self._alive(folder, 1), self._alive(folder, 2)
-        try:
+        with self._alive(folder, 1) as old, self._alive(folder, 2) as new:
             await self._begin(old)
             position = await self._epoch(old, 1, 0)
             await new.recover(position)
@@ -298,15 +293,12 @@ class TransactionalContract(SinkContract):
             await old.close()
             position = await self._epoch(new, 2, 2)
             await new.close()
-        finally:
-            _end(old, new)
         await self._see("when the follower has ended", folder, 0, 1, 2)
         expect(refused, "write(), prepare() and commit() of a job that was followed raised no SinkError")
 
     async def a_follower_goes_where_it_has_decided_to(self, folder: Path) -> None:
         """Whatever the job before still does between a follower's `can_recover` and its `recover`."""
-        old, new = self._alive(folder, 1), self._alive(folder, 2)
-        try:
+        with self._alive(folder, 1) as old, self._alive(folder, 2) as new:
             await self._begin(old)
             position = await self._epoch(old, 1, 0)
             await self._epoch(old, 2, 1)
@@ -325,14 +317,11 @@ class TransactionalContract(SinkContract):
             await old.close()
             await self._epoch(new, 9, 2)
             await new.close()
-        finally:
-            _end(old, new)
         await self._see("when the follower has ended", folder, 0, 2)
 
     async def who_was_followed_before_it_began_is_refused(self, folder: Path) -> None:
         """A process that is stopped between `can_recover` and `recover`, and followed, finds that out."""
-        old, new = self._alive(folder, 1), self._alive(folder, 2)
-        try:
+        with self._alive(folder, 1) as old, self._alive(folder, 2) as new:
             await old.can_recover(None)
             await self._begin(new)
             await self._epoch(new, 1, 0)
@@ -344,31 +333,30 @@ class TransactionalContract(SinkContract):
             except SinkError:
                 refused = True
             await old.close()
-        finally:
-            _end(old, new)
         await self._see("afterwards", folder, 0)
         expect(refused, "a job that was followed began to write")
 
     async def a_job_with_another_store_is_refused_while_the_first_goes_on(self, folder: Path) -> None:
         """Two jobs that keep their checkpoints in two places do not write to one sink at a time."""
-        first, second = self._alive(folder, 1), self._alive(folder, 9, "elsewhere")
-        try:
+        with self._alive(folder, 1) as first, self._alive(folder, 9, "elsewhere") as second:
             await self._begin(first)
             refused = await _refuses(second, None)
             await second.close()
             await self._epoch(first, 1, 0)
             await first.close()
-        finally:
-            _end(first, second)
         await self._see("afterwards", folder, 0)
         expect(refused, "a job with another store was let in")
 
-    def _alive(self, folder: Path, lease: int, place: str = "contract") -> TransactionalSink[Any]:
-        """A sink of a job that goes on."""
+    @contextmanager
+    def _alive(self, folder: Path, lease: int, place: str = "contract") -> Iterator[TransactionalSink[Any]]:
+        """A sink of a job that goes on until the end of the block."""
         sink = self._sink(folder, lease, place=place)
-        if sink.writer is not None:
-            enter(sink.writer.lease.holder, lambda: True)
-        return sink
+        assert sink.writer is not None
+        enter(sink.writer.lease.holder, lambda: True)
+        try:
+            yield sink
+        finally:
+            leave(sink.writer.lease.holder)
 
 
 OF_FENCES = frozenset(
@@ -399,10 +387,3 @@ async def _refuses(sink: TransactionalSink[Any], position: Any) -> bool:
     except SinkError:
         return True
     return False
-
-
-def _end(*sinks: TransactionalSink[Any]) -> None:
-    """The jobs that these sinks served have come to their end."""
-    for sink in sinks:
-        if sink.writer is not None:
-            leave(sink.writer.lease.holder)

@@ -5,7 +5,7 @@ What a source promises (`asyncstream.connectors.base.Source`), as checks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class SourceContract(Contract[Source[Any]]):
         self._split_of = split_of
         self._lease = 0
         self._expected = self._by_split(expected)
-        self._prepare = prepare
+        self._prepare = prepare or (lambda folder: None)
         self._replayable = replayable
         self._ends = ends
 
@@ -104,9 +104,9 @@ class SourceContract(Contract[Source[Any]]):
     async def abandon(self, made: Source[Any]) -> None:
         await made.close()
 
-    def _prepared(self, folder: Path) -> None:
-        if self._prepare is not None:
-            self._prepare(folder)
+    async def _check(self, method: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> None:
+        self._prepare(folder)
+        await super()._check(method, folder)
 
     def _make(self, folder: Path) -> Source[Any]:
         """Each source is that of a later job of one store."""
@@ -115,12 +115,23 @@ class SourceContract(Contract[Source[Any]]):
         source.writer = Writer(Lease(self._lease, "contract", Holder.here(0), 0), KEEP, "refuse")
         return source
 
+    async def _opened(self, folder: Path) -> Source[Any]:
+        source = self._make(folder)
+        await source.open()
+        return source
+
+    async def _batches(self, source: Source[Any]) -> AsyncIterator[SourceBatch[Any]]:
+        """The batches up to that with the last element: a source that does not end would wait behind it."""
+        count = 0
+        while count < len(self._expected) and (batch := await source.read()) is not None:
+            count += len(batch.values)
+            yield batch
+
     async def _rest(self, source: Source[Any], already: int = 0) -> list[SourceBatch[Any]]:
         """All batches to the end, `already` elements having been read."""
         batches: list[SourceBatch[Any]] = []
         while self._ends or already < len(self._expected):
-            batch = await source.read()
-            if batch is None:
+            if (batch := await source.read()) is None:
                 break
             fault = fault_of(batch, source.rejects)
             expect(fault is None, fault or "")
@@ -164,14 +175,10 @@ class SourceContract(Contract[Source[Any]]):
 
     async def _walk(self, folder: Path) -> list[tuple[Any, list[Any]]]:
         """Positions on the way through the input, each with what has been read by then."""
-        source = self._make(folder)
-        await source.open()
+        source = await self._opened(folder)
         read: list[Any] = []
         found: list[tuple[Any, list[Any]]] = [(_kept(source.position()), [])]
-        while len(read) < len(self._expected):
-            batch = await source.read()
-            if batch is None:
-                break
+        async for batch in self._batches(source):
             read += batch.values
             found.append((_kept(source.position()), list(read)))
         await source.close()
@@ -182,7 +189,6 @@ class SourceContract(Contract[Source[Any]]):
 
     async def every_element_comes_once_and_in_order(self, folder: Path) -> None:
         """A source gives every element once, in the order of its split, in sound batches, and then None."""
-        self._prepared(folder)
         source = self._make(folder)
         expect_equal("is_replayable()", source.is_replayable(), self._replayable)
         await source.open()
@@ -196,26 +202,15 @@ class SourceContract(Contract[Source[Any]]):
 
     async def a_batch_that_was_given_does_not_change(self, folder: Path) -> None:
         """What a read has given belongs to the pipeline: later reads do not change it."""
-        self._prepared(folder)
-        source = self._make(folder)
-        await source.open()
-        kept: list[tuple[SourceBatch[Any], list[Any]]] = []
-        count = 0
-        while count < len(self._expected):
-            batch = await source.read()
-            if batch is None:
-                break
-            kept.append((batch, list(batch.values)))
-            count += len(batch.values)
+        source = await self._opened(folder)
+        kept = [(batch, list(batch.values)) async for batch in self._batches(source)]
         await source.close()
         for batch, values in kept:
             expect_equal("a batch that was read before", list(batch.values), values)
 
     async def a_slow_reader_loses_nothing(self, folder: Path) -> None:
         """A source that is not read for a while (back pressure) keeps its place, and what it has."""
-        self._prepared(folder)
-        source = self._make(folder)
-        await source.open()
+        source = await self._opened(folder)
         read: list[Any] = []
         while len(read) < len(self._expected):
             before = _kept(source.position())
@@ -223,8 +218,7 @@ class SourceContract(Contract[Source[Any]]):
             expect_equal("the position without a reader", _kept(source.position()), before)
             progress = source.progress()
             expect(progress is None or 0 <= progress <= 1, f"progress() is {progress}, not from 0 to 1")
-            batch = await source.read()
-            if batch is None:
+            if (batch := await source.read()) is None:
                 break
             read += batch.values
         await source.close()
@@ -233,11 +227,9 @@ class SourceContract(Contract[Source[Any]]):
     async def a_read_that_is_cancelled_takes_nothing(self, folder: Path) -> None:
         """A read that is cancelled has not taken anything: the next one gives what it would have given."""
         for hops in HOPS:
-            place = folder / f"after {hops}"
-            place.mkdir()
-            self._prepared(place)
-            source = self._make(place)
-            await source.open()
+            place = self._place(folder, f"after {hops}")
+            self._prepare(place)
+            source = await self._opened(place)
             read: list[Any] = []
             for _ in range(5):
                 batch = await interrupted(source.read(), hops)
@@ -245,8 +237,7 @@ class SourceContract(Contract[Source[Any]]):
                     read += batch.values
                 if len(read) >= len(self._expected):
                     break
-                batch = await source.read()
-                if batch is None:
+                if (batch := await source.read()) is None:
                     break
                 read += batch.values
             await self._gives(source, read)
@@ -254,9 +245,7 @@ class SourceContract(Contract[Source[Any]]):
 
     async def a_source_that_is_told_to_end_gives_what_it_has_taken(self, folder: Path) -> None:
         """After `end` that gave True, reads give what had been taken in, and then None."""
-        self._prepared(folder)
-        source = self._make(folder)
-        await source.open()
+        source = await self._opened(folder)
         batch = await source.read()
         read = [] if batch is None else list(batch.values)
         if source.end():
@@ -272,7 +261,6 @@ class SourceContract(Contract[Source[Any]]):
 
     async def it_closes_in_whatever_state_it_is(self, folder: Path) -> None:
         """`close` works right after `open`, after an `open` that failed, and after a cancelled read."""
-        self._prepared(folder)
         for how in ("new", "opened", "cancelled"):
             source = self._make(folder)
             if how != "new":
@@ -285,7 +273,6 @@ class SourceContract(Contract[Source[Any]]):
 
     async def each_position_leads_to_what_had_not_been_read(self, folder: Path) -> None:
         """From the position behind any batch, as the codec keeps it, another source goes on exactly."""
-        self._prepared(folder)
         for position, read in await self._walk(folder):
             if not read and position is None:
                 continue
@@ -294,7 +281,6 @@ class SourceContract(Contract[Source[Any]]):
 
     async def asked_for_its_position_it_changes_nothing(self, folder: Path) -> None:
         """`position` can be asked any number of times; so can `can_seek`, also before `open`."""
-        self._prepared(folder)
         (position, _), *_ = reversed(await self._walk(folder))
         source = self._make(folder)
         await source.can_seek(position)
@@ -302,8 +288,7 @@ class SourceContract(Contract[Source[Any]]):
         read: list[Any] = []
         while len(read) < len(self._expected):
             expect_equal("the second answer", _kept(source.position()), _kept(source.position()))
-            batch = await source.read()
-            if batch is None:
+            if (batch := await source.read()) is None:
                 break
             read += batch.values
         await source.close()
@@ -311,17 +296,14 @@ class SourceContract(Contract[Source[Any]]):
 
     async def crashes_between_any_two_reads_lose_nothing(self, folder: Path) -> None:
         """A source that is left behind every batch, and followed by another one, gives every element once."""
-        self._prepared(folder)
         read: list[Any] = []
         position = None
         while len(read) < len(self._expected):
-            source = self._make(folder)
-            await source.open()
+            source = await self._opened(folder)
             if position is not None:
                 await source.seek(position)
                 expect_equal("the position after seek", _kept(source.position()), position)
-            batch = await source.read()
-            if batch is None:
+            if (batch := await source.read()) is None:
                 break
             read += batch.values
             position = _kept(source.position())
@@ -331,28 +313,23 @@ class SourceContract(Contract[Source[Any]]):
 
     async def goes_on_from_an_older_position_too(self, folder: Path) -> None:
         """A checkpoint may be lost, and the one before it be gone on from, though one has been further."""
-        self._prepared(folder)
         walked = await self._walk(folder)
         for older, newer in pairwise(walked):
             if older[0] is None:
                 continue
-            source = self._make(folder)
-            await source.open()
+            source = await self._opened(folder)
             await source.seek(newer[0])
             await source.close()
-            source = self._make(folder)
-            await source.open()
+            source = await self._opened(folder)
             await source.seek(older[0])
             await self._gives(source, older[1], again=True)
             await source.close()
 
     async def what_is_not_forgotten_can_be_gone_back_to(self, folder: Path) -> None:
         """After `forget` of a position, reading goes on, and can begin there and at later ones."""
-        self._prepared(folder)
         walked = await self._walk(folder)
         position, read = walked[len(walked) // 2]
-        source = self._make(folder)
-        await source.open()
+        source = await self._opened(folder)
         await source.seek(position)
         await source.forget(position)
         await self._gives(source, read, again=True)
@@ -362,7 +339,6 @@ class SourceContract(Contract[Source[Any]]):
 
     async def opened_again_it_goes_on_where_it_is_put(self, folder: Path) -> None:
         """A source that says `is_reopenable` can be closed and opened again, and read from a position on."""
-        self._prepared(folder)
         source = self._make(folder)
         if not source.is_reopenable():
             return

@@ -14,7 +14,13 @@ from typing import Any, Final
 from asyncstream.checkpoint import CheckpointStore
 from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost
 from asyncstream.lease import Holder, Lease, enter, leave
-from asyncstream.testing.contracts.checks import Check, Contract, ContractBroken, expect, expect_equal
+from asyncstream.testing.contracts.checks import (
+    Check,
+    Contract,
+    ContractBroken,
+    expect,
+    expect_equal,
+)
 from asyncstream.testing.contracts.lives import CUTS, Report, begun, interrupted, leading
 
 __all__ = ("StoreContract", "store_contract")
@@ -150,8 +156,7 @@ class StoreContract(Contract[CheckpointStore]):
     async def who_was_followed_changes_nothing_any_more(self, folder: Path) -> None:
         """With a lease that another has followed nothing is written or deleted, but `LeaseLost` raised."""
         for how in ("dead", "silent"):
-            place = folder / how
-            place.mkdir()
+            place = self._place(folder, how)
             store, follower = self._make(place), self._make(place)
             holder = Holder.here(0)
             enter(holder, lambda how=how: how == "silent")  # type: ignore[misc]
@@ -193,8 +198,7 @@ class StoreContract(Contract[CheckpointStore]):
     async def crashes_between_any_two_calls_keep_what_was_kept(self, folder: Path) -> None:
         """What `put`, `commit` and `delete` have done when they return, is done, whatever happens then."""
         for cut in range(len(LEFT)):
-            place = folder / f"{cut}"
-            place.mkdir()
+            place = self._place(folder, cut)
             await self._lead(partial(self._live, place, cut, None))
             await self._follow(place, [LEFT[cut]])
 
@@ -202,8 +206,7 @@ class StoreContract(Contract[CheckpointStore]):
         """A manifest, or a part, is there as a whole or not at all, also if the process dies meanwhile."""
         for at in range(len(LEFT) - 1):
             for cut in CUTS:
-                place = folder / f"{at} {cut}"
-                place.mkdir()
+                place = self._place(folder, f"{at} {cut}")
                 await self._lead(partial(self._live, place, at, cut))
                 await self._follow(place, _between(at))
 
@@ -220,8 +223,7 @@ class StoreContract(Contract[CheckpointStore]):
         """A checkpoint that takes too long is given up: all of a write is there then, or nothing of it."""
         for at in range(len(LEFT) - 1):
             for cut in CUTS:
-                place = folder / f"{at} {cut}"
-                place.mkdir()
+                place = self._place(folder, f"{at} {cut}")
                 store = self._make(place)
                 lease = await self._lease(store, AT_ONCE)
                 calls = self._calls(store, lease)

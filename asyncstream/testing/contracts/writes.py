@@ -92,8 +92,7 @@ class SinkContract(Contract[Sink[Any]]):
     async def a_write_that_is_cancelled_says_what_it_has_taken(self, folder: Path) -> None:
         """Of a write that is cancelled, what is not `taken` is written again: nothing is missing then."""
         for hops in HOPS[1:]:  # a task that is cancelled before its first pass has called nothing
-            place = folder / f"after {hops}"
-            place.mkdir()
+            place = self._place(folder, f"after {hops}")
             sink = self._make(place)
             await sink.open()
             for write in self._writes:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from asyncstream.connectors import CsvSink, CsvSource
-from asyncstream.connectors.files.csv_lines import CsvLines
+from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.lines import Lines
 from asyncstream.errors import SinkError
 from asyncstream.testing.loop import run_virtual

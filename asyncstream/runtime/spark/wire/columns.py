@@ -22,17 +22,14 @@ from asyncstream.operators.timestamps import EventTimeSpec
 from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import Route, Stage
 from asyncstream.runtime.spark.wire.batches import NOW, Leaving
-from asyncstream.runtime.spark.wire.folding import Folded, Keys, folded, keys_of
+from asyncstream.runtime.spark.wire.folding import Folded, Keys, Numbers, folded, keys_of
 from asyncstream.runtime.spark.wire.keys import key_groups
 from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.validation import Fields, fields_of
 from asyncstream.windowing.partials import Folding
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = ("FEW", "Columns", "Finished", "Picked", "Picks", "picked", "picks_of")
 

@@ -9,7 +9,7 @@ which the order matters: sums of floats do not come out the same, nor do extreme
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.plan import Graph, Output
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
+__all__ = ("Folded", "Keys", "Numbers", "folded", "foldings_of", "keys_of")
 
-__all__ = ("Folded", "Keys", "folded", "foldings_of", "keys_of")
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 SEVERAL: Final = 2
 """Rows of a slice and key, in the mean, for which folding is worth while."""

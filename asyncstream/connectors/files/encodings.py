@@ -1,32 +1,61 @@
 """
-Elements as lines of CSV, under a header of columns that are given, or found with the first element.
+Elements as lines: of JSON; and of CSV, under a header of columns that are given, or found with the first
+element.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
 
 from asyncstream.connectors.lines import column_names, delimiter_of
-from asyncstream.connectors.rows import Default, RowWriter, record_of
+from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of
 
-__all__ = ("CsvLines",)
+__all__ = ("CsvLines", "Encoding", "JsonLines")
 
 _CRLF: Final = "\r\n"  # only a line end of the dialect is quoted inside a field, so CR must be one
+
+
+class Encoding(Protocol):
+    """Makes lines of elements."""
+
+    def head(self) -> bytes:
+        """What comes before the first element of an empty file; nothing while that is not known."""
+
+    def line(self, value: Any) -> bytes:
+        """The line of an element, with its end; may raise anything."""
+
+    def lines(self, values: Sequence[Any]) -> bytes | None:
+        """The lines of elements, if that is quicker than one by one; None: ask for that of each."""
+
+
+class JsonLines:
+    """One JSON value per line."""
+
+    def __init__(self, default: Default | None) -> None:
+        self.line = JsonWriter(default, orjson.OPT_APPEND_NEWLINE).write
+
+    def head(self) -> bytes:
+        return b""
+
+    def lines(self, values: Sequence[Any]) -> None:
+        return None
 
 
 class CsvLines:
     """Makes lines of elements, which must have all columns that are given; otherwise columns are found."""
 
     def __init__(self, columns: Sequence[str] | None, delimiter: str, default: Default | None) -> None:
-        self.delimiter = delimiter_of(delimiter)
+        self._delimiter = delimiter_of(delimiter)
         self._default = default
         self._given = None if columns is None else column_names(columns)
         # writerow gives what write gave: here the line itself
-        self._writer = csv.writer(_Encoder(), delimiter=self.delimiter, lineterminator=_CRLF)
+        self._writer = csv.writer(_Encoder(), delimiter=self._delimiter, lineterminator=_CRLF)
         self._together = _Together()
-        self._writer_of_many = csv.writer(self._together, delimiter=self.delimiter, lineterminator="\n")
+        self._writer_of_many = csv.writer(self._together, delimiter=self._delimiter, lineterminator="\n")
         self.forget()
 
     def forget(self) -> None:
@@ -53,6 +82,11 @@ class CsvLines:
             columns = list(record)
         self.columns, self._found = columns, frozenset(columns)
         self._rows = RowWriter(columns, self._default)
+
+    def read_header(self, file: Iterable[bytes]) -> list[str]:
+        """The header of a file; nothing if that is empty."""
+        lines = (line.decode("utf-8-sig") for line in file)
+        return next(csv.reader(lines, delimiter=self._delimiter), [])
 
     def head(self) -> bytes:
         """The header; nothing while the columns are not known."""

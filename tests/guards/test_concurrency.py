@@ -135,6 +135,17 @@ async def test_cancelled_caller_gives_its_place_to_the_next() -> None:
     assert (limit.in_flight, limit.waited) == (0, 2)
 
 
+async def test_caller_cancelled_when_it_has_just_been_let_in_gives_its_place_back() -> None:
+    limit = AdaptiveLimit(least=1, most=1)
+    await limit.acquire()
+    caller = asyncio.create_task(limit.acquire())
+    await asyncio.sleep(0)
+    limit.release()
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert limit.in_flight == 0
+
+
 def test_a_cut_of_an_event_loop_before_does_not_put_off_the_next() -> None:
     limit = AdaptiveLimit(most=100, start=100)
 
