@@ -170,7 +170,7 @@ class SinkOperator(Intake):
                         await self.sink.write_batch(values)
                     else:
                         await self.sink.write(values, timestamps)
-                taken = len(values)
+                taken = self._part  # whatever the sink has made of its list
             except BaseException:
                 taken = len(self._writing[0]) - len(self._untaken()[0])
                 raise
