@@ -125,9 +125,7 @@ class Batched(Guard[In, Out]):
             got = str(len(answers))
         else:
             got = f"a {type(answers).__name__}"
-        raise TypeError(
-            f"a batched function must give a list of one answer per element: {size}, got {got}"
-        )
+        raise TypeError(f"a batched function must give a list of one answer per element: {size}, got {got}")
 
     async def stop(self) -> None:
         if self._open is not None:
