@@ -26,6 +26,7 @@ from asyncstream.operators.whereabouts import Failure, Whereabouts
 from asyncstream.runtime.aio.journeys import Followed
 from asyncstream.runtime.aio.naming import close_in_time, naming
 from asyncstream.runtime.aio.numbering import Numbering, position_in
+from asyncstream.state import detached
 
 __all__ = ("SourceDriver",)
 
@@ -166,9 +167,9 @@ class SourceDriver:
         await close_in_time(patience, self.name, SourceError, self.source)
 
     def position(self) -> Any:
-        """Where the source stands."""
+        """Where the source stands; it may go on in the very object that it gives."""
         with naming(self.name, SourceError, is_awaiting=False):
-            return self.source.position()
+            return detached(self.source.position())
 
     def saved(self) -> Any:
         """What the next run needs to go on from here; None if the source cannot."""

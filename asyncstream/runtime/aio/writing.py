@@ -29,7 +29,7 @@ from asyncstream.operators.flow import Intake
 from asyncstream.operators.journey import Journey, Span
 from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
 from asyncstream.runtime.aio.naming import close_in_time, naming
-from asyncstream.state import Frozen, freeze
+from asyncstream.state import Frozen, detached, freeze
 
 __all__ = ("Batch", "SinkOperator")
 
@@ -253,7 +253,7 @@ class SinkOperator(Intake):
         assert isinstance(self.sink, TransactionalSink)
         async with self._turn:
             with self._busy("prepare"):
-                return await self.sink.prepare(epoch)
+                return detached(await self.sink.prepare(epoch))  # it may write on in that very object
 
     # ------------------------------------------------------------------ epochs
 
