@@ -81,7 +81,7 @@ class SourceDriver:
         self._read_at_mark = 0
         self._acknowledging: asyncio.Task[None] | None = None
         self._left_behind = left_behind
-        self._split_names: Sequence[str] = ()
+        self._split_names: Sequence[str] = []
         self._shared_out: Collection[str] = ()  # the splits that were this job's when it last had some
         self._by_split: list[AssignEventTime] = []
 
@@ -224,7 +224,7 @@ class SourceDriver:
     def _look_at_splits(self, entered: str | None = None) -> None:
         """Tell those who follow the splits which there are now, and whose elements come next."""
         with naming(self.name, SourceError, is_awaiting=False):
-            names = self.source.splits()
+            names = list(self.source.splits())  # it may add to the very object that it gives
         if entered is not None and entered not in names:
             # it was at its end with this batch, or taken away while the batch was on its way
             names = [*names, entered]
