@@ -121,6 +121,30 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
     run_virtual(main())
 
 
+def test_the_position_of_a_split_is_that_of_what_was_given() -> None:
+    """What has been read ahead is not behind it, though the split's own source goes on in the object it gave."""
+
+    class Moving(Paced):
+        def __init__(self, name: str) -> None:
+            super().__init__(name, [0, 0, 0], [])
+            self.place = {"at": 0}
+
+        def position(self) -> Any:
+            self.place["at"] = self.at
+            return self.place
+
+    async def main() -> None:
+        source = SplitSource(Moving, ["a"])
+        await source.open()
+        for count in (1, 2, 3):
+            assert await drained(source, 1) == [("a", count)]
+            await asyncio.sleep(1)
+            assert source.position()["splits"] == {"a": {"at": count}}
+        await source.close()
+
+    run_virtual(main())
+
+
 def test_the_names_of_splits_may_be_one_list_that_changes() -> None:
     """As the files of a folder come and go: one that has gone is not waited for."""
 
