@@ -265,7 +265,7 @@ class SplitSource(Source[T]):
                     )
                 split.is_begun = True
                 if split.position is not None:
-                    await split.source.seek(split.position)
+                    await split.source.seek(detached(split.position))
             batch = await split.source.read()
             split.ready = batch, detached(split.source.position())  # for it is to read ahead
         except Exception as error:

@@ -122,7 +122,7 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
 
 
 def test_the_position_of_a_split_is_that_of_what_was_given() -> None:
-    """What has been read ahead is not behind it, though the split's own source goes on in the object it gave."""
+    """What has been read ahead is not behind it, though the split's source goes on in the object it gave."""
 
     class Moving(Paced):
         def __init__(self, name: str) -> None:
@@ -133,13 +133,19 @@ def test_the_position_of_a_split_is_that_of_what_was_given() -> None:
             self.place["at"] = self.at
             return self.place
 
+        async def seek(self, position: Any) -> None:
+            self.place, self.at = position, position["at"]
+
     async def main() -> None:
-        source = SplitSource(Moving, ["a"])
+        source = SplitSource(Moving, ["a", "b"])
         await source.open()
-        for count in (1, 2, 3):
-            assert await drained(source, 1) == [("a", count)]
-            await asyncio.sleep(1)
-            assert source.position()["splits"] == {"a": {"at": count}}
+        await source.seek({"splits": {"a": {"at": 1}, "b": {"at": 1}}, "ended": []})
+        assert await drained(source, 1) == [("a", 2)]
+        await asyncio.sleep(1)
+        assert source.position()["splits"] == {"a": {"at": 2}, "b": {"at": 1}}
+        assert await drained(source, 1) == [("b", 2)]
+        await asyncio.sleep(1)
+        assert source.position()["splits"] == {"a": {"at": 2}, "b": {"at": 2}}
         await source.close()
 
     run_virtual(main())

@@ -107,7 +107,7 @@ class SourceDriver:
         """Go on from what `saved` gave."""
         self._knows_unit = True  # the first timestamp was another run's
         with naming(self.name, SourceError):
-            await self.source.seek(position_in(saved))
+            await self.source.seek(detached(position_in(saved)))  # it may go on in it
         if self._numbering is not None and self.source.is_replayable() and not self.source.started_over:
             self._numbering.restore(saved)
 
