@@ -265,12 +265,13 @@ class BatchJobs(Holding):
 
     async def _run(self, job: _Job) -> None:
         """Have a job done, from the state in which it is."""
-        values = [promise.value for promise in job.promises]
+        size = len(job.promises)
         try:
             with on_behalf_of_none():
                 if job.parked is None:
                     if not job.is_kept:
                         await self._keep(job)
+                    values = [promise.value for promise in job.promises]
                     job.parked = [await self.settings.submit(values, job.key)]
                     self._counts["jobs_submitted"] += 1
                     if self.context.checkpoint is not None:
@@ -279,15 +280,15 @@ class BatchJobs(Holding):
                 while not await self.settings.poll(job.parked[0]):  # noqa: ASYNC110  # nothing else tells
                     await asyncio.sleep(self.settings.every)
                 answers = _listed(await self.settings.fetch(job.parked[0]))
-            if len(answers) != len(values):
-                raise ValueError(f"fetch gave {len(answers)} answers for a job of {len(values)} elements")
+            if len(answers) != size:
+                raise ValueError(f"fetch gave {len(answers)} answers for a job of {size} elements")
         except (KeyboardInterrupt, SystemExit) as error:
             self._fail(error)
             raise
         except BaseException as error:
             if self._halted and isinstance(error, asyncio.CancelledError):
                 raise
-            answers = [error] * len(values)
+            answers = [error] * size
         if self._halted:
             return  # it is asked for again
         for promise, answer in zip(job.promises, answers, strict=True):

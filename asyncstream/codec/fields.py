@@ -92,7 +92,9 @@ def _of_dataclass(field: dataclasses.Field[Any]) -> Field:
 
 
 def _of_model(name: str, field: Any) -> Field:
-    default = None if field.is_required() else partial(field.get_default, call_default_factory=True)
+    # one that looks at the fields before it has nothing to look at
+    has_none = field.is_required() or getattr(field, "default_factory_takes_validated_data", False)
+    default = None if has_none else partial(field.get_default, call_default_factory=True)
     return Field(name, True, default)
 
 

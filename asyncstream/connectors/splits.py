@@ -31,6 +31,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.filesystem.folders import by_their_own_names
+from asyncstream.state import detached
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
 
 __all__ = ("GlobSource", "SplitSource")
@@ -264,9 +265,9 @@ class SplitSource(Source[T]):
                     )
                 split.is_begun = True
                 if split.position is not None:
-                    await split.source.seek(split.position)
+                    await split.source.seek(detached(split.position))
             batch = await split.source.read()
-            split.ready = batch, split.source.position()
+            split.ready = batch, detached(split.source.position())  # for it is to read ahead
         except Exception as error:
             reason = str(error) if isinstance(error, SourceError) else describe_error(error)
             split.error = SourceError(f"split {split.name!r}: {reason}")

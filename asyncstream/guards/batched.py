@@ -115,18 +115,17 @@ class Batched(Guard[In, Out]):
             await end(batch.task)
 
     async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
+        size = len(values)  # before the function makes something else of its list
         with on_behalf_of_none():
             answers: Any = await self._send(values)
         if isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray):
             answers = list(answers)  # here, where what it raises is told to all who wait
-            if len(answers) == len(values):
+            if len(answers) == size:
                 return cast("Sequence[Out | Exception]", answers)
             got = str(len(answers))
         else:
             got = f"a {type(answers).__name__}"
-        raise TypeError(
-            f"a batched function must give a list of one answer per element: {len(values)}, got {got}"
-        )
+        raise TypeError(f"a batched function must give a list of one answer per element: {size}, got {got}")
 
     async def stop(self) -> None:
         if self._open is not None:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from asyncstream.codec import JsonCodec
+from asyncstream.errors import CodecError
 from asyncstream.keyed.base import KeyedStep
 from asyncstream.keyed.changes import (
     DELETE,
@@ -38,6 +40,8 @@ T = TypeVar("T")
 
 Row: TypeAlias = tuple[Any, Any]
 """What a row ranks by, and the row."""
+
+_CODEC: Final = JsonCodec()
 
 
 class Ranking(NamedTuple, Generic[K, T]):
@@ -156,7 +160,7 @@ class Top(KeyedStep):
         """A row is gone: the first that is the same."""
         rows: list[Row] = self._rows.get() or []
         last = self._ranks.last
-        place = next((place for place, row in enumerate(rows) if row[1] == value), None)
+        place = _place_of(value, rows)
         if place is None:
             self._not_there += 1
             return
@@ -204,6 +208,25 @@ class Top(KeyedStep):
 
     def _at(self, kind: ChangeKind, row: Row, place: int) -> Change[Any]:
         return Change(kind, row[1], place + 1 if self._ranked else None)
+
+
+def _place_of(value: Any, rows: list[Row]) -> int | None:
+    """
+    The place of the first row that is the same; None: there is none.
+
+    Of rows with NaN that is one of which a checkpoint keeps the same bytes: they are equal only while they
+    hold the very same NaN, and after a restart they do not.
+    """
+    for place, row in enumerate(rows):
+        if row[1] == value:
+            return place
+    try:
+        kept = _CODEC.encode(value)
+        if _CODEC.decode(kept) == value:
+            return None
+        return next((place for place, row in enumerate(rows) if _CODEC.encode(row[1]) == kept), None)
+    except CodecError:
+        return None
 
 
 def _by_row(place: int, before: list[Row], after: list[Row], *, entered: bool) -> Iterator[Change[Any]]:

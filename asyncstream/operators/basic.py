@@ -330,11 +330,12 @@ class PerElementSpec(Spec):
 
 def several(results: Any) -> list[Any]:
     """
-    The results of a flat map as a list; raises `TypeError` if they are not an iterable of results. Text,
-    bytes and mappings are iterable too, but a function that returns one does not mean its letters or keys.
+    The results of a flat map in a new list, for the function may fill its own anew; raises `TypeError` if
+    they are not an iterable of results. Text, bytes and mappings are iterable too, but a function that
+    returns one does not mean its letters or keys.
     """
     if isinstance(results, list):
-        return results
+        return [*results]
     if isinstance(results, Awaitable | AsyncGenerator):
         advice = "what is to be awaited belongs in an async_flat_map, which returns a list"
         raise not_a_value([results], advice, "a flat map")

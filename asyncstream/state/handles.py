@@ -214,13 +214,16 @@ class MapState(State, Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Set the value under `key`."""
-        found = self._held()
+        found, ages = self._held(), self._ages
+        if ages is not None and found is not MISSING and key in found:
+            ages.is_live_entry(self._row(), key)  # one that has expired gives up its place
+            found = self._held()
         if found is MISSING:
             self._write({key: value}, key)
         else:
             found[key] = value
-            if self._ages is not None:
-                self._ages.write(self._row(), key)
+            if ages is not None:
+                ages.write(self._row(), key)
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""

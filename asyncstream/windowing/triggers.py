@@ -317,9 +317,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         if tick.get() != timestamp:
             return CONTINUE
         tick.clear()
-        # time has ended: the ticks between here and the end of a global window would never be through
-        endless = last == MAX_TIMESTAMP == ctx.watermark
-        self._set(tick, self.ticks().after(last if endless else timestamp, last), ctx)
+        # when time has ended, the ticks from here to the end of a global window would never be through
+        if not last == MAX_TIMESTAMP == ctx.watermark:
+            self._set(tick, self.ticks().after(timestamp, last), ctx)
         return FIRE
 
 

@@ -73,6 +73,21 @@ def run(provider: Provider, elements: Any, found: list[Any], **options: Any) -> 
     run_virtual(pipeline.run())
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_submit_may_take_its_list_apart(fails: bool) -> None:
+    class TakesApart(Provider):
+        async def submit(self, elements: list[int], key: str) -> str:
+            await super().submit(list(elements), key)
+            elements.clear()
+            if fails:
+                raise ConnectionError("refused")
+            return key
+
+    found: list[int] = []
+    run(TakesApart(), range(25), found, on_error="skip")
+    assert found == ([] if fails else [2 * number for number in range(25)])
+
+
 def test_elements_go_in_jobs_of_their_size_and_come_back_in_order() -> None:
     provider, found = Provider(takes=lambda first: 100.0 - first), list[int]()
     run(provider, range(25), found)

@@ -55,6 +55,24 @@ async def test_memory_is_bounded_with_ten_million_elements_and_a_slow_service(or
         await job.stop()
 
 
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+async def test_a_flat_map_may_return_one_list_again_and_again(delay: float) -> None:
+    last: list[int] = []
+
+    async def last_two(value: int) -> list[int]:
+        if delay:
+            await asyncio.sleep(delay / value)  # the last one is there first
+        last.append(value)
+        del last[:-2]
+        return last
+
+    results: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1, 2, 3]).async_flat_map(last_two, order="ordered").to(results)
+    await pipeline.run()
+    assert results == ([2, 1, 3, 2, 3] if delay else [1, 1, 2, 2, 3])
+
+
 @pytest.mark.parametrize("order", ORDERS)
 async def test_memory_is_bounded_with_a_fast_service_and_a_slow_sink(order: str) -> None:
     pulled = 0

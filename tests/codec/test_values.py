@@ -178,6 +178,25 @@ def test_field_that_a_class_has_got_since_holds_its_default(kind: Any) -> None:
         by.decode(by.encode(kind(a=1)).replace(b'"a":1', b'"a":1,"z":1'))
 
 
+class Doubled(pydantic.BaseModel):
+    a: int
+    b: int = pydantic.Field(default_factory=lambda data: 2 * data["a"])
+
+
+@attrs.define
+class DoubledToo:
+    a: int
+    b: int = attrs.field(default=attrs.Factory(lambda made: 2 * made.a, takes_self=True))
+
+
+@pytest.mark.parametrize("kind", [Doubled, DoubledToo])
+def test_field_whose_default_looks_at_others_is_refused_if_it_has_come_since(kind: Any) -> None:
+    by = JsonCodec()
+    assert by.decode(by.encode(kind(a=1))) == kind(a=1)
+    with pytest.raises(CodecError, match="new field 'b', which older values lack"):
+        by.decode(by.encode(kind(a=1)).replace(b',"b":2', b""))
+
+
 class Watched:
     """Its properties and hooks say when they are called."""
 

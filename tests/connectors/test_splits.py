@@ -121,6 +121,74 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
     run_virtual(main())
 
 
+def test_the_position_of_a_split_is_that_of_what_was_given() -> None:
+    """What has been read ahead is not behind it, though the split's source goes on in the object it gave."""
+
+    class Moving(Paced):
+        def __init__(self, name: str) -> None:
+            super().__init__(name, [0, 0, 0], [])
+            self.place = {"at": 0}
+
+        def position(self) -> Any:
+            self.place["at"] = self.at
+            return self.place
+
+        async def seek(self, position: Any) -> None:
+            self.place, self.at = position, position["at"]
+
+    async def main() -> None:
+        source = SplitSource(Moving, ["a", "b"])
+        await source.open()
+        await source.seek({"splits": {"a": {"at": 1}, "b": {"at": 1}}, "ended": []})
+        assert await drained(source, 1) == [("a", 2)]
+        await asyncio.sleep(1)
+        assert source.position()["splits"] == {"a": {"at": 2}, "b": {"at": 1}}
+        assert await drained(source, 1) == [("b", 2)]
+        await asyncio.sleep(1)
+        assert source.position()["splits"] == {"a": {"at": 2}, "b": {"at": 2}}
+        await source.close()
+
+    run_virtual(main())
+
+
+def test_the_names_of_splits_may_be_one_list_that_changes() -> None:
+    """As the files of a folder come and go: one that has gone is not waited for."""
+
+    class Changing(Source[tuple[str, int]]):
+        def __init__(self) -> None:
+            self.names: list[str] = []
+            self.elements = [("a", 5), ("b", 20), ("", 0), ("b", 40)]
+
+        async def read(self) -> SourceBatch[tuple[str, int]] | None:
+            await asyncio.sleep(1)
+            if not self.elements:
+                return None
+            name, at_ms = self.elements.pop(0)
+            if not name:
+                self.names.remove("a")
+                return SourceBatch([])
+            if name not in self.names:
+                self.names.append(name)
+            return SourceBatch([(name, at_ms)], split=name)
+
+        def splits(self) -> Sequence[str]:
+            return self.names
+
+    async def main() -> None:
+        found: list[Any] = []
+        pipeline = Pipeline("changing")
+        strategy = AscendingTimestamps(every=0)
+        timed = pipeline.source(Changing()).event_time(lambda one: one[1], strategy)
+        windows = timed.key_by(lambda _: 0).window(TumblingWindows(timedelta(milliseconds=10)))
+        windows.aggregate(n=Count()).map(lambda result: result.start_ms).to(found)
+        async with pipeline.start() as job:
+            await asyncio.sleep(4.5)
+            assert found == [0, 20]
+            await job.wait()
+
+    run_virtual(main())
+
+
 def test_many_splits_are_not_compared_with_one_another() -> None:
     class Name(str):
         compared = 0

@@ -103,6 +103,14 @@ async def test_wrong_number_of_answers_fails_the_whole_batch(answers: Any) -> No
     )
 
 
+async def test_function_may_take_its_list_apart() -> None:
+    async def takes_apart(values: list[int]) -> list[int]:
+        return [values.pop(0) * 2 for _ in range(len(values))]
+
+    guarded = batched(takes_apart, size=3)
+    assert await asyncio.gather(*map(guarded, range(3))) == [0, 2, 4]
+
+
 async def test_error_of_the_function_fails_its_batch_and_not_the_next() -> None:
     async def fail_on_zero(values: list[int]) -> list[float]:
         return [1 / value for value in values]

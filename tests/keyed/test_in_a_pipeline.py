@@ -152,6 +152,27 @@ def test_changes_of_one_step_are_the_rows_of_the_next() -> None:
         assert [one["key"] for one in tested.collect()[-1].values] == ["b", "c"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_row_with_nan_can_be_taken_back(restarts: bool) -> None:
+    """It does not equal the one that came, unless it is the very same."""
+
+    def row(number: int) -> tuple[str, int, float]:
+        return ("k", number, float("nan"))
+
+    def define(stream: Stream[Any]) -> Stream[Any]:
+        return stream.key_by(lambda change: change.value[0]).top(2, by=lambda row: row[1], retracts=True)
+
+    with harness(define) as tested:
+        for number in range(3):
+            tested.push(Change("+I", row(number)), at=0)
+        if restarts:
+            tested.restart()
+        tested.push(Change("-D", row(1)), at=0)
+        tested.push(Change("-D", row(7)), at=0)
+        assert [values[1] for values in tested.collect()[-1].values] == [2, 0]
+        assert next(iter(tested.metrics().values()))["not_there"] == 1
+
+
 def test_a_row_that_is_not_there_is_counted() -> None:
     with harness(lambda stream: stream.key_by(lambda _: 0).top(1, by="v", retracts=True)) as tested:
         tested.push_all([Change("+I", event("a", 1)), Change("-D", event("a", 2))])

@@ -59,6 +59,20 @@ def test_flat_map_gives_each_result_the_timestamp_of_its_element() -> None:
     assert recorder.seen == [(2, 10), (2, 10), (1, 30), (1, None)]
 
 
+def test_flat_map_may_return_one_list_again_and_again() -> None:
+    last: list[int] = []
+
+    def last_two(value: int) -> list[int]:
+        last.append(value)
+        del last[:-2]
+        return last
+
+    operator = FlatMap(last_two)
+    recorder = record(operator)
+    operator.process_batch([1, 2, 3], None)
+    assert recorder.values() == [1, 1, 2, 2, 3]
+
+
 @pytest.mark.parametrize("results", ["text", b"bytes", {"a": 1}, MappingProxyType({"a": 1}), 5, None])
 def test_flat_map_refuses_what_nobody_means(results: Any) -> None:
     with pytest.raises(TypeError, match="returns an iterable of results"):

@@ -30,22 +30,45 @@ class Kept(Source[int]):
         self.at += self.batch
         return SourceBatch(list(range(self.at - self.batch, self.at)))
 
-    def position(self) -> int:
+    def position(self) -> Any:
         return self.at
 
-    async def seek(self, position: int) -> None:
+    async def seek(self, position: Any) -> None:
         self.at = position
 
-    async def acknowledge(self, position: int) -> None:
+    async def acknowledge(self, position: Any) -> None:
         if self.fails:
             raise OSError("away")
         self.acknowledged.append(position)
 
 
+class Moving(Kept):
+    """Its position is one object, which changes as it reads."""
+
+    def __init__(self, count: int, batch: int = 1) -> None:
+        super().__init__(count, batch)
+        self.place = {"at": 0}
+
+    async def read(self) -> SourceBatch[int] | None:
+        batch = await super().read()
+        self.place["at"] = self.at
+        return batch
+
+    def position(self) -> Any:
+        return self.place
+
+    async def seek(self, position: Any) -> None:
+        self.at = position["at"]
+
+    async def acknowledge(self, position: Any) -> None:
+        await super().acknowledge(position["at"])
+
+
+@pytest.mark.parametrize("kind", [Kept, Moving])
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
-def test_nothing_is_acknowledged_behind_a_call_that_hangs(order: Any) -> None:
+def test_nothing_is_acknowledged_behind_a_call_that_hangs(order: Any, kind: type[Kept]) -> None:
     async def main() -> Kept:
-        source, release = Kept(20, batch=2), asyncio.Event()
+        source, release = kind(20, batch=2), asyncio.Event()
         written: list[int] = []
 
         async def call(number: int) -> int:
@@ -102,9 +125,10 @@ def test_nothing_is_acknowledged_that_is_in_a_job_at_a_provider(order: Any) -> N
     assert run_virtual(main()).acknowledged[-1] == 12
 
 
-def test_with_checkpoints_it_waits_for_one_that_is_safe() -> None:
+@pytest.mark.parametrize("kind", [Kept, Moving])
+def test_with_checkpoints_it_waits_for_one_that_is_safe(kind: type[Kept]) -> None:
     async def main() -> None:
-        source = Kept(10)
+        source = kind(10)
         pipeline = Pipeline("kept")
         pipeline.source(source, name="numbers").to([], name="found")
         async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=None)) as job:

@@ -103,6 +103,24 @@ def test_elements_that_are_refused_are_skipped_and_the_others_written_once(
     assert sink.values == [value for value in values if value not in poison]
 
 
+@pytest.mark.parametrize("change", [list.clear, list.pop])
+async def test_what_a_sink_makes_of_its_list_is_no_matter_of_the_pipeline(change: Any) -> None:
+    class Changes(Batches):
+        async def write_batch(self, values: Any) -> None:
+            assert len(self.batches) < 10, "a batch is written again and again"
+            await super().write_batch(values)
+            change(values)
+
+    sink, other = Changes(), list[int]()
+    pipeline = Pipeline()
+    stream = pipeline.source(range(5))
+    stream.to(sink)
+    stream.to(other)
+
+    await pipeline.run()
+    assert sink.values == other == list(range(5))
+
+
 async def test_stopped_job_writes_again_what_a_batch_under_way_had() -> None:
     store = MemoryStore()
     first, second = Batches(delay=100.0), Batches()

@@ -574,6 +574,43 @@ async def test_sink_without_a_position_is_told_so() -> None:
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_position_is_what_it_was_when_it_was_given() -> None:
+    """The sink gives one object, and changes it as it writes on while another sink still prepares."""
+
+    class Moving(Ledger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place = [0]
+
+        async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+            await super().write(values, timestamps)
+            self.place[0] = len(self.rows)
+
+        async def prepare(self, epoch: int) -> Any:
+            await super().prepare(epoch)
+            return self.place
+
+        async def recover(self, position: Any) -> None:
+            await super().recover(position and position[0])
+
+    slow, moving, store = Ledger(), Moving(), MemoryStore()
+    slow.slow = {"prepare": 0.1}
+
+    def build() -> Pipeline:
+        pipeline = Pipeline("numbers")
+        calls = pipeline.source(list(range(200)), name="source").async_map(
+            sleeping(0.01), name="call", concurrency=5
+        )
+        calls.to(slow, name="slow")
+        calls.to(moving, name="moving")
+        return pipeline
+
+    await crash_after(build(), Checkpoints(store=store, every=0.05), 0.3)
+    await build().run(checkpoints=Checkpoints(store=store))
+    assert slow.rows == moving.rows == list(range(200))
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_pickle_keeps_what_json_refuses() -> None:
     store, sink = MemoryStore(), LoggedSink(Log())
 

@@ -395,3 +395,61 @@ async def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None
         await job.drain(timeout=60)
     assert len(yielded) > 10
     assert done == yielded
+
+
+async def test_a_call_that_changes_its_element_does_not_change_the_snapshot() -> None:
+    async def counts(element: dict[str, int]) -> dict[str, int]:
+        await asyncio.sleep(1)
+        element["calls"] += 1
+        return element
+
+    def build(found: list[Any]) -> Pipeline:
+        pipeline = Pipeline()
+        elements = pipeline.source([{"calls": 0}], name="elements")
+        elements.async_map(counts, name="counts").to(found, name="found")
+        return pipeline
+
+    async with build([]).start() as job:
+        await asyncio.sleep(0.5)
+        snapshot = await job.stop()
+    for _ in range(2):
+        found: list[Any] = []
+        async with build(found).start(snapshot=snapshot) as job:
+            await job.wait()
+        assert found == [{"calls": 1}]
+
+
+async def test_a_snapshot_can_be_gone_on_from_twice() -> None:
+    """Also if the source goes on in the very object that it was given as its position."""
+
+    class Moving(Source[int]):
+        def __init__(self) -> None:
+            self.place = {"at": 0}
+
+        async def read(self) -> SourceBatch[int] | None:
+            await asyncio.sleep(1)
+            if self.place["at"] == 9:
+                return None
+            self.place["at"] += 1
+            return SourceBatch([self.place["at"]])
+
+        def position(self) -> Any:
+            return self.place
+
+        async def seek(self, position: Any) -> None:
+            self.place = position
+
+    def build(found: list[int]) -> Pipeline:
+        pipeline = Pipeline()
+        pipeline.source(Moving(), name="numbers").to(found, name="found")
+        return pipeline
+
+    before: list[int] = []
+    async with build(before).start() as job:
+        await asyncio.sleep(3.5)
+        snapshot = await job.stop()
+    for _ in range(2):
+        after: list[int] = []
+        async with build(after).start(snapshot=snapshot) as job:
+            await job.wait()
+        assert before + after == list(range(1, 10))

@@ -624,6 +624,35 @@ def test_ticks_on_a_global_window_end_with_time() -> None:
     assert [(result.key, result.value) for result in run.outputs()] == [("a", 1), ("a", 1), ("b", 1)]
 
 
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        ContinuousEventTimeTrigger(ms(5)),
+        ContinuousProcessingTimeTrigger(ms(5)),
+        ProcessingTimeoutTrigger(CountTrigger(9), ms(5)),
+        AfterWatermark(early=ContinuousEventTimeTrigger(ms(5))),
+        EventTimeTrigger(),
+        CountTrigger(1),
+    ],
+    ids=shown,
+)
+def test_a_global_window_goes_on_firing_where_there_is_more_input_after_the_end(trigger: Trigger) -> None:
+    """A file has grown when the job is run again. One key was there before the end, the other was not."""
+    run = harness(WindowPlan(GlobalWindows(), trigger))
+    run.element(("a", 1), 3)
+    run.watermark(MAX_TIMESTAMP)
+    run.operator.end_input()
+    run.restart()
+    run.outputs()
+    for key in "ab":
+        run.element((key, 2), 12)
+    run.watermark(21)
+    run.time(9)
+    run.watermark(MAX_TIMESTAMP)
+    fired = [result.key for result in run.outputs()]
+    assert fired.count("a") == fired.count("b") > 0
+
+
 def test_never_fires() -> None:
     run = harness(WindowPlan(TumblingWindows(ms(10)), NeverTrigger()))
     run.element(("a", 1), 3)

@@ -26,6 +26,7 @@ from asyncstream.operators.whereabouts import Failure, Whereabouts
 from asyncstream.runtime.aio.journeys import Followed
 from asyncstream.runtime.aio.naming import close_in_time, naming
 from asyncstream.runtime.aio.numbering import Numbering, position_in
+from asyncstream.state import detached
 
 __all__ = ("SourceDriver",)
 
@@ -80,7 +81,7 @@ class SourceDriver:
         self._read_at_mark = 0
         self._acknowledging: asyncio.Task[None] | None = None
         self._left_behind = left_behind
-        self._split_names: Sequence[str] = ()
+        self._split_names: Sequence[str] = []
         self._shared_out: Collection[str] = ()  # the splits that were this job's when it last had some
         self._by_split: list[AssignEventTime] = []
 
@@ -106,7 +107,7 @@ class SourceDriver:
         """Go on from what `saved` gave."""
         self._knows_unit = True  # the first timestamp was another run's
         with naming(self.name, SourceError):
-            await self.source.seek(position_in(saved))
+            await self.source.seek(detached(position_in(saved)))  # it may go on in it
         if self._numbering is not None and self.source.is_replayable() and not self.source.started_over:
             self._numbering.restore(saved)
 
@@ -166,9 +167,9 @@ class SourceDriver:
         await close_in_time(patience, self.name, SourceError, self.source)
 
     def position(self) -> Any:
-        """Where the source stands."""
+        """Where the source stands; it may go on in the very object that it gives."""
         with naming(self.name, SourceError, is_awaiting=False):
-            return self.source.position()
+            return detached(self.source.position())
 
     def saved(self) -> Any:
         """What the next run needs to go on from here; None if the source cannot."""
@@ -223,7 +224,7 @@ class SourceDriver:
     def _look_at_splits(self, entered: str | None = None) -> None:
         """Tell those who follow the splits which there are now, and whose elements come next."""
         with naming(self.name, SourceError, is_awaiting=False):
-            names = self.source.splits()
+            names = list(self.source.splits())  # it may add to the very object that it gives
         if entered is not None and entered not in names:
             # it was at its end with this batch, or taken away while the batch was on its way
             names = [*names, entered]

@@ -5,6 +5,7 @@ What a job remembers, as a value: taken from its parts in one instant, and given
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,13 +114,20 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> Non
 def _restore(step: str, operator: Operator, state: Any) -> None:
     """What is no state of this step may come from `migrate=`, or from a snapshot that was made by hand."""
     try:
-        operator.restore(state)
+        operator.restore(state if operator.tables else _own(state))  # tables copy what they take up
     except AsyncStreamError:
         raise
     except Exception as error:
         raise CheckpointError(
             f"step {step!r} cannot go on from what it is given: {describe_error(error)}"
         ) from error
+
+
+def _own(state: Any) -> Any:
+    """For one job: another may go on from the same snapshot, and calls may change their elements."""
+    with suppress(Exception):  # of a class that can be pickled and not be made again
+        return freeze(state).thaw()
+    return state
 
 
 def _adapted(name: str, state: Any, snapshot: JobSnapshot, graph: Graph) -> Any:

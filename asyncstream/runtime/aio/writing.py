@@ -29,7 +29,7 @@ from asyncstream.operators.flow import Intake
 from asyncstream.operators.journey import Journey, Span
 from asyncstream.operators.whereabouts import SEVERAL, Whereabouts
 from asyncstream.runtime.aio.naming import close_in_time, naming
-from asyncstream.state import Frozen, freeze
+from asyncstream.state import Frozen, detached, freeze
 
 __all__ = ("Batch", "SinkOperator")
 
@@ -170,7 +170,7 @@ class SinkOperator(Intake):
                         await self.sink.write_batch(values)
                     else:
                         await self.sink.write(values, timestamps)
-                taken = len(values)
+                taken = self._part  # whatever the sink has made of its list
             except BaseException:
                 taken = len(self._writing[0]) - len(self._untaken()[0])
                 raise
@@ -253,7 +253,7 @@ class SinkOperator(Intake):
         assert isinstance(self.sink, TransactionalSink)
         async with self._turn:
             with self._busy("prepare"):
-                return await self.sink.prepare(epoch)
+                return detached(await self.sink.prepare(epoch))  # it may write on in that very object
 
     # ------------------------------------------------------------------ epochs
 

@@ -238,6 +238,8 @@ class PolicyWindowOperator(Operator):
     def _restored(self) -> None:
         if self._wake_ms is not None:
             self.context.wake_at(self._wake_ms)
+        else:  # the settings may say now that silence makes a stream idle
+            self._make_appointment(self.context.clock.now_ms(), ())
 
     def resume(self) -> None:
         if self._promised_ms > MIN_TIMESTAMP:

@@ -7,7 +7,7 @@ import pytest
 
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import UserFunctionError
-from asyncstream.windowing.policies import PolicyWindow, WindowManager, policy_window
+from asyncstream.windowing.policies import PolicyWindow, PolicyWindowOperator, WindowManager, policy_window
 from tests.windowing.policies.subject import Subject
 
 
@@ -258,6 +258,22 @@ def test_silent_stream_is_waited_for_until_it_is_idle() -> None:
         subject.pass_time()
         assert subject.windows() == []
     subject.pass_time()
+    assert subject.windows() == [([5], 10)]
+
+
+@pytest.mark.parametrize("before", [None, 30, 300])
+def test_silent_stream_is_not_waited_for_longer_than_the_settings_of_now_say(before: int | None) -> None:
+    def operator(idle_after: int | None) -> PolicyWindowOperator:
+        return policy_window(
+            ms(10), tumbling=True, streams=["a", "b"], stream_of=lambda value: "a", idle_after=idle_after
+        )
+
+    subject = Subject(operator(before))
+    subject.push(5, 25)
+    subject.pass_time()
+    subject.restart(operator(30))
+    for _ in range(31):
+        subject.pass_time()
     assert subject.windows() == [([5], 10)]
 
 
