@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from asyncstream.connectors.cancellation import carried_through
@@ -41,6 +41,9 @@ _OF_SERVER: Final = re.compile("08|0A|2[04568BD]|3[BDF]|4[02]|5[3578]|72|F0|HV|X
 What SQLSTATE begins with that is not over rows, but of the connection, tables, rights, locks, transactions,
 and what the server has. All others are of data, constraints and triggers, which may give codes of their own.
 """
+
+_TRIES: Final = 10
+"""Times that a transaction is begun which the server takes back in favour of others; the next mostly ends."""
 
 _CHECKS_POLICY: Final = "ExecWithCheckOptions"
 """The function of the server that finds that a row breaks a policy, which has the code of a right."""
@@ -90,7 +93,8 @@ class TableWriter:
     async def do(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """
         Do something with the connection. It comes to its end though the caller is cancelled, or the
-        connection is closed: it would not be certain what the server has done.
+        connection is closed: it would not be certain what the server has done. It is done again where the
+        server has taken it back in favour of others, for a deadlock say.
         """
         connection = self._connection
         if connection is None:
@@ -99,7 +103,7 @@ class TableWriter:
         async def whole() -> T:
             with naming(SinkError, f"write to {self.what}"):
                 try:
-                    return await work(connection)
+                    return await _in_the_end(work, connection)
                 except asyncio.CancelledError:
                     await connection.close()
                     raise
@@ -131,6 +135,15 @@ class TableWriter:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+
+async def _in_the_end(work: Callable[[Connection], Coroutine[Any, Any, T]], connection: Connection) -> T:
+    from psycopg.errors import DeadlockDetected, SerializationFailure
+
+    for _ in range(_TRIES - 1):
+        with suppress(DeadlockDetected, SerializationFailure):
+            return await work(connection)
+    return await work(connection)
 
 
 def _is_over_rows(error: BaseException) -> bool:
