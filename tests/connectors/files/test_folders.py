@@ -219,6 +219,27 @@ def test_job_without_checkpoints_shows_parts_at_the_end_and_replaces_others(tmp_
         rows_through(JsonLinesFolderSink(tmp_path / "file"), None)
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", [ParquetSink, ArrowIpcSink, JsonLinesFolderSink, CsvFolderSink])
+async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "out"
+    first, second = kind(path), kind(path)
+    for number, sink in enumerate((first, second)):
+        await sink.open()
+        await sink.write([{"n": number}], None)
+    await first.flush()
+    await first.close()
+    before = files_below(tmp_path)
+    with pytest.raises(SinkError, match="exists: pass existing='overwrite'"):
+        await second.flush()
+    second.cut_short()
+    await second.close()
+    assert files_below(tmp_path) == before
+
+
 # ---------------------------------------------------------------------- object stores
 
 
