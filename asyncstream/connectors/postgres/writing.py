@@ -45,6 +45,9 @@ and what the server has. All others are of data, constraints and triggers, which
 _TRIES: Final = 10
 """Times that a transaction is begun which the server takes back in favour of others; the next mostly ends."""
 
+_BLOCK: Final = 2**24
+"""Bytes of rows after which a block ends: of one as large as a gigabyte the server knows no value."""
+
 _CHECKS_POLICY: Final = "ExecWithCheckOptions"
 """The function of the server that finds that a row breaks a policy, which has the code of a right."""
 
@@ -158,18 +161,22 @@ def _is_over_rows(error: BaseException) -> bool:
     return not is_of_server or error.diag.source_function == _CHECKS_POLICY
 
 
-async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Copy rows, all or none; gives the bytes that were sent, for `copy_blocks`."""
-    block = bytearray()
+async def copy_rows(
+    connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]
+) -> list[bytes]:
+    """Copy rows, all or none; gives the bytes that were sent, in blocks of whole rows, for `copy_blocks`."""
+    blocks = [bytearray()]
     async with connection.cursor() as cursor, cursor.copy(statement) as copying:
         for row in rows:
             # what `write_row` does, but for a coroutine for each row
             if part := copying.formatter.write_row(row):
-                block += part
+                if len(blocks[-1]) >= _BLOCK:
+                    blocks.append(bytearray())
+                blocks[-1] += part
                 await copying.write(part)
-        block += (part := copying.formatter.end())
+        blocks[-1] += (part := copying.formatter.end())
         await copying.write(part)
-    return bytes(block)
+    return list(map(bytes, blocks))
 
 
 async def copy_blocks(connection: Connection, statement: Composed, blocks: Iterable[bytes]) -> int:

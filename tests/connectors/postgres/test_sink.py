@@ -12,6 +12,7 @@ import pytest
 
 from asyncstream import AsyncStreamError, Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError
 from asyncstream.connectors import PostgresSink, PostgresUpsertSink, Sink
+from asyncstream.connectors.postgres import writing
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 
@@ -122,6 +123,23 @@ async def test_an_epoch_of_many_batches_comes_in_their_order(postgres_url: str) 
     await sink.commit(1)
     await sink.close()
     assert do(postgres_url, "SELECT n FROM t ORDER BY at") == [(n,) for n in range(80)]
+
+
+async def test_a_large_batch_is_staged_in_several_blocks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_BLOCK", 100_000)
+    do(postgres_url, "CREATE TABLE t (id serial, n int, text text)")
+    sink = PostgresSink(postgres_url, "t", columns=["n", "text"])
+    sink.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+    await sink.recover(None)
+    rows = [{"n": n, "text": f"{n % 10}" * 10_000} for n in range(100)]
+    await sink.write(rows, None)
+    assert 5 < do(postgres_url, "SELECT count(*) FROM t__staged")[0][0] < 12
+    await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+    assert do(postgres_url, "SELECT n, text FROM t ORDER BY id") == [tuple(row.values()) for row in rows]
 
 
 async def test_rows_that_others_have_changed_are_not_taken_back(postgres_url: str) -> None:
