@@ -137,6 +137,8 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
         7,
         {"n": 3, "day": None},
         {"n": 4, "day": [1]},
+        {"n": 5, "day": "é" * 42},
+        {"n": 6, "day": "e" * 251},
     ]
     pipeline = Pipeline()
     sink = pipeline.source(rows).to(ParquetSink(tmp_path / "out", partition_by="day"), on_error="route")
@@ -145,9 +147,11 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
     assert asyncio.run(read_all(ParquetSource(tmp_path / "out"))) == [
         {"n": 1, "day": "a/b = c"},
         {"n": 3, "day": None},
+        {"n": 6, "day": "e" * 251},
     ]
-    assert len(found) == 4
-    for part in ("no 'day' to partition by", "nothing but", "expected a mapping", "cannot be partitioned by"):
+    assert len(found) == 5
+    refusals = ("no 'day' to partition by", "nothing but", "expected a mapping", "partitioned by", "too long")
+    for part in refusals:
         assert any(part in each for each in found)
 
 
