@@ -25,7 +25,7 @@ _MANY: Final = 2000
 
 
 def check_depth(value: Any) -> None:
-    """Refuse what is nested deeper than orjson bears; raises `TypeError` if `value` is, or holds itself."""
+    """Refuse what is nested deeper than orjson and Arrow bear, or holds itself: raises `TypeError`."""
     kind = type(value)
     if kind in _SCALARS or (kind is dict and _SCALARS.issuperset(map(type, value.values()))):
         return  # as most are
@@ -40,7 +40,7 @@ def check_depth(value: Any) -> None:
             level = {id(part): part for part in level}.values()
         level = gc.get_referents(*level)
     raise TypeError(
-        f"a {kind.__qualname__} is nested more than {DEEPEST} levels deep, or holds itself: too deep for JSON"
+        f"a {kind.__qualname__} is nested more than {DEEPEST} levels deep, or holds itself, which is too deep"
     )
 
 

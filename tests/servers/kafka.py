@@ -52,6 +52,16 @@ class Kafka(ServerProcess):
             await admin.close()
         return name
 
+    async def remake(self, topic: str) -> None:
+        """Delete a topic, and make another of its name."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            await admin.delete_topics([topic])
+        finally:
+            await admin.close()
+        await self.topic(name=topic)
+
     async def topics(self) -> list[str]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
         await admin.start()

@@ -18,6 +18,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
 
+from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.rows import Default, JsonWriter, record_of
 from asyncstream.errors import module_of
 
@@ -172,6 +173,10 @@ class Tables:
             if self._has_default or not types <= _PLAIN:
                 columns[name] = column = [self._cell(value) for value in column]
                 types = set(map(type, column))
+                if (
+                    self.schema is None
+                ):  # Arrow ends the process when it looks for the type of what holds itself
+                    check_depth(column)
             if self._checks:
                 for kind in sorted(_kinds_in(column, types)):
                     known = kinds.setdefault(name, self._kinds.get(name, kind))

@@ -18,6 +18,9 @@ __all__ = ("NO_VALUE", "parted", "partition_of")
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """How None is written."""
 
+_LONGEST: Final = 255
+"""Bytes of a name, on nearly all disks."""
+
 
 def partition_of(name: str) -> dict[str, str]:
     """The values of a file's partition, as text, by its path in the folder."""
@@ -44,7 +47,10 @@ def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     for column in columns:
         if column not in rest:
             raise ValueError(f"there is no {column!r} to partition by")
-        folders.append(f"{_named(column)}={_written(rest.pop(column))}")
+        folder = f"{_named(column)}={_written(rest.pop(column))}"
+        if len(folder) > _LONGEST:
+            raise ValueError(f"its {column!r} is too long for the name of a folder, {_LONGEST} bytes at most")
+        folders.append(folder)
     if not rest:
         raise ValueError("there is nothing but what it is partitioned by")
     return "/".join(folders), rest

@@ -148,18 +148,21 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _open(self) -> None:
         if self._is_file and self._storage.is_folder(self._path):
             raise SinkError(f"{self._path} is a directory: only a job with checkpoints writes one")
-        if self._is_file:
-            there = self._storage.exists(self._path)
-        else:
+        if not self._is_file:
             self._check_folder()
-            there = any(map(_is_shown, self._found()))
-        if there and self._existing == "refuse":
-            raise self._exists()
+        self._check_existing()
         self._check_place()
         self._begin()
         if not self._is_file:
             self._storage.make_folder(self._path)
         self._collected = self._collecting(None)
+
+    def _check_existing(self) -> None:
+        """Refuse what is there already, if that is not to be replaced."""
+        if self._existing == "refuse" and (
+            self._storage.exists(self._path) if self._is_file else any(map(_is_shown, self._found()))
+        ):
+            raise self._exists()
 
     def _check_place(self) -> None:
         folder = os.path.dirname(os.path.abspath(self._path))
@@ -183,6 +186,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             return
         self._write_rows()
         self._end_parts()
+        self._check_existing()  # another job may have written meanwhile
         if self._is_file:
             ((_, path),) = self._ended
             self._storage.rename(path, self._path)

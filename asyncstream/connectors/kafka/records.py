@@ -4,15 +4,19 @@ What a Kafka record is in a pipeline.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 __all__ = (
     "KafkaRecord",
     "RejectedRecord",
+    "checked_topic",
     "headers_of",
 )
+
+_TOPIC: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,23 @@ class RejectedRecord:
     reason: str
 
 
+def checked_topic(name: str) -> str:
+    """The name of a topic; raises `ValueError` if Kafka has no such names: the client waits for one."""
+    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise ValueError(f"expected the name of a topic, up to 249 of a-z A-Z 0-9 . _ -, got {name!r}")
+    return name
+
+
 def headers_of(found: Any) -> list[tuple[str, bytes | None]]:
     """
-    Headers as the client takes them, of pairs or a mapping; raises `TypeError` if they are something else.
+    Headers as the client takes them, of pairs or a mapping; raises `TypeError` if they are something else, or
+    `ValueError` if a name has no bytes.
     """
     pairs: Iterable[Any] = found.items() if hasattr(found, "items") else found
     headers = []
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, bytes | None):
             raise TypeError(f"expected headers of str and bytes, got {name!r}: {value!r}")
+        name.encode()
         headers.append((name, value))
     return headers

@@ -22,7 +22,7 @@ from asyncstream.connectors.kafka.client import (
     settled,
     telling,
 )
-from asyncstream.connectors.kafka.records import KafkaRecord, headers_of
+from asyncstream.connectors.kafka.records import KafkaRecord, checked_topic, headers_of
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, UserFunctionError, describe_error, over_elements, safe_repr
@@ -161,9 +161,9 @@ class KafkaWriter:
         payload = value
         try:
             if isinstance(value, KafkaRecord):
-                topic, payload, key = value.topic or topic, value.value, value.key
-                partition = value.partition
-                headers = list(value.headers) or None
+                payload, key, partition = value.value, value.key, value.partition
+                topic = checked_topic(value.topic) if value.topic else topic
+                headers = headers_of(value.headers) or None
                 timestamp_ms = timestamp_ms if value.timestamp_ms is None else value.timestamp_ms
             if self._key is not None:
                 found = self._key(value)

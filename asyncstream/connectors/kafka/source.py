@@ -26,6 +26,7 @@ from asyncstream.connectors.kafka.client import (
     telling,
 )
 from asyncstream.connectors.kafka.group import Handover, listener
+from asyncstream.connectors.kafka.partitions import chosen, gone, split_of
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
@@ -108,7 +109,7 @@ class KafkaSource(Source[Any]):
         self._servers = addresses(bootstrap_servers)
         self._decode = decoder(value, "value")
         self._records = flag("records", records)
-        self._chosen = None if partitions is None else _chosen(partitions, self._topics)
+        self._chosen = None if partitions is None else chosen(partitions, self._topics)
         self._group = None if group is None else text("group", group)
         self.hands_over = group is not None
         if group is not None and (partitions is not None or stop_at_end):
@@ -151,8 +152,7 @@ class KafkaSource(Source[Any]):
         with telling(self._what, SourceError):
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._servers,
-                # of a member, the client asks where to begin at the same time as this source does
-                auto_offset_reset="none" if self._group is None else self._start,
+                auto_offset_reset="none",
                 enable_auto_commit=False,
                 group_id=self._group,
                 isolation_level=self._isolation,
@@ -178,7 +178,7 @@ class KafkaSource(Source[Any]):
             await self._assign(self._found(self._consumer), self._start)
             if self._stops:
                 ends = await self._consumer.end_offsets(list(self._partitions.values()))
-                self._ends = {_name(partition): end for partition, end in ends.items()}
+                self._ends = {split_of(partition): end for partition, end in ends.items()}
 
     def _found(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
         """The partitions to read."""
@@ -197,11 +197,11 @@ class KafkaSource(Source[Any]):
     async def _assign(self, partitions: Sequence[TopicPartition], start: str) -> None:
         """Read these too, from their beginning or their end."""
         consumer = self._opened()
-        new = [partition for partition in partitions if _name(partition) not in self._partitions]
+        new = [partition for partition in partitions if split_of(partition) not in self._partitions]
         offsets = await (consumer.end_offsets if start == "latest" else consumer.beginning_offsets)(new)
         for partition in new:
-            self._partitions[_name(partition)] = partition
-            self._positions[_name(partition)] = offsets[partition]
+            self._partitions[split_of(partition)] = partition
+            self._positions[split_of(partition)] = offsets[partition]
         self._names = tuple(self._partitions)
         consumer.assign(list(self._partitions.values()))
         self._fetched.clear()  # of partitions that are held: it is fetched again
@@ -227,18 +227,35 @@ class KafkaSource(Source[Any]):
             if self._has_changed:
                 self._has_changed = False
                 return SourceBatch([])  # for the pipeline to hear which partitions there are
-            with telling(self._what, SourceError):
-                fetched = await consumer.getmany(timeout_ms=round(_LOOK * 1000))
-            self._take(fetched)
+            has_come = await self._fetch(consumer, _LOOK, self._batch)
             await self._look_for_topics(consumer)
-            if not fetched:
+            if not has_come:
                 await self._look_for_partitions(consumer)
 
-    def _take(self, fetched: dict[TopicPartition, list[ConsumerRecord[Any, Any]]]) -> None:
+    async def _fetch(self, consumer: AIOKafkaConsumer, seconds: float, most: int) -> bool:
+        """
+        Whether records have come within some time; so many are kept at most. Raises `SourceError` if those
+        that were to come next are not there any more, or never were.
+        """
+        from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+
+        fetched: dict[TopicPartition, list[ConsumerRecord[Any, Any]]] = {}
+        with telling(self._what, SourceError):
+            try:
+                fetched = await consumer.getmany(timeout_ms=round(seconds * 1000), max_records=most)
+            except NoOffsetForPartitionError:
+                pass  # the client looks where a member is to begin at the same time as `_assigned` does, ...
+            except OffsetOutOfRangeError as error:
+                for partition, offset in error.args[0].items():
+                    # ... and perhaps begins there
+                    if offset >= self._positions.get(split_of(partition), offset + 1):
+                        first = await consumer.beginning_offsets([partition])
+                        raise gone(split_of(partition), offset, first[partition]) from error
         for partition, records in fetched.items():
             # of a group's member, the client may be ahead of `_assigned`, which sends it back
-            if _name(partition) in self._partitions:
-                self._fetched.append((_name(partition), records))
+            if split_of(partition) in self._partitions:
+                self._fetched.append((split_of(partition), records))
+        return bool(fetched)
 
     def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
         values: list[Any] = []
@@ -357,14 +374,13 @@ class KafkaSource(Source[Any]):
     async def _poll(self) -> None:
         """
         Ask for records though the pipeline has no room: the broker takes a member that does not for longer
-        than `max_poll_interval_ms` for dead. What comes is kept.
+        than `max_poll_interval_ms` for dead. What comes is kept, so it is one at a time.
         """
-        with telling(self._what, SourceError):
-            self._take(await self._opened().getmany(timeout_ms=0))
+        await self._fetch(self._opened(), 0, 1)
 
     async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Bring to an end what was given out of these, and let go of them."""
-        names = [name for name in map(_name, partitions) if name in self._partitions]
+        names = [name for name in map(split_of, partitions) if name in self._partitions]
         self._fetched = deque(one for one in self._fetched if one[0] not in names)
         await self._handover.finish(names, self._positions, self.checkpoint_soon)
         self._handover.end(names)
@@ -378,7 +394,7 @@ class KafkaSource(Source[Any]):
         try:
             with telling(self._what, SourceError):
                 for partition in partitions:
-                    known = [await consumer.committed(partition), self._kept.get(_name(partition))]
+                    known = [await consumer.committed(partition), self._kept.get(split_of(partition))]
                     offset = max((one for one in known if one is not None), default=None)
                     first = (await consumer.beginning_offsets([partition]))[partition]
                     if offset is None and self._start == "latest":
@@ -386,11 +402,11 @@ class KafkaSource(Source[Any]):
                     elif offset is None:
                         offset = first
                     elif offset < first:
-                        raise _gone(_name(partition), offset, first)
+                        raise gone(split_of(partition), offset, first)
                     consumer.seek(partition, offset)
-                    self._partitions[_name(partition)] = partition
-                    self._positions[_name(partition)] = offset
-                    self._handover.begin(_name(partition), offset)
+                    self._partitions[split_of(partition)] = partition
+                    self._positions[split_of(partition)] = offset
+                    self._handover.begin(split_of(partition), offset)
         except SourceError as error:  # the client would log it, and go on
             self._failed = error
         self._kept.clear()
@@ -423,7 +439,7 @@ class KafkaSource(Source[Any]):
 
     async def _check(self, consumer: AIOKafkaConsumer, position: dict[str, int]) -> None:
         """See whether all that was not read is still there."""
-        partitions = {_name(partition): partition for partition in self._found(consumer)}
+        partitions = {split_of(partition): partition for partition in self._found(consumer)}
         for name in position:
             if name not in partitions:
                 raise SourceError(
@@ -436,7 +452,7 @@ class KafkaSource(Source[Any]):
         for name, offset in position.items():
             least, most = first[partitions[name]], last[partitions[name]]
             if not least <= offset <= most:
-                raise _gone(name, offset, least)
+                raise gone(name, offset, least)
 
     async def seek(self, position: dict[str, int]) -> None:
         consumer = self._opened()
@@ -466,30 +482,6 @@ class KafkaSource(Source[Any]):
         return self._consumer
 
 
-def _name(partition: TopicPartition) -> str:
-    """Of a partition as a split: as Kafka's own tools write it."""
-    return f"{partition.topic}-{partition.partition}"
-
-
 def _time(record: ConsumerRecord[Any, Any]) -> int | None:
     timestamp: int = record.timestamp
     return timestamp if timestamp >= 0 else None
-
-
-def _gone(name: str, offset: int, first: int) -> SourceError:
-    """The error for a partition in which there is no going on at `offset`."""
-    what = f"deleted: it begins at {first} now" if offset < first else "lost, or the topic was made anew"
-    return SourceError(
-        f"cannot go on at offset {offset} of {name}: records were {what}. To begin where the topic does, "
-        "give the source another name, or restore='none'; or another group"
-    )
-
-
-def _chosen(partitions: Mapping[str, Sequence[int]], topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    if not isinstance(partitions, Mapping) or set(partitions) - set(topics):
-        raise refuse("partitions", f"a mapping from some of {list(topics)} to numbers", partitions)
-    found = {topic: tuple(numbers) for topic, numbers in partitions.items()}
-    for topic, numbers in found.items():
-        if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
-            raise refuse(f"partitions[{topic!r}]", "numbers of partitions, at least one", partitions[topic])
-    return found

@@ -38,8 +38,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,7 +52,7 @@ from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, over_elements
+from asyncstream.errors import SinkBroken, SinkError, over_elements
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms, text
 
@@ -121,7 +121,8 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     What is committed stays: from an older checkpoint the sink goes on only with `ahead="allow_behind"`, which
     writes results a second time. A job that was down for longer than `transaction_timeout` after it prepared
-    an epoch finds that gone, and says so.
+    an epoch finds that gone, and says so. A record that a broker refuses ends the job, and each restart:
+    one that may be too large is best refused before it is sent, by `client={"max_request_size": ...}`.
 
     Args:
         topic, bootstrap_servers, value, key, headers, partition, timestamps: as for `KafkaSink`.
@@ -306,13 +307,29 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     # ------------------------------------------------------------------ writing
 
+    @contextmanager
+    def _in_epoch(self) -> Iterator[None]:
+        """What fails in this block takes what was written of its epoch with it."""
+        try:
+            with telling(self._writer.what, SinkError, broken=True):
+                yield
+        except SinkBroken as error:
+            cause = error.__cause__
+            if cause is None or not self._writer.is_over_records(cause):
+                raise
+            raise SinkBroken(
+                f"{error}. It is refused with its transaction, and by each run anew: leave such elements out "
+                "before the sink; or, if they are too large, give client={'max_request_size': ...} what the "
+                "topic allows, so that the sink refuses each by itself"
+            ) from cause
+
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
         if not self._has_epochs:
             with over_elements(self._writer.is_over_records), telling(self._writer.what, SinkError):
                 await self._write_whole(self._current or await self._begin(), values, timestamps)
             return
-        with telling(self._writer.what, SinkError, broken=True):
+        with self._in_epoch():
             slot = self._current or await self._begin()
             _settle(slot.sent)
             self._sent_before = len(slot.sent)
@@ -379,7 +396,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         slot = self._current
         if slot is not None:
             transaction = slot.producer._txn_manager
-            with telling(self._writer.what, SinkError, broken=True):
+            with self._in_epoch():
                 await self._write_row(slot, self._number + 1)
                 await self._send_all(slot)
             self._number += 1

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Condition
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -167,7 +168,8 @@ class Connection:
         with self._room:
             # of QoS 1 the broker sends about as much as may wait; of QoS 0 all that it has
             while len(self.arrived) >= self._limit and self._subscribed and not self._closed:
-                self._room.wait()
+                if not self._room.wait(client.keepalive / 3 or None):
+                    _show(client)
             self.arrived.append(message)
             if len(self.arrived) == 1:
                 self._tell(self._changed.set)
@@ -333,6 +335,19 @@ class Connection:
             client.on_publish = client.on_subscribe = None
         if self._opened.done():
             heed(self._opened)
+
+
+def _show(client: Client) -> None:
+    """
+    Be heard of by the broker while the client's thread reads nothing: it would take the client for dead, as
+    the client would the broker. The answer is behind what is still to be read, so the client is not to wait
+    for it.
+    """
+    from paho.mqtt.enums import MessageType
+
+    client._send_simple_command(MessageType.PINGREQ)
+    client.loop_write()
+    client._last_bytes_received = monotonic()  # what has come is still to be read
 
 
 def _packet_bytes(topic: str, payload: bytes) -> int:

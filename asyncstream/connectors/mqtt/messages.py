@@ -4,10 +4,18 @@ What a message of MQTT is in a pipeline.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeGuard
 
-__all__ = ("MqttMessage",)
+__all__ = ("MqttMessage", "is_topic")
+
+_NOT_IN_A_TOPIC: Final = re.compile(
+    "[+#\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufdd0-\\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
+"""Wildcards, and characters over which a broker may end the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +32,8 @@ class MqttMessage:
     value: Any
     topic: str = ""
     retain: bool = False
+
+
+def is_topic(name: object) -> TypeGuard[str]:
+    """Whether something may be published to a topic of this name."""
+    return isinstance(name, str) and bool(name) and not _NOT_IN_A_TOPIC.search(name)

@@ -17,10 +17,10 @@ from asyncstream.connectors.mqtt.connection import (
     check_tls,
     naming,
 )
-from asyncstream.connectors.mqtt.messages import MqttMessage
+from asyncstream.connectors.mqtt.messages import MqttMessage, is_topic
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
-from asyncstream.validation import flag, function, text
+from asyncstream.validation import flag, function, refuse
 
 if TYPE_CHECKING:
     import ssl
@@ -68,7 +68,9 @@ class MqttSink(MessageSink[_Message, Connection]):
         self._tls = check_tls(tls, self._address)
         self._fixed = topic if isinstance(topic, str) else None
         self._topic = None if isinstance(topic, str) else function("topic", topic, "element")
-        where = "topics" if self._fixed is None else f"topic {text('topic', self._fixed)!r}"
+        if self._fixed is not None and not is_topic(self._fixed):
+            raise refuse("topic", "one without wildcards and control characters, or a function", topic)
+        where = "topics" if self._fixed is None else f"topic {self._fixed!r}"
         super().__init__(f"{where} of {self._address}", encode, default)
         self._retain = flag("retain", retain)
 
@@ -83,8 +85,8 @@ class MqttSink(MessageSink[_Message, Connection]):
             topic, payload, retain = value.topic or topic, value.value, value.retain or retain
         if self._topic is not None:
             topic = self._topic(value)
-        if not isinstance(topic, str) or not topic or "+" in topic or "#" in topic:
-            raise TypeError(f"expected a topic without wildcards, got {topic!r}")
+        if not is_topic(topic):
+            raise TypeError(f"expected a topic without wildcards and control characters, got {topic!r}")
         return topic, self._encode(payload), retain
 
     async def _send(self, client: Connection, messages: Sequence[_Message]) -> None:

@@ -41,6 +41,12 @@ _PART: Final = 1000
 _SEALED: Final = 10109
 """The server's code for a stream that takes nothing any more."""
 
+_IN_PROCESS: Final = 10158
+"""Its code for a message whose id is that of another one which a cluster is about to store, or to lose."""
+
+_AGAIN: Final = 0.01
+"""Seconds after which such a message is published again."""
+
 _AS_IT_IS: Final = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Characters of an id besides letters and digits; a header cannot hold all others, or loses them."""
 
@@ -108,18 +114,20 @@ class NatsSink(MessageSink[_Message, Publisher]):
         finally:
             # also those before one that the client refuses: the job is told how many the stream has
             async with answered_within(_PATIENCE):
-                await self._answered(client, answers)
+                await self._answered(client, part, answers)
 
-    async def _answered(self, client: Publisher, answers: Sequence[asyncio.Future[None]]) -> None:
+    async def _answered(
+        self, client: Publisher, part: Sequence[_Message], answers: list[asyncio.Future[None]]
+    ) -> None:
         """Wait until all is answered, and count what the stream has."""
         try:
-            left = set(answers)
-            while left := {answer for answer in left if not answer.done()}:
-                if not client.connection.is_connected:
-                    raise ConnectionError("the connection is broken")
-                await asyncio.wait(left, timeout=LOOK)
-            for answer in answers:
-                answer.result()
+            await _all_of(answers, client)
+            for place, (data, id) in enumerate(part[: len(answers)]):
+                while _is_in_process(answers[place].exception()):
+                    await asyncio.sleep(_AGAIN)
+                    answers[place] = await client.publish(self._subject, data, id)
+                    await _all_of(answers[place : place + 1], client)
+                answers[place].result()
                 self._taken += 1
         finally:
             for answer in answers:
@@ -135,3 +143,18 @@ class NatsSink(MessageSink[_Message, Publisher]):
 
     async def _leave(self, client: Publisher) -> None:
         await client.connection.close()
+
+
+async def _all_of(answers: Sequence[asyncio.Future[None]], client: Publisher) -> None:
+    """Wait until all have come; raises `ConnectionError` if none comes any more."""
+    left = set(answers)
+    while left := {answer for answer in left if not answer.done()}:
+        if not client.connection.is_connected:
+            raise ConnectionError("the connection is broken")
+        await asyncio.wait(left, timeout=LOOK)
+
+
+def _is_in_process(error: BaseException | None) -> bool:
+    from nats.js.errors import APIError
+
+    return isinstance(error, APIError) and error.err_code == _IN_PROCESS

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 from uuid import UUID
@@ -20,6 +20,7 @@ from asyncstream.validation import refuse
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
+    from psycopg.adapt import Dumper
 
 __all__ = (
     "BATCH",
@@ -48,6 +49,8 @@ _SETTINGS: Final = {
     # a process that is stopped within a transaction does not keep its locks: its follower waits longer
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "30s",
+    # who has waited for a lock is to see what the one before has done, whatever the database has as its own
+    "default_transaction_isolation": "read\\ committed",
 }
 
 _PATIENCE: Final = 5.0
@@ -107,6 +110,7 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
     merged["client_encoding"] = "utf-8"  # of the blocks that a sink stages, and another job may commit
     made = conninfo.make_conninfo("", **merged)
     connection = await watched(made)
+    connection.adapters.register_dumper(datetime, _dumper_in_utc())
     if keeps:
         try:
             await _check_keeps(connection, made)
@@ -114,6 +118,22 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
             await connection.close()
             raise
     return connection
+
+
+def _dumper_in_utc() -> type[Dumper]:
+    """
+    Writes a point in time as one of UTC: of another zone, the server leaves out the offset where the column
+    has none, which makes another point in time of it.
+    """
+    from psycopg.adapt import Dumper
+
+    class InUtc(Dumper):
+        def dump(self, obj: datetime) -> bytes:
+            with suppress(OverflowError):  # at the ends of the calendar
+                return str(obj if obj.tzinfo is None else obj.astimezone(UTC)).encode()
+            return str(obj).encode()
+
+    return InUtc
 
 
 async def _check_keeps(connection: Connection, conninfo: str) -> None:

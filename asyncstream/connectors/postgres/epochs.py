@@ -7,9 +7,10 @@ transaction. So each row is either staged or moved, whatever happens in between,
 committed results only. (`PREPARE TRANSACTION` would do without, but is off by default, and one that is
 forgotten keeps its locks and keeps the database from being vacuumed.)
 
-What is staged of a batch is one *block*: the bytes of the `COPY` that brings the rows in. To the server a
-block is one value to write, and the second and last `COPY` of the same bytes is all that a commit costs. The
-first `COPY` is into a temporary table, which is empty again at once: it tells whether the rows fit.
+What is staged of a batch is a *block*, or several if it is large: the bytes of the `COPY` that brings the
+rows in. To the server a block is one value to write, and the second and last `COPY` of the same bytes is all
+that a commit costs. The first `COPY` is into a temporary table, which is empty again at once: it tells
+whether the rows fit.
 
 To go back, see `standing`, takes no log of rows: PostgreSQL notes in each row which transaction has inserted
 it (`xmin`). `asyncstream_commits` holds the transaction of each position and how many rows it has inserted.
@@ -24,6 +25,7 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
@@ -192,12 +194,13 @@ class Epochs:
 
     async def stage(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
         """Stage rows of the epoch that is being written: all or, if one does not fit, none."""
-        block = await copy_rows(connection, self._sql("COPY {batch} ({columns}) FROM STDIN"), rows)
-        self._number += 1
-        values = (self.position, self._number, list(self._columns), block)
-        await connection.execute(
-            self._sql("INSERT INTO {staged} VALUES (%s, %s, %s, %b)"), values, prepare=True
-        )
+        blocks = await copy_rows(connection, self._sql("COPY {batch} ({columns}) FROM STDIN"), rows)
+        insert = self._sql("INSERT INTO {staged} VALUES (%s, %s, %s, %b)")
+        async with nullcontext() if len(blocks) == 1 else connection.transaction():
+            for block in blocks:
+                self._number += 1
+                values = (self.position, self._number, list(self._columns), block)
+                await connection.execute(insert, values, prepare=True)
 
     async def prepare(self, connection: Connection) -> int:
         """

@@ -29,7 +29,8 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
     """
     Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`;
-    dates, times, decimals, UUIDs and bytes as they are, lists and objects as JSON.
+    dates, times, decimals, UUIDs and bytes as they are, lists and objects as JSON. A point in time with a
+    zone is written in UTC, which counts where the column has none.
 
     With checkpoints, rows are staged in `<table>__staged`, as blocks, and appear when the checkpoint is safe,
     together with its number, in one transaction. The database needs three more tables, `asyncstream_sinks`,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from asyncstream.connectors.cancellation import carried_through
@@ -39,6 +39,12 @@ _OF_SERVER: Final = re.compile("08|0A|2[04568BD]|3[BDF]|4[02]|5[3578]|72|F0|HV|X
 What SQLSTATE begins with that is not over rows, but of the connection, tables, rights, locks, transactions,
 and what the server has. All others are of data, constraints and triggers, which may give codes of their own.
 """
+
+_TRIES: Final = 10
+"""Times that a transaction is begun which the server takes back in favour of others; the next mostly ends."""
+
+_BLOCK: Final = 2**24
+"""Bytes of rows after which a block ends: of one as large as a gigabyte the server knows no value."""
 
 _CHECKS_POLICY: Final = "ExecWithCheckOptions"
 """The function of the server that finds that a row breaks a policy, which has the code of a right."""
@@ -88,7 +94,8 @@ class TableWriter:
     async def do(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """
         Do something with the connection. It comes to its end though the caller is cancelled, or the
-        connection is closed: it would not be certain what the server has done.
+        connection is closed: it would not be certain what the server has done. It is done again where the
+        server has taken it back in favour of others, for a deadlock say.
         """
         connection = self._connection
         if connection is None:
@@ -97,7 +104,7 @@ class TableWriter:
         async def whole() -> T:
             with naming(SinkError, f"write to {self.what}"):
                 try:
-                    return await work(connection)
+                    return await _in_the_end(work, connection)
                 except asyncio.CancelledError:
                     await connection.close()
                     raise
@@ -131,6 +138,15 @@ class TableWriter:
             await connection.close()
 
 
+async def _in_the_end(work: Callable[[Connection], Coroutine[Any, Any, T]], connection: Connection) -> T:
+    from psycopg.errors import DeadlockDetected, SerializationFailure
+
+    for _ in range(_TRIES - 1):
+        with suppress(DeadlockDetected, SerializationFailure):
+            return await work(connection)
+    return await work(connection)
+
+
 def _is_over_rows(error: BaseException) -> bool:
     """Whether it is said of what is written: not of the table, a right, a lock, or the connection."""
     from psycopg import DataError, Error
@@ -143,18 +159,22 @@ def _is_over_rows(error: BaseException) -> bool:
     return not is_of_server or error.diag.source_function == _CHECKS_POLICY
 
 
-async def copy_rows(connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Copy rows, all or none; gives the bytes that were sent, for `copy_blocks`."""
-    block = bytearray()
+async def copy_rows(
+    connection: Connection, statement: Composed, rows: Iterable[Sequence[Any]]
+) -> list[bytes]:
+    """Copy rows, all or none; gives the bytes that were sent, in blocks of whole rows, for `copy_blocks`."""
+    blocks = [bytearray()]
     async with connection.cursor() as cursor, cursor.copy(statement) as copying:
         for row in rows:
             # what `write_row` does, but for a coroutine for each row
             if part := copying.formatter.write_row(row):
-                block += part
+                if len(blocks[-1]) >= _BLOCK:
+                    blocks.append(bytearray())
+                blocks[-1] += part
                 await copying.write(part)
-        block += (part := copying.formatter.end())
+        blocks[-1] += (part := copying.formatter.end())
         await copying.write(part)
-    return bytes(block)
+    return list(map(bytes, blocks))
 
 
 async def copy_blocks(connection: Connection, statement: Composed, blocks: Iterable[bytes]) -> int:

@@ -23,11 +23,12 @@ _Message: TypeAlias = tuple[bytes, dict[bytes, bytes]]
 _ADD: Final = """
 local now = redis.call('TIME')
 local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - ARGV[1])
+local forgotten_ms = now_ms - ARGV[1]
 local at = 3
 while at <= #ARGV do
   local count = tonumber(ARGV[at + 1])
-  if not redis.call('ZSCORE', KEYS[2], ARGV[at]) then
+  local added_ms = redis.call('ZSCORE', KEYS[2], ARGV[at])
+  if not added_ms or tonumber(added_ms) <= forgotten_ms then
     local fields = {unpack(ARGV, at + 2, at + 1 + count)}
     if ARGV[2] == '0' then
       redis.call('XADD', KEYS[1], '*', unpack(fields))
@@ -38,10 +39,12 @@ while at <= #ARGV do
   end
   at = at + 2 + count
 end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', forgotten_ms)
 """
 """
 Adds those whose ids were not added within the time; as one command that no other comes between. An id is
-written down last: what has failed before is not undone.
+written down last: what has failed before is not undone. Ids are forgotten at the end: a script that has begun
+to write is not told that the server has no memory left.
 """
 
 _MOST_FIELDS: Final = 3900

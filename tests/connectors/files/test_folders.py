@@ -137,6 +137,8 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
         7,
         {"n": 3, "day": None},
         {"n": 4, "day": [1]},
+        {"n": 5, "day": "é" * 42},
+        {"n": 6, "day": "e" * 251},
     ]
     pipeline = Pipeline()
     sink = pipeline.source(rows).to(ParquetSink(tmp_path / "out", partition_by="day"), on_error="route")
@@ -145,9 +147,11 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
     assert asyncio.run(read_all(ParquetSource(tmp_path / "out"))) == [
         {"n": 1, "day": "a/b = c"},
         {"n": 3, "day": None},
+        {"n": 6, "day": "e" * 251},
     ]
-    assert len(found) == 4
-    for part in ("no 'day' to partition by", "nothing but", "expected a mapping", "cannot be partitioned by"):
+    assert len(found) == 5
+    refusals = ("no 'day' to partition by", "nothing but", "expected a mapping", "partitioned by", "too long")
+    for part in refusals:
         assert any(part in each for each in found)
 
 
@@ -217,6 +221,27 @@ def test_job_without_checkpoints_shows_parts_at_the_end_and_replaces_others(tmp_
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkError, match="is a file, and this sink writes a directory"):
         rows_through(JsonLinesFolderSink(tmp_path / "file"), None)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", [ParquetSink, ArrowIpcSink, JsonLinesFolderSink, CsvFolderSink])
+async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "out"
+    first, second = kind(path), kind(path)
+    for number, sink in enumerate((first, second)):
+        await sink.open()
+        await sink.write([{"n": number}], None)
+    await first.flush()
+    await first.close()
+    before = files_below(tmp_path)
+    with pytest.raises(SinkError, match="exists: pass existing='overwrite'"):
+        await second.flush()
+    second.cut_short()
+    await second.close()
+    assert files_below(tmp_path) == before
 
 
 # ---------------------------------------------------------------------- object stores

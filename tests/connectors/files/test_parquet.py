@@ -207,6 +207,27 @@ def test_values_that_arrow_would_change_are_refused_however_they_come(
     assert rows_of(path) == rows[:1]
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_values_that_hold_themselves_are_refused(tmp_path: Path, given: bool) -> None:
+    around: list[Any] = []
+    around.append(around)
+    within: dict[str, Any] = {}
+    within["v"] = [within]
+    deep: list[Any] = []
+    for _ in range(3000):
+        deep = [deep]
+    schema = pyarrow.schema([("v", pyarrow.list_(pyarrow.int64()))]) if given else None
+    pipeline, failed = Pipeline(), list[Any]()
+    values: list[Any] = [[1], around, within, deep, [2]]
+    written = pipeline.source([{"v": value} for value in values]).to(
+        ParquetSink(tmp_path / "out", schema=schema), on_error="route"
+    )
+    written.failed.to(failed)
+    asyncio.run(pipeline.run())
+    assert parquet.read_table(tmp_path / "out")["v"].to_pylist() == [[1], [2]]
+    assert len(failed) == 3
+
+
 def test_values_that_arrow_would_change_are_refused_by_a_job_that_goes_on(tmp_path: Path) -> None:
     async def main() -> None:
         first = ParquetSink(tmp_path / "out")

@@ -18,7 +18,7 @@ from aiokafka.errors import (
 
 from asyncstream import AscendingTimestamps, Checkpoints, DirectoryStore, FailedCall, MemoryStore, Pipeline
 from asyncstream.connectors.kafka import KafkaRecord, KafkaSink, KafkaTransactionalSink
-from asyncstream.errors import PipelineError, SinkBroken, SinkError, UserFunctionError
+from asyncstream.errors import CheckpointError, PipelineError, SinkBroken, SinkError, UserFunctionError
 from tests.servers.kafka import Kafka
 
 pytestmark = pytest.mark.broker
@@ -88,6 +88,47 @@ async def test_what_cannot_be_encoded_is_left_out_of_a_transaction(kafka: Kafka)
     pipeline.source([b"1", 2, b"3"], name="values").to(sink, name="written", on_error="skip")
     await pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), every=3600))
     assert await kafka.values(topic) == [b"1", b"3"]
+
+
+async def test_a_record_that_a_transaction_is_refused_for_has_a_way_out(kafka: Kafka) -> None:
+    topic = await kafka.topic(max_message_bytes="1000")
+
+    async def write(client: dict[str, int]) -> None:
+        sink = KafkaTransactionalSink(
+            topic, transactional_id=topic, bootstrap_servers=kafka.address, client=client
+        )
+        pipeline = Pipeline("writing")
+        pipeline.source([1, "2" * 3000, 3], name="in").to(sink, name="written", on_error="skip")
+        await pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), every=60))
+
+    with pytest.raises(CheckpointError, match=r"too large, give client=\{'max_request_size': \.\.\.\}"):
+        await write({})
+    await write({"max_request_size": 1000})
+    assert await kafka.values(topic) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_a_record_that_cannot_be_is_refused_by_itself(kafka: Kafka, transactional: bool) -> None:
+    topic = await kafka.topic()
+    sink: KafkaSink | KafkaTransactionalSink = KafkaSink(topic, bootstrap_servers=kafka.address)
+    if transactional:
+        sink = KafkaTransactionalSink(topic, transactional_id=topic, bootstrap_servers=kafka.address)
+    odd: dict[str, list[Any]] = {
+        "topic": ["no such", "a/b", "t" * 250, "..", 5, "\ud800"],
+        "headers": [(("\ud800", b""),), (("name", "text"),), {None: b""}, 5],
+        "key": ["text", 5],
+        "partition": ["0", -1, 99],
+        "timestamp_ms": [2**70, "now"],
+    }
+    pipeline, failed = Pipeline("writing"), list[Any]()
+    records = [KafkaRecord(0, **{field: value}) for field, values in odd.items() for value in values]
+    elements = [part for record in records for part in (record, 1)]
+    written = pipeline.source(elements, name="in").to(sink, name="written", on_error="route")
+    written.failed.to(failed, name="failed")
+    async with asyncio.timeout(60):
+        await pipeline.run()
+    assert await kafka.values(topic) == [b"1"] * len(records)
+    assert [call.value for call in failed] == records
 
 
 async def test_a_wrong_codec_fails_the_step_by_name(kafka: Kafka) -> None:

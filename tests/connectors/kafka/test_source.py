@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError
 from asyncstream.connectors.kafka import KafkaRecord, KafkaSource, RejectedRecord
@@ -145,6 +147,64 @@ async def test_it_does_not_go_on_in_another_topic_of_that_name(kafka: Kafka) -> 
         await source.can_seek({f"{topic}-1": 0})
 
 
+async def read_on(source: KafkaSource) -> None:
+    while True:
+        await source.read()
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+async def test_what_is_not_there_any_more_is_not_passed_over_while_it_reads(
+    kafka: Kafka, group: str | None
+) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(9))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=group)
+    await source.open()
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 9}:
+            await source.read()
+        if group is not None:
+            await source.acknowledge({f"{topic}-0": 9})
+        await kafka.remake(topic)
+        await kafka.fill(topic, numbers(3))
+        with pytest.raises(SourceError, match=r"cannot go on at offset 9 of .*: .* the topic was made anew"):
+            await read_on(source)
+        await source.close()
+        if group is not None:  # which is committed
+            await source.open()
+            with pytest.raises(SourceError, match=r"cannot go on at offset 9 of .*: .* made anew"):
+                await read_on(source)
+            await source.close()
+
+
+async def test_where_the_client_begins_by_itself_as_a_member_is_no_matter() -> None:
+    place = TopicPartition("t", 0)
+
+    class Client:
+        """Begins where the group is, or nowhere, before the source has said where; then something comes."""
+
+        says: ClassVar[list[Exception]] = [
+            NoOffsetForPartitionError(place),
+            OffsetOutOfRangeError({place: 5}),
+        ]
+
+        async def getmany(self, timeout_ms: int, max_records: int) -> dict[Any, Any]:
+            if self.says:
+                raise self.says.pop()
+            return {place: [SimpleNamespace(value=b"1", offset=7, timestamp=0)]}
+
+        def partitions_for_topic(self, topic: str) -> set[int]:
+            return {0}
+
+    source = KafkaSource("t", bootstrap_servers="localhost:9092", group="readers")
+    source._consumer, source._is_member = Client(), True
+    source._partitions, source._positions = {"t-0": place}, {"t-0": 7}  # of a checkpoint
+    async with asyncio.timeout(60):
+        batch = await source.read()
+    assert batch is not None
+    assert batch.values == [1]
+
+
 async def test_partitions_are_splits_that_can_be_held(kafka: Kafka) -> None:
     topic = await kafka.topic(2)
     await kafka.fill(topic, numbers(10), 2)
@@ -223,7 +283,7 @@ async def test_a_topic_that_is_gone_for_good_is_told_of(more: dict[str, Any]) ->
     class Client:
         """Of a topic that is gone for a moment, and later for good; the stand-ins make it anew."""
 
-        async def getmany(self, timeout_ms: int) -> dict[Any, Any]:
+        async def getmany(self, timeout_ms: int, max_records: int) -> dict[Any, Any]:
             await asyncio.sleep(timeout_ms / 1000)
             return {}
 
@@ -252,7 +312,7 @@ async def test_a_topic_that_is_gone_for_a_moment_ends_nothing() -> None:
 
         asked = 0
 
-        async def getmany(self, timeout_ms: int) -> dict[Any, Any]:
+        async def getmany(self, timeout_ms: int, max_records: int) -> dict[Any, Any]:
             await asyncio.sleep(timeout_ms / 1000)
             return {TopicPartition("busy", 0): []} if 10 < time() - began < 500 else {}
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
+from paho.mqtt.enums import MessageType
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
@@ -263,7 +264,7 @@ async def test_wrong_settings_are_told_of(mqtt_server: MqttServer, name: str) ->
         (MqttSink(away, name), "cannot write to topic .*refused"),
         (
             MqttSink(mqtt_server.url, lambda value: "a/+"),
-            "expected a topic without wildcards, got 'a/",
+            "expected a topic without wildcards and control characters, got 'a/",
         ),
         (MqttSink(mqtt_server.url, name, encode="bytes"), "expected bytes, got int"),
     ):
@@ -288,6 +289,19 @@ def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
         MqttSource(arguments.pop("url"), "t", **arguments)
 
 
+@pytest.mark.parametrize("topic", ["a/#", "a\0", "a\x1f", "a\x85", "\uffff", "\U0001fffe", "\ud800", ""])
+async def test_a_topic_that_cannot_be_is_refused_by_itself(mqtt_server: MqttServer, topic: str) -> None:
+    with pytest.raises(PipelineError, match="topic: expected one without wildcards"):
+        MqttSink(mqtt_server.url, topic)
+    pipeline, failed = Pipeline("writing"), list[Any]()
+    written = pipeline.source([topic, "a\u00a0é/\U0001f600", "$a/ "], name="in").to(
+        MqttSink(mqtt_server.url, str), name="out", on_error="route"
+    )
+    written.failed.to(failed, name="failed")
+    await pipeline.run()
+    assert [call.value for call in failed] == [topic]
+
+
 def test_topics_are_named() -> None:
     with pytest.raises(PipelineError, match="topics: expected one or more topics"):
         MqttSource("mqtt://localhost", client_id="me")
@@ -297,6 +311,34 @@ def test_the_plan_says_at_least_once() -> None:
     pipeline = Pipeline("plan")
     pipeline.source(MqttSource("mqtt://localhost", "t", client_id="me"), name="in").to([], name="out")
     assert [way.level for way in pipeline.guarantees()] == ["at least once"]
+
+
+async def test_a_client_that_is_held_up_is_heard_of_by_the_broker() -> None:
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+
+    class Client:
+        keepalive = 0.03
+        said: ClassVar[list[int]] = []
+
+        def _send_simple_command(self, command: int) -> None:
+            self.said.append(command)
+
+        def loop_write(self) -> None:
+            if len(self.said) == 3:
+                loop.call_soon_threadsafe(heard.set)
+
+    connection = Connection(address_of("mqtt://localhost"), None)
+    connection._subscribed = True
+    message, client = cast(Any, object()), cast(Any, Client())
+    connection.arrived.append(message)  # as many as may be here
+    async with asyncio.timeout(60):
+        coming = asyncio.ensure_future(asyncio.to_thread(connection._on_message, client, None, message))
+        await heard.wait()
+        connection.take(1)
+        await coming
+    assert list(connection.arrived) == [message]
+    assert set(Client.said) == {MessageType.PINGREQ}
+    assert client._last_bytes_received > 0  # nor does the client give the broker up
 
 
 def test_the_client_may_hear_of_something_in_the_moment_in_which_the_loop_is_closed(

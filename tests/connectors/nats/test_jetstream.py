@@ -12,6 +12,7 @@ import nats
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
@@ -158,6 +159,32 @@ async def test_with_ids_a_repeat_is_not_doubled(js: JetStreamContext, nats_serve
     await sink.write([{"n": 2}, {"n": 3}], None)
     await sink.close()
     assert (await js.stream_info(name)).state.messages == 3
+
+
+async def test_what_a_cluster_is_about_to_store_is_published_until_it_has(
+    js: JetStreamContext, nats_server: NatsServer
+) -> None:
+    name = next(names)
+    await js.add_stream(name=name, subjects=[name], no_ack=True)  # the answers are those of a cluster
+    client = await nats.connect(nats_server.url)
+    published: list[str] = []
+
+    async def answer(message: Msg) -> None:
+        id = (message.headers or {})["Nats-Msg-Id"]
+        is_being_stored = id == "2" and published.count(id) < 3
+        published.append(id)
+        error = {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}
+        await message.respond(json.dumps({"error": error} if is_being_stored else {"seq": 1}).encode())
+
+    await client.subscribe(name, cb=answer)
+    await client.flush()
+    sink = NatsSink(nats_server.url, name, id="n")
+    await sink.open()
+    await sink.write([{"n": 1}, {"n": 2}, {"n": 2}, {"n": 3}], None)
+    assert sink.taken() == 4
+    assert published == ["1", "2", "2", "3", "2", "2", "2"]
+    await sink.close()
+    await client.close()
 
 
 async def test_ids_that_differ_are_two_in_a_header_too(js: JetStreamContext, nats_server: NatsServer) -> None:

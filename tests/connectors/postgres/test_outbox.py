@@ -97,6 +97,24 @@ async def test_consumers_share_the_rows(outbox: str) -> None:
     assert sorted(seen) == list(range(1, 11))
 
 
+async def test_consumers_see_what_others_do_in_a_database_that_is_not_read_committed(outbox: str) -> None:
+    name = outbox.rpartition("/")[2]
+    do(outbox, f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    put(outbox, 290)
+    seen: list[int] = []
+
+    async def empty(consumer: str) -> None:
+        source = opened(outbox, consumer, batch=5, ends=True)
+        await source.open()
+        while (batch := await source.read()) is not None:
+            seen.extend(row["id"] for row in batch.values)
+        await source.close()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(empty, "abc"))
+    assert sorted(seen) == list(range(1, 301))
+
+
 async def test_a_row_that_is_committed_late_is_not_passed_over(outbox: str) -> None:
     source = opened(outbox, every=0.01)
     await source.open()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pytest
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError
+from asyncstream import AsyncStreamError, Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError
 from asyncstream.connectors import PostgresSink, PostgresUpsertSink, Sink
+from asyncstream.connectors.postgres import writing
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 
@@ -50,6 +51,31 @@ async def test_values_come_as_what_the_columns_are(postgres_url: str, exactly_on
     await write(sink, [order, empty], MemoryStore() if exactly_once else None)
     found = do(postgres_url, 'SELECT id, at, "Price", raw, rest FROM shop.orders ORDER BY id')
     assert found == [tuple(order.values()), tuple(empty.values())]
+
+
+@pytest.mark.parametrize("way", ["copied", "inserted", "upserted", "exactly once"])
+async def test_points_in_time_stay_the_same_in_a_column_without_a_zone(postgres_url: str, way: str) -> None:
+    do(postgres_url, "CREATE TABLE t (id int PRIMARY KEY, at timestamptz, plain timestamp)")
+    do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET timezone = 'Asia/Tokyo'")
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    zones = [UTC, timezone(timedelta(hours=5))]
+    first, last = datetime.min.replace(tzinfo=zones[1]), datetime.max.replace(tzinfo=UTC)
+    moments = [at.astimezone(zone) for zone in zones] + [at.replace(tzinfo=None), first, last]
+    sink: Sink[Any] = PostgresSink(
+        postgres_url,
+        "t",
+        columns=["id", "at", "plain"],
+        on_conflict="ignore" if way == "inserted" else "fail",
+    )
+    if way == "upserted":
+        sink = PostgresUpsertSink(postgres_url, "t", columns=["id", "at", "plain"], key="id")
+    rows = [{"id": number, "at": moment, "plain": moment} for number, moment in enumerate(moments)]
+    await write(sink, rows, MemoryStore() if way == "exactly once" else None)
+    found = do(postgres_url, "SELECT at, plain FROM t WHERE id < 2 ORDER BY id")
+    assert found == [(at, at.replace(tzinfo=None))] * 2
+    # one without a zone is the server's to understand
+    assert do(postgres_url, "SELECT at::timestamp, plain FROM t WHERE id = 2") == [(moments[2], moments[2])]
+    assert do(postgres_url, "SELECT count(*) FROM t") == [(len(moments),)]
 
 
 async def test_results_appear_with_their_checkpoint(postgres_url: str) -> None:
@@ -97,6 +123,23 @@ async def test_an_epoch_of_many_batches_comes_in_their_order(postgres_url: str) 
     await sink.commit(1)
     await sink.close()
     assert do(postgres_url, "SELECT n FROM t ORDER BY at") == [(n,) for n in range(80)]
+
+
+async def test_a_large_batch_is_staged_in_several_blocks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_BLOCK", 100_000)
+    do(postgres_url, "CREATE TABLE t (id serial, n int, text text)")
+    sink = PostgresSink(postgres_url, "t", columns=["n", "text"])
+    sink.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+    await sink.recover(None)
+    rows = [{"n": n, "text": f"{n % 10}" * 10_000} for n in range(100)]
+    await sink.write(rows, None)
+    assert 5 < do(postgres_url, "SELECT count(*) FROM t__staged")[0][0] < 12
+    await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+    assert do(postgres_url, "SELECT n, text FROM t ORDER BY id") == [tuple(row.values()) for row in rows]
 
 
 async def test_rows_that_others_have_changed_are_not_taken_back(postgres_url: str) -> None:
@@ -205,6 +248,30 @@ async def test_one_bad_row_is_one_failed_element(postgres_url: str) -> None:
     await pipeline.run()
     assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(1,), (3,)]
     assert len(failed) == 1
+
+
+@pytest.mark.parametrize("code", ["serialization_failure", "deadlock_detected"])
+@pytest.mark.parametrize("kind", ["upsert", "at once", "epochs"])
+async def test_what_the_server_takes_back_for_others_is_written_again(
+    postgres_url: str, kind: str, code: str
+) -> None:
+    do(postgres_url, "CREATE TABLE t (n int PRIMARY KEY)")
+    do(postgres_url, "CREATE SEQUENCE tries")
+    do(
+        postgres_url,
+        "CREATE FUNCTION give_way() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF nextval('tries') <= 3 THEN RAISE {code}; END IF; RETURN new; END $$",
+    )
+    do(postgres_url, "CREATE TRIGGER t BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION give_way()")
+    sink: Sink[Any] = PostgresSink(postgres_url, "t", columns=["n"])
+    if kind == "upsert":
+        sink = PostgresUpsertSink(postgres_url, "t", columns=["n"], key="n")
+    store = MemoryStore() if kind == "epochs" else None
+    await write(sink, [{"n": 1}, {"n": 2}], store)
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(1,), (2,)]
+    do(postgres_url, "ALTER SEQUENCE tries MINVALUE -1000 RESTART WITH -1000")
+    with pytest.raises(AsyncStreamError, match=code):  # it does so each time
+        await write(sink, [{"n": n} for n in range(1, 4)], store)
 
 
 async def test_no_rights_and_no_server_are_told_of(postgres_url: str) -> None:

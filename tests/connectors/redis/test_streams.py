@@ -209,6 +209,23 @@ async def test_ids_are_forgotten_in_time(redis: Redis, redis_url: str) -> None:
     await asyncio.sleep(0.1)
     await sink.write([{"n": 2}], None)
     assert redis.zrange("{out}:ids", 0, -1) == [b"2"]
+    await sink.write([{"n": 1}], None)
+    assert redis.xlen("out") == 3
+    await sink.close()
+
+
+@pytest.mark.parametrize("id", [None, "n"])
+async def test_a_server_without_memory_is_not_written_to(redis: Redis, redis_url: str, id: Any) -> None:
+    sink = RedisStreamSink(redis_url, "out", id=id)
+    await sink.open()
+    redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(SinkBroken, match="used memory"):
+            await sink.write([{"n": 1}, {"n": 2}], None)
+    finally:
+        redis.config_set("maxmemory", 0)
+    await sink.write([{"n": 1}, {"n": 2}], None)
+    assert redis.xlen("out") == 2
     await sink.close()
 
 
