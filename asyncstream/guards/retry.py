@@ -313,7 +313,7 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
     if types and all(isinstance(one, type) and issubclass(one, Exception) for one in types):
         return types
     if not callable(on) or isinstance(on, type):
-        raise refuse("on", "exception types or a predicate", on, classes=True)
+        raise refuse("on", "an exception type, a tuple of them, or a predicate", on, classes=True)
     function("on", on, "error")
     return None
 

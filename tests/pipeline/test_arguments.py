@@ -138,6 +138,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: guarded(retry, idempotency_key=fetch),
         "idempotency_key: expected",
     ),
+    "errors to retry in a list": (
+        lambda: guarded(retry, on=[OSError]),
+        "on: expected an exception type, a tuple of them, or a predicate, got [<class 'OSError'>]",
+    ),
     "no chance": (lambda: guarded(retry, random=0.5), "random: expected a function, got 0.5"),
     "back-off without end": (
         lambda: guarded(retry, wait_exp_base=math.inf),

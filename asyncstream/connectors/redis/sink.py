@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.redis.connection import Client, checked_url, connect, naming, place_of
-from asyncstream.connectors.rows import Default, JsonWriter, record_of
+from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
 from asyncstream.errors import SinkError
 from asyncstream.validation import Duration, count, duration_ms, refuse, text
 
@@ -106,7 +106,7 @@ class RedisStreamSink(MessageSink[_Message, Client]):
             return id, {self._field: self._encode(value)}
         record = record_of(value)
         if not record:
-            raise TypeError("expected a mapping, or something that has fields")
+            raise without_fields(value)
         if id and len(record) > _MOST_FIELDS:
             raise ValueError(
                 f"{len(record)} fields are too many, with id= at most {_MOST_FIELDS}: give field="
