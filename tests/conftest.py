@@ -40,7 +40,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("test_cli.py", "test_package.py", "test_pythons.py", "test_readme.py"), ("slow", "once")
     ),
-    **dict.fromkeys(("test_architecture.py", "test_docstrings.py"), ("once",)),
+    **dict.fromkeys(("test_architecture.py", "test_docstrings.py", "test_documents.py"), ("once",)),
 }
 """
 The markers of all tests of a folder, or of a file. `make quick` leaves out what is slow, on Spark or in a

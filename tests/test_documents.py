@@ -18,8 +18,8 @@ from asyncstream.connectors import PostgresOutbox, RedisGroupSource
 from asyncstream.connectors.kafka import KafkaTransactionalSink
 from asyncstream.guards import RedisCache, SqliteCache, retry
 from asyncstream.web import lifespan
-from tests.test_docstrings import public_names
-from tests.test_readme import BLOCK, DOCUMENTS
+from tests.documents import BLOCK, DOCUMENTS
+from tests.public_names import public_names
 
 PROSE = {name: BLOCK.sub("", text) for name, text in DOCUMENTS.items()}
 
@@ -134,7 +134,8 @@ def test_heading_that_a_link_leads_to_exists() -> None:
 
 def test_every_document_is_reached_from_the_first() -> None:
     docs = {name for name in DOCUMENTS if re.fullmatch(r"docs/[\w-]+\.md", name)}
-    reached, left = set(), ["docs/index.md"]
+    reached: set[str] = set()
+    left = ["docs/index.md"]
     while left:
         name = left.pop()
         if name in docs - reached:

@@ -175,6 +175,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._session: aiohttp.ClientSession | None = None
         self._requests = 0
 
+        if cache_ttl is None and cache_options is not None:
+            raise refuse("cache_options", "cache_ttl= to go with it", cache_options)
         if attempts is None:
             attempts = 1 if method in ("POST", "PATCH") else 5
         ask: Callable[[_Request], Awaitable[Any]] = self._send
