@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, is_typeddict
 
 import pytest
 
+import asyncstream
 from asyncstream import BoundedOutOfOrderness, Checkpoints, Inbox, Job, JsonLinesSource, RedisStreamSink
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.connectors import PostgresOutbox, RedisGroupSource
@@ -113,6 +115,13 @@ def test_argument_that_is_named_exists() -> None:
                 if argument not in known or (of and argument not in of and "**" not in of):
                     wrong.append(f"{document}: {code}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_room_of_the_package_is_on_its_map() -> None:
+    rooms = {module.name for module in iter_modules(asyncstream.__path__)}
+    rooms -= {"__main__", "arguments", "calls", "former_names"}  # and what is there for former names
+    named = re.findall(r"^    (\w+)  ", asyncstream.__doc__ or "", re.MULTILINE)
+    assert sorted(named) == sorted(rooms)
 
 
 def anchors(document: str) -> set[str]:

@@ -4,7 +4,7 @@ A stream of Redis as a sink: entries with ids of the user's, each of which is ad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +13,7 @@ from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.redis.connection import Client, checked_url, connect, naming, place_of
 from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
 from asyncstream.errors import SinkError
-from asyncstream.validation import Duration, count, duration_ms, refuse, text
+from asyncstream.validation import Duration, Fields, count, duration_ms, refuse, text
 
 __all__ = ("RedisStreamSink",)
 
@@ -77,7 +77,7 @@ class RedisStreamSink(MessageSink[_Message, Client]):
         field: str | None = "data",
         encode: Encode = "json",
         default: Default | None = None,
-        id: Any = None,
+        id: Callable[[Any], object] | Fields | None = None,
         remember: Duration = timedelta(days=1),
         longest: int | None = None,
     ) -> None:
