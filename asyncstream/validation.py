@@ -127,8 +127,8 @@ def instant_ms(value: object) -> int:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise TypeError(
-                f"a datetime needs a time zone to be a point in time, got {value!r}; of one in UTC "
-                "value.replace(tzinfo=UTC) is meant"
+                f"a datetime needs a time zone to be a point in time, got {value!r}; if it is in UTC, "
+                "value.replace(tzinfo=UTC)"
             )
         # not value.timestamp(): a float of seconds loses the last microseconds
         since = value - _EPOCH

@@ -148,7 +148,7 @@ def test_what_is_no_instant_is_refused(value: Any) -> None:
         (1.5, "for seconds use int(seconds * 1000)"),
         ("2026-01-01", "for text use int(text), or datetime.fromisoformat(text)"),
         (timedelta(1), "a length of time is added to one, as length // timedelta(milliseconds=1)"),
-        (datetime(2026, 1, 1), "of one in UTC value.replace(tzinfo=UTC) is meant"),
+        (datetime(2026, 1, 1), "if it is in UTC, value.replace(tzinfo=UTC)"),
     ],
 )
 def test_what_is_often_given_for_an_instant_is_answered_with_what_makes_one(value: Any, advice: str) -> None:
