@@ -51,7 +51,10 @@ def check_key(key: Any) -> None:
         ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
         Exception: what hashing it raises.
     """
-    check_hash(key)  # not every place in which it is put does so at once
+    try:
+        hash(key)  # not every place in which it is put does so at once
+    except TypeError:
+        check_hash(key)  # which says what to give; a call of it costs a third of all this
     if not _equals_itself(key):
         raise ValueError(
             f"a key must equal itself, got {safe_repr(key)}: otherwise each of its elements would have a key "
