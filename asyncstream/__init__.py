@@ -22,6 +22,21 @@ A map of the package, in reading order:
     testing       virtual time, and crashes by seed
     web           in a service: its lifespan, health, status, and what browsers listen to
     cli           the command line
+
+And what these stand on:
+
+    errors        every exception, by whose doing it is
+    validation    what users may pass: checks of arguments
+    shown         reprs as objects were made, without secrets
+    addresses     URLs of servers, refused or shown without their secrets
+    clock         the only place that reads the time
+    codec         values as bytes, and back
+    filesystem    folders, locks and SQLite files on a disk
+    aside         disk work in threads, waits that end, tasks that somebody keeps
+    sharing       an object that several steps open and close
+    lease         who may write to a store and to its sinks
+    timers        event- and processing-time timers of a key
+    metrics       histograms, read on demand
 """
 
 from asyncstream.async_wait import OutputOrder

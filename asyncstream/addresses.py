@@ -7,18 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from asyncstream.errors import MissingExtra
+from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.validation import refuse
 
-__all__ = ("parsed_redis", "redis_address", "server_address", "without_secrets")
+__all__ = (
+    "parsed_redis",
+    "redis_address",
+    "refuse_address",
+    "server_address",
+    "without_keys",
+    "without_secrets",
+)
+
+_KEY: Final = re.compile(
+    r"(?<=/)(?:[0-9A-Fa-f]{32,}|(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*[0-9])[\w:~-]{20,})(?=/|$)"
+)
+"""
+A segment of a path that looks drawn by chance, as keys of web hooks do: many hexadecimal digits, or a long
+mixture of all kinds of characters. Words, numbers, names of files and UUIDs do not.
+"""
+
+_WEB: Final = frozenset({"http", "https", "ws", "wss"})
 
 
 def without_secrets(address: str) -> str:
     """
-    An address as messages may show it, be it a proper one or not: without user, password and query. Of what
-    is no URL, the first word.
+    An address as messages may show it, be it a proper one or not: without user, password and query, and on
+    the web without keys in its path. Of what is no URL, the first word.
     """
     scheme, _, rest = address.partition("://")
     if not rest or not re.fullmatch(r"[\w+.-]+", scheme):
@@ -26,7 +43,21 @@ def without_secrets(address: str) -> str:
     before, _, place = rest.rpartition("@")
     if "?" in before:  # the "@" is of the query, or the "?" of the password
         return f"{scheme}://..."
-    return f"{scheme}://{place.partition('?')[0]}"
+    place = place.partition("?")[0]
+    return f"{scheme}://{without_keys(place) if scheme in _WEB else place}"
+
+
+def without_keys(path: str) -> str:
+    """
+    A path without what looks like a key in it, which some services take there. A key that looks like a word
+    is shown: who can choose has it in a header.
+    """
+    return _KEY.sub("…", path)
+
+
+def refuse_address(expected: str, url: object, advice: str = "") -> PipelineError:
+    """The error for a wrong address, without its secrets, to be raised by the caller."""
+    return refuse("url", expected, without_secrets(url) if isinstance(url, str) else url, advice)
 
 
 def server_address(
@@ -48,13 +79,13 @@ def server_address(
     """
     wanted, advice = f"the address of {expected}", f"for example {example}"
     if not isinstance(url, str) or not url.strip():
-        raise refuse("url", wanted, url, advice)
+        raise refuse_address(wanted, url, advice)
     try:
         parse(url)
     except ImportError as error:
         raise MissingExtra(feature, extra) from error
     except Exception:
-        raise refuse("url", wanted, without_secrets(url), advice) from None
+        raise refuse_address(wanted, url, advice) from None
     return url
 
 

@@ -1,6 +1,6 @@
 """
-What asyncio leaves to who uses it: disk work that does not hold the event loop, a wait for an event that may
-not come, and tasks that somebody keeps.
+What goes on beside the event loop, and must not hold it: disk work in threads, a wait for an event that may
+not come, tasks that somebody keeps.
 
 A write to a dead network disk may never come back. A thread of asyncio's own pool that hangs in one keeps the
 process from ending; a daemon thread does not.

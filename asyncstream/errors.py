@@ -8,6 +8,7 @@ relatives (your function, or the service it calls), `SourceError` and `SinkError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -47,6 +48,9 @@ __all__ = (
 
 _LONGEST: Final = 10_000
 """Characters of an error's text that are told: more than what Java or pydantic say of one fault."""
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+(?=[ >])")
+"""Where an object is in memory, as `repr` says it of what has no other."""
 
 _LONGEST_BODY: Final = 4096
 """Bytes of a body that an error has: more than services say of one request."""
@@ -315,9 +319,14 @@ def encodable(text: str) -> str:
 
 
 def safe_repr(value: object, limit: int = 200) -> str:
-    """`repr(value)` cut to `limit` characters; never raises."""
+    """
+    `repr(value)` cut to `limit` characters; never raises. Without addresses in memory, of which each run has
+    others, and which push out of sight what a function is called.
+    """
     try:
         text = repr(value)
     except Exception:
         return f"<{type(value).__name__} whose repr failed>"
+    if " at 0x" in text:
+        text = _ADDRESS.sub("", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

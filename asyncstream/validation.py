@@ -79,12 +79,11 @@ def element_type(of: object) -> None:
 
 def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:
     """`value` (a `timedelta` or seconds) as seconds: positive and finite, or 0 where `zero` allows it."""
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value) if abs(value) < _LONGEST else math.inf
+    length = _length(name, value)
+    if isinstance(length, timedelta):
+        seconds = length.total_seconds()
     else:
-        raise refuse(name, "a timedelta or a number of seconds", value)
+        seconds = float(length) if abs(length) < _LONGEST else math.inf
     if not 0 <= seconds < _LONGEST or (seconds == 0 and not zero):
         raise refuse(name, "a duration of at least 0" if zero else "a positive duration", value)
     return seconds
@@ -101,13 +100,16 @@ def duration_ms(name: str, value: object, *, zero: bool = False) -> int:
 
 def signed_ms(name: str, value: object) -> int:
     """As `duration_ms`, of a length of time that may be negative or 0."""
-    if isinstance(value, timedelta):
-        is_negative = value < timedelta()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        is_negative = value < 0
-    else:
-        raise refuse(name, "a timedelta or a number of seconds", value)
-    return -duration_ms(name, -value, zero=True) if is_negative else duration_ms(name, value, zero=True)
+    length = _length(name, value)
+    is_negative = length < timedelta() if isinstance(length, timedelta) else length < 0
+    return -duration_ms(name, -length, zero=True) if is_negative else duration_ms(name, length, zero=True)
+
+
+def _length(name: str, value: object) -> Duration:
+    """`value`, if it is of a kind that tells lengths of time."""
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
+        raise refuse(name, "a timedelta or a number of seconds", value, "e.g. timedelta(minutes=5), or 300")
+    return value
 
 
 def instant_ms(value: object) -> int:
@@ -124,7 +126,10 @@ def instant_ms(value: object) -> int:
         return value
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise TypeError(f"a datetime needs a time zone to be a point in time, got {value!r}")
+            raise TypeError(
+                f"a datetime needs a time zone to be a point in time, got {value!r}; if it is in UTC, "
+                "value.replace(tzinfo=UTC)"
+            )
         # not value.timestamp(): a float of seconds loses the last microseconds
         since = value - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
@@ -135,6 +140,8 @@ def instant_ms(value: object) -> int:
         advice = "; for seconds use int(seconds * 1000)"
     elif isinstance(value, str):  # as every field of CSV is
         advice = "; for text use int(text), or datetime.fromisoformat(text)"
+    elif isinstance(value, timedelta):
+        advice = "; a length of time is added to one, as length // timedelta(milliseconds=1)"
     raise TypeError(
         f"a timestamp is an int (milliseconds since the epoch) or an aware datetime, got {safe_repr(value)}"
         + advice
@@ -277,9 +284,12 @@ def _unlike(declared: object, method: object, *, yields: bool) -> tuple[str, str
     runs_async, is_generator = is_async_function(method), _runs(method, inspect.isgeneratorfunction)
     is_async_generator = _runs(method, inspect.isasyncgenfunction)
     if not inspect.iscoroutinefunction(declared):
-        if runs_async or is_async_generator or (is_generator and not yields):
-            advice = "it is called, neither awaited nor iterated over; await in an async_map before or after"
-            return "a plain method", advice
+        if runs_async or is_async_generator:
+            return "a plain method", "it is called, not awaited; await in an async_map before or after"
+        if is_generator and not yields:
+            emits = "out" in inspect.signature(declared).parameters  # type: ignore[arg-type]
+            does = "emit with out(...)" if emits else "return what it gives"
+            return "a method that does not yield", f"it is called, not iterated over; {does}"
     elif is_async_generator or is_generator:
         return "an async def that returns", "it is awaited, not iterated over"
     elif not runs_async and _runs(method, _returns_nothing):

@@ -40,7 +40,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("test_cli.py", "test_package.py", "test_pythons.py", "test_readme.py"), ("slow", "once")
     ),
-    **dict.fromkeys(("test_architecture.py", "test_docstrings.py"), ("once",)),
+    **dict.fromkeys(("test_architecture.py", "test_docstrings.py", "test_documents.py"), ("once",)),
     **dict.fromkeys(("joins/test_models.py", "keyed/test_models.py"), ("once",)),
     **dict.fromkeys(("windowing/test_generations.py", "windowing/test_partials.py"), ("once",)),
 }

@@ -4,6 +4,7 @@ Addresses of servers: which are refused, and that no password is shown of those 
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 
 from asyncstream.addresses import redis_address, server_address, without_secrets
 from asyncstream.connectors import NatsSink, PostgresSink, RedisStreamSink
+from asyncstream.connectors.http import HttpLookup, SseSource
+from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.mqtt import MqttSink
 from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.guards import RedisCache, SharedLimit
+from asyncstream.shown import shown_value
 
 PASSWORD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8).map(
     lambda rest: f"hush{rest}hush"
@@ -45,6 +49,8 @@ def test_no_secret_is_shown(password: str, form: str) -> None:
         ("limits", SharedLimit),
         ("nats", lambda url: NatsSink(url, "s")),
         ("mqtt", lambda url: MqttSink(url, "t")),
+        ("htp", HttpLookup),
+        ("htp", SseSource),
         ("postgresql", lambda url: PostgresSink(url, "t", columns=["id"])),
     ],
 )
@@ -59,6 +65,45 @@ def test_what_is_no_address_is_refused_without_its_password(
     error = told.value
     assert error.__cause__ is None
     assert error.__suppress_context__ or error.__context__ is None
+
+
+KEYS = (
+    "https://hooks.slack.example/services/T00AA00/B00BB00/{}",
+    "https://api.telegram.example/{}/sendMessage",
+    "https://stream.example/feed/{}?compress=1",
+    "https://hooks.example/{}",
+)
+LETTERS = string.ascii_letters + string.digits
+
+
+@given(
+    st.one_of(
+        st.text("0123456789abcdef", min_size=32, max_size=64),
+        st.text(LETTERS, min_size=17, max_size=60).map(lambda text: f"aB3{text}"),
+        st.text(LETTERS, min_size=17, max_size=60).map(lambda text: f"bot110201543:aB{text}"),
+    ),
+    st.sampled_from(KEYS),
+)
+def test_a_key_in_the_path_of_the_web_is_not_shown(key: str, form: str) -> None:
+    url = form.format(key)
+    for text in (without_secrets(url), shown(url), repr(SseSource(url)), shown_value("sink", url)):
+        assert key not in text
+        assert url.split("/")[2] in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.example/passengers/by-booking-reference/2026-11-27",
+        "https://api.example/orders/6f1c2a10-9f0e-4a51-8d1c-2f7a0b0f6c11/",
+        "https://api.example/v1/planes/{tailnum}/maintenance_records_by_year",
+        "https://api.example/Reports/QuarterlyRevenueByRegion2026.json",
+        "https://example.com/20261127120000000000/",
+        "sqlite:////var/lib/aB3aB3aB3aB3aB3aB3aB3aB3aB3/limits.db",
+    ],
+)
+def test_a_path_that_has_no_key_is_shown(url: str) -> None:
+    assert without_secrets(url) == url
 
 
 def test_the_place_is_shown() -> None:

@@ -12,34 +12,15 @@ import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import Any, Protocol, is_typeddict
 
-import pytest
-
-import asyncstream
-
-PACKAGES = (
-    "asyncstream",
-    *(found.name for found in walk_packages(asyncstream.__path__, "asyncstream.") if found.ispkg),
-)
+from tests.public_names import public_names
 
 GIVEN = frozenset({"cursor", "graph", "left", "maps", "out", "room", "states", "stream", "streams"})
 """Arguments of constructors that programs do not call: they are given the objects."""
 
-
-def public_names() -> dict[str, Any]:
-    """The classes and functions, each by the first package that has it."""
-    pytest.importorskip("pyspark")
-    found: dict[int, tuple[str, Any]] = {}
-    for package in PACKAGES:
-        module = import_module(package)
-        for name in getattr(module, "__all__", ()):
-            value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isfunction(value):
-                found.setdefault(id(value), (f"{package}.{name}", value))
-    return dict(found.values())
+INNER = ("asyncstream.checkpoint.match", "asyncstream.state.", "asyncstream.windowing.policies.WindowManager")
+"""What operators and backends are made of, whose functions do nothing unless they are given."""
 
 
 def arguments(value: Any) -> list[str]:
@@ -78,6 +59,32 @@ def complaints(name: str, value: Any) -> Iterator[str]:
 def test_every_public_name_is_explained_with_its_arguments() -> None:
     found = [complaint for name, value in public_names().items() for complaint in complaints(name, value)]
     assert not found, "\n".join(found)
+
+
+def test_help_shows_no_address_and_no_private_base() -> None:
+    wrong = []
+    for name, value in public_names().items():
+        called = [value]
+        if inspect.isclass(value):
+            wrong += [f"{name}({base.__name__})" for base in value.__mro__ if _is_private(base)]
+            called += [member for key, member in vars(value).items() if inspect.isfunction(member)]
+        for one in filter(_has_signature, called):
+            for parameter in inspect.signature(one).parameters.values():
+                if not name.startswith(INNER) and " at 0x" in repr(parameter.default):
+                    wrong.append(f"{name}: {getattr(one, '__qualname__', one)}: {parameter.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _is_private(base: type) -> bool:
+    return base.__name__.startswith("_") and base.__module__.startswith("asyncstream.")
+
+
+def _has_signature(value: Any) -> bool:
+    try:
+        inspect.signature(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def test_what_is_not_explained_is_found() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from asyncio import Lock
 
 import pytest
 
@@ -97,6 +98,18 @@ def test_safe_repr_is_cut_and_never_raises() -> None:
     assert safe_repr("x" * 500, 10) == "'xxxxxxxx…"
     assert len(safe_repr("x" * 500)) == 200
     assert safe_repr(Awkward()) == "<Awkward whose repr failed>"
+
+
+def test_no_message_says_where_an_object_is_in_memory() -> None:
+    def price(order: int) -> int:
+        return order
+
+    price_of = f"{test_no_message_says_where_an_object_is_in_memory.__name__}.<locals>.price"
+    assert safe_repr(price) == f"<function {price_of}>"
+    assert safe_repr([price, 1]) == f"[<function {price_of}>, 1]"
+    assert safe_repr(object()) == "<object object>"
+    assert safe_repr(Lock()) == "<asyncio.locks.Lock object [unlocked]>"
+    assert safe_repr("look at 0x1f, please") == "'look at 0x1f, please'"
 
 
 @pytest.mark.parametrize(

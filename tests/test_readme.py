@@ -15,18 +15,8 @@ import pytest
 
 import asyncstream
 from asyncstream.cli.commands import parser
+from tests.documents import BLOCK, DOCUMENTS, README, ROOT
 from tests.said import besides_slowness
-
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")))
-}
-README = DOCUMENTS["README.md"]
-
-BLOCK = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
-)
 
 CONSOLE = frozenset({"bash", "console", "sh", "shell"})
 

@@ -25,10 +25,12 @@ from asyncstream import (
     Items,
     JsonLinesSink,
     JsonLinesSource,
+    LookupTable,
     ManualClock,
     Max,
     MemoryStore,
     NatsSink,
+    Pattern,
     Pipeline,
     PostgresSink,
     Quantile,
@@ -71,7 +73,34 @@ async def fetch(value: int) -> int:
     return value
 
 
+async def fetch_all() -> list[Any]:
+    return []
+
+
+def is_small(value: int) -> bool:
+    return value < 10
+
+
 SHOWN: list[tuple[Any, str]] = [
+    (Pattern.begin("small", is_small), "Pattern.begin('small', is_small)"),
+    (
+        Pattern.begin("a", "is_new").times(2).next("b", "y").at_least(3, consecutive=True),
+        "Pattern.begin('a', 'is_new').times(2).next('b', 'y').at_least(3, consecutive=True)",
+    ),
+    (
+        Pattern.begin("a", is_small).followed_by("b", given=lambda value, taken: True).times(1, 3).optional(),
+        "Pattern.begin('a', is_small).followed_by('b', given=<lambda>).times(1, 3).optional()",
+    ),
+    (
+        Pattern.begin("a", "x").not_next("b", "x").next("c", "x").not_followed_by("d", "x").within(60),
+        "Pattern.begin('a', 'x').not_next('b', 'x').next('c', 'x').not_followed_by('d', 'x').within(0:01:00)",
+    ),
+    (
+        LookupTable.from_call(fetch_all, key="id", every=300),
+        "LookupTable(fetch_all, key='id', every=0:05:00)",
+    ),
+    (LookupTable.from_call(fetch_all), "LookupTable(fetch_all)"),
+    (LookupTable.from_file("planes.csv", len), "LookupTable(planes.csv, key=len)"),
     (TumblingWindows(3600), "TumblingWindows(size=1:00:00)"),
     (
         TumblingWindows(60, offset=5, time="processing"),

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import functools
 import math
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
+from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from operator import itemgetter
@@ -37,6 +38,7 @@ from asyncstream.validation import (
     is_async_function,
     refuse,
     selector,
+    signed_ms,
     text,
 )
 
@@ -73,6 +75,14 @@ def test_wrong_durations_are_refused(value: Any, zero: bool) -> None:
     for check in (duration_seconds, duration_ms):
         with pytest.raises(PipelineError, match=r"^t: expected"):
             check("t", value, zero=zero)
+
+
+@pytest.mark.parametrize("value", ["10s", "PT5M", None, True, Decimal(10), [5], time(0, 5)])
+@pytest.mark.parametrize("check", [duration_seconds, duration_ms, signed_ms])
+def test_what_is_no_duration_is_answered_with_what_makes_one(check: Any, value: Any) -> None:
+    with pytest.raises(PipelineError) as caught:
+        check("t", value)
+    assert str(caught.value).endswith("; e.g. timedelta(minutes=5), or 300")
 
 
 def test_zero_is_a_duration_only_where_it_means_something() -> None:
@@ -137,6 +147,8 @@ def test_what_is_no_instant_is_refused(value: Any) -> None:
     [
         (1.5, "for seconds use int(seconds * 1000)"),
         ("2026-01-01", "for text use int(text), or datetime.fromisoformat(text)"),
+        (timedelta(1), "a length of time is added to one, as length // timedelta(milliseconds=1)"),
+        (datetime(2026, 1, 1), "if it is in UTC, value.replace(tzinfo=UTC)"),
     ],
 )
 def test_what_is_often_given_for_an_instant_is_answered_with_what_makes_one(value: Any, advice: str) -> None:

@@ -23,7 +23,7 @@ from asyncstream.cli.completion import add_completion_command
 from asyncstream.cli.enrich import add_enrich_command
 from asyncstream.cli.logs import say, tell
 from asyncstream.cli.places import add_key, imported, key_of
-from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline
+from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline, seconds
 from asyncstream.cli.state import add_state_command
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_pipeline(run)
     run.add_argument("--checkpoints", metavar="DIR", help="keep checkpoints here, and go on from the newest")
-    run.add_argument("--every", type=float, metavar="S", help=f"seconds between two ({EVERY_SECONDS:g})")
+    run.add_argument("--every", type=seconds, metavar="S", help=f"seconds between two ({EVERY_SECONDS:g})")
     run.add_argument("--keep", type=int, metavar="N", help="how many to keep (3)")
     run.add_argument(
         "--savepoint",

@@ -17,7 +17,7 @@ from string import Formatter
 from typing import Any
 
 from asyncstream.checkpoint import Checkpoints, DirectoryStore
-from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline
+from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline, seconds
 from asyncstream.cli.tables import FORMATS, columns_of, format_of, reading, writing
 from asyncstream.connectors import JsonLinesSink, to_dead_letter
 from asyncstream.connectors.http import METHODS, HttpLookup
@@ -52,7 +52,7 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     enrich.add_argument(
         "--every",
-        type=float,
+        type=seconds,
         metavar="S",
         help=f"seconds between two checkpoints in DIR ({EVERY_SECONDS:g})",
     )
@@ -86,13 +86,17 @@ def _add_request(enrich: argparse.ArgumentParser) -> None:
     )
     request.add_argument("--rate", type=int, metavar="N", help="at most so many per second")
     request.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds for one, including its answer (10)"
+        "--timeout",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="seconds for one, with its answer (10)",
     )
     request.add_argument(
         "--attempts", type=int, metavar="N", help="at most so many tries per row (5; POST and PATCH: 1)"
     )
     request.add_argument(
-        "--cache", type=float, metavar="S", help="reuse the answer to an equal request for so many seconds"
+        "--cache", type=seconds, metavar="S", help="reuse the answer to an equal request for so many seconds"
     )
     request.add_argument("--method", choices=METHODS, help="GET; with --send-row POST")
     request.add_argument("--send-row", action="store_true", help="send the row, as JSON")

@@ -29,13 +29,18 @@ from asyncstream.runtime.aio.process import (
 from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.validation import count, duration_seconds, refuse
 
-__all__ = ("EVERY_SECONDS", "PROGRESS_SECONDS", "RunOptions", "add_run_options", "run_pipeline")
+__all__ = ("EVERY_SECONDS", "PROGRESS_SECONDS", "RunOptions", "add_run_options", "run_pipeline", "seconds")
 
 EVERY_SECONDS = 10.0
 """Seconds between two checkpoints."""
 
 PROGRESS_SECONDS = 10.0
 """Seconds between two lines of progress: few enough for a log that is kept."""
+
+
+def seconds(text: str) -> float:
+    """The `type=` of a length of time: argparse says "invalid seconds value", by the name of the function."""
+    return float(text)
 
 
 def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
@@ -45,7 +50,7 @@ def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
     """
     parser.add_argument(
         "--grace",
-        type=float,
+        type=seconds,
         default=GRACE,
         metavar="S",
         help=f"seconds that calls may run on after a signal ({GRACE:g}); the process ends {LIMIT:g} s later",
@@ -59,13 +64,13 @@ def add_run_options(parser: argparse.ArgumentParser, keeps: str) -> None:
     )
     parser.add_argument(
         "--restarts-within",
-        type=float,
+        type=seconds,
         metavar="S",
         help="count only the restarts of the last so many seconds (all)",
     )
     parser.add_argument(
         "--progress-every",
-        type=float,
+        type=seconds,
         default=PROGRESS_SECONDS,
         metavar="S",
         help=f"seconds between lines of progress if stderr is not a terminal ({PROGRESS_SECONDS:g}); 0: "

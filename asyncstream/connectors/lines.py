@@ -220,7 +220,8 @@ def open_file(path: str, mode: str) -> BinaryIO:
 def why_malformed(error: Exception) -> str:
     """What a `RejectedLine` says of a line at which one of these was raised."""
     if isinstance(error, orjson.JSONDecodeError):
-        return f"not JSON: {error.msg}, at character {error.colno}"
+        whole = "; a value must be whole on its line" if "end of data" in error.msg else ""
+        return f"not JSON: {error.msg}, at character {error.colno}{whole}"
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: {error.reason}"
     return f"not CSV: {error}" if isinstance(error, csv.Error) else str(error)

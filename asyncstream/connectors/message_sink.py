@@ -6,7 +6,7 @@ in `message_source`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from asyncstream.connectors.base import CountingSink
@@ -15,7 +15,7 @@ from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, over_elements
-from asyncstream.validation import selector
+from asyncstream.validation import Fields, selector
 
 __all__ = ("MessageSink",)
 
@@ -37,7 +37,13 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         id: what tells an element from others: a function of it, or the name of a field; None: nothing does.
     """
 
-    def __init__(self, what: str, encode: Encode, default: Default | None, id: Any = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        encode: Encode,
+        default: Default | None,
+        id: Callable[[Any], object] | Fields | None = None,
+    ) -> None:
         self._what = what
         self._encode = encoder(encode, default)
         self._id = None if id is None else selector("id", id)

@@ -39,7 +39,7 @@ from asyncstream.errors import SinkError, describe_error, safe_repr
 from asyncstream.validation import function
 from asyncstream.windowing import WindowResult
 
-__all__ = ("Default", "JsonWriter", "RowWriter", "record_of", "why_unwritten")
+__all__ = ("Default", "JsonWriter", "RowWriter", "record_of", "why_unwritten", "without_fields")
 
 Default: TypeAlias = Callable[[Any], Any]
 """Makes of a value of your own one that can be written; raises `TypeError` for others."""
@@ -74,6 +74,14 @@ def record_of(value: Any) -> Mapping[str, Any] | None:
         more = getattr(value, "model_extra", None) or {}
         return {**{name: getattr(value, name) for name in fields}, **more}
     return None
+
+
+def without_fields(value: object) -> TypeError:
+    """The error for a result that is no record, or one of nothing, where columns are to be written."""
+    return TypeError(
+        "expected a mapping, or something that has fields, and at least one of them, got a "
+        f'{type(value).__name__}; make one before, as .map(lambda value: {{"value": value}}) does'
+    )
 
 
 def _field_names(value: Any) -> list[str] | None:
@@ -309,7 +317,7 @@ class RowWriter:
         """
         record = value if type(value) is dict else record_of(value)
         if record is None:
-            raise TypeError("expected a mapping, or something that has fields")
+            raise without_fields(value)
         native = self._native
         try:
             cells = [record[column] for column in self._columns]

@@ -51,7 +51,7 @@ class Breaker(Shown):
         failures: opens when this many calls in a row failed; None: never.
         open_for: how long no call goes through.
         probes: how many calls try the service after that.
-        on: whether an error says that the service fails; by default any that does not say
+        on: whether an error says that the service fails; None: any does that does not say
             `retryable = False` of itself, as the answer to a wrong request does, and is no TypeError and the
             like, which says nothing about a service.
     """
@@ -65,7 +65,7 @@ class Breaker(Shown):
         failures: int | None = None,
         open_for: Duration = 10.0,
         probes: int = 1,
-        on: Callable[[Exception], bool] = is_retryable,
+        on: Callable[[Exception], bool] | None = None,
     ) -> None:
         if failure_ratio is None and failures is None:
             raise refuse("circuit_breaker", "failure_ratio= or failures=", None)
@@ -79,7 +79,7 @@ class Breaker(Shown):
         self._failures = None if failures is None else count("failures", failures)
         self._open_for = duration_seconds("open_for", open_for)
         self._probes = count("probes", probes)
-        self._on = function("on", on, "error")
+        self._on = is_retryable if on is None else function("on", on, "error")
         self.is_closed = True
         """Whether calls go through freely."""
         self._is_open = False

@@ -28,7 +28,15 @@ from asyncstream.clock import Clock, checked_clock, epoch_seconds
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as codec_of
 from asyncstream.guards.cache_store import CacheStore
-from asyncstream.guards.guard import Background, Call, Guard, chain, hashable, usable_as_decorator
+from asyncstream.guards.guard import (
+    Background,
+    Call,
+    Guard,
+    chain,
+    hashable,
+    refuse_beside,
+    usable_as_decorator,
+)
 from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.single_flight import SingleFlight
@@ -70,7 +78,7 @@ class Cached(Guard[In, Out]):
         stale_for: how much longer an answer is given while a call in the background renews it.
         stale_if_error: how much longer than fresh an answer is given where a call fails, by an error that may
             pass.
-        negative: whether an answer means that there is nothing; by default, whether it is None.
+        negative: whether an answer means that there is nothing; None: if it is None.
         negative_ttl: how long such an answer is fresh; None: as long as others; 0: not kept.
         errors: types of errors that are kept as answers, for `negative_ttl`.
         cache: where to keep entries in memory instead: any cache of cachetools, or another mapping. Guards of
@@ -96,7 +104,7 @@ class Cached(Guard[In, Out]):
         key: Callable[[In], Hashable] | str | tuple[str, ...] | None = None,
         stale_for: Duration = 0.0,
         stale_if_error: Duration = 0.0,
-        negative: Callable[[Any], bool] = _is_none,
+        negative: Callable[[Any], bool] | None = None,
         negative_ttl: Duration | None = None,
         errors: type[Exception] | tuple[type[Exception], ...] = (),
         cache: MutableMapping[Any, Any] | None = None,
@@ -111,7 +119,7 @@ class Cached(Guard[In, Out]):
         self._key = None if key is None else selector("key", key)
         self._stale_for = duration_seconds("stale_for", stale_for, zero=True)
         self._stale_if_error = duration_seconds("stale_if_error", stale_if_error, zero=True)
-        self._negative = function("negative", negative, "answer")
+        self._negative = _is_none if negative is None else function("negative", negative, "answer")
         self._negative_ttl = (
             self._ttl if negative_ttl is None else duration_seconds("negative_ttl", negative_ttl, zero=True)
         )
@@ -125,6 +133,7 @@ class Cached(Guard[In, Out]):
             self._cache = recent = _Recent(count("size", size))
             self._use = recent.move_to_end
         elif isinstance(cache, MutableMapping):
+            refuse_beside("cache", Cached, size=size)
             self._cache = cache
         else:
             raise refuse("cache", "a mapping, such as a cache of cachetools", cache)

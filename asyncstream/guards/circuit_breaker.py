@@ -8,13 +8,11 @@ processes share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
 from asyncstream.guards.breaker import Breaker
-from asyncstream.guards.guard import Call, Guard, check_not_inside, usable_as_decorator
-from asyncstream.guards.outcomes import is_retryable
+from asyncstream.guards.guard import Call, Guard, check_not_inside, refuse_beside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
 from asyncstream.guards.shared.exchanging import waits
@@ -61,23 +59,25 @@ class CircuitBreaker(Guard[In, Out]):
         failures: int | None = None,
         open_for: Duration = 10.0,
         probes: int = 1,
-        on: Callable[[Exception], bool] = is_retryable,
+        on: Callable[[Exception], bool] | None = None,
     ) -> None:
         super().__init__(fn)
         self._refuses = choice("when_open", when_open, ("wait", "refuse")) == "refuse"
         if scope is not None and breaker is not None:
             raise refuse("circuit_breaker", "either scope= or breaker=", (scope, breaker))
+        options: dict[str, Any] = {
+            "failure_ratio": failure_ratio,
+            "window": window,
+            "min_calls": min_calls,
+            "failures": failures,
+            "open_for": open_for,
+            "probes": probes,
+            "on": on,
+        }
         if breaker is None:
-            make = Breaker if scope is None else partial(SharedBreaker, scope=scope)
-            breaker = make(
-                failure_ratio=failure_ratio,
-                window=window,
-                min_calls=min_calls,
-                failures=failures,
-                open_for=open_for,
-                probes=probes,
-                on=on,
-            )
+            breaker = Breaker(**options) if scope is None else SharedBreaker(scope=scope, **options)
+        else:
+            refuse_beside("breaker", CircuitBreaker, **options)
         instance("breaker", breaker, Breaker)
         check_not_inside("breaker", breaker, fn)
         self.breaker = breaker

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
-from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, refuse_beside, usable_as_decorator
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
@@ -264,7 +264,7 @@ class AdaptiveConcurrency(_Limited[In, Out]):
             of `AdaptiveLimit`.
         scope: with whom the limit, and what is found out about it, is shared, in other processes and on other
             hosts; only by "aimd".
-        overload: whether an error is a sign of overload; by default a status of 429 or 503, or a timeout.
+        overload: whether an error is a sign of overload; None: a status of 429 or 503, or a timeout.
     """
 
     counted = ("concurrency_cuts", "concurrency_waited")
@@ -279,23 +279,29 @@ class AdaptiveConcurrency(_Limited[In, Out]):
         method: Literal["aimd", "gradient"] = "aimd",
         latency: Duration | None = None,
         decrease: float = 0.7,
-        overload: Callable[[Any], bool] = is_overload,
+        overload: Callable[[Any], bool] | None = None,
         limit: AdaptiveLimit | SharedConcurrency | None = None,
         scope: SharedLimit | None = None,
     ) -> None:
         super().__init__(fn)
+        options: dict[str, Any] = {
+            "least": least,
+            "most": most,
+            "start": start,
+            "method": method,
+            "latency": latency,
+            "decrease": decrease,
+        }
+        if limit is not None:
+            refuse_beside("limit", AdaptiveConcurrency, **options)
         if scope is not None:
             if limit is not None or method != "aimd":
                 raise refuse("scope", "no limit=, and method='aimd'", scope)
             limit = SharedConcurrency(
                 most, least=least, start=start, latency=latency, decrease=decrease, scope=scope
             )
-        elif limit is None:
-            limit = AdaptiveLimit(
-                least=least, most=most, start=start, method=method, latency=latency, decrease=decrease
-            )
-        self._go_by(limit)
-        self._overload = function("overload", overload, "outcome")
+        self._go_by(AdaptiveLimit(**options) if limit is None else limit)
+        self._overload = is_overload if overload is None else function("overload", overload, "outcome")
         for guard in chain(fn):
             if isinstance(guard, Retry):
                 guard.on_failure.append(self._attempt_failed)

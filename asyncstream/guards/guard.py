@@ -41,6 +41,7 @@ __all__ = (
     "fail",
     "hashable",
     "loop_time",
+    "refuse_beside",
     "time_of",
     "usable_as_decorator",
     "written",
@@ -206,6 +207,19 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+def refuse_beside(name: str, guard: type, **options: object) -> None:
+    """
+    Refuse options that would say nothing, for what they are about is given whole, as `name`.
+
+    Args:
+        guard: takes them, and says what they are if they are not given.
+    """
+    parameters = inspect.signature(guard).parameters
+    for option, value in options.items():
+        if value != parameters[option].default:
+            raise refuse(option, f"none beside {name}=, which has its own", value)
 
 
 def hashable(key: In) -> In:

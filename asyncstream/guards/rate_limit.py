@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, usable_as_decorator
+from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, refuse_beside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
@@ -244,6 +244,8 @@ class RateLimit(Guard[In, Out]):
         super().__init__(fn)
         if (rate is None) == (limiter is None):
             raise refuse("rate_limit", "either rate= or limiter=", (rate, limiter))
+        if limiter is not None:
+            refuse_beside("limiter", RateLimit, per=per, burst=burst)
         if scope is not None and (rate is None or burst is not None):
             raise refuse("scope", "rate= to go with it, and no burst=", scope)
         if rate is not None:

@@ -110,7 +110,7 @@ class Retry(Guard[In, Out]):
         retry_after_max: the longest wait that the server may ask for.
         idempotency_key: function of the element that makes a key, which `current_attempt()` tells every
             attempt; `lambda value: uuid4()` serves where an element has none by nature.
-        random: gives numbers in [0, 1).
+        random: gives numbers in [0, 1); None: the module of that name does.
         clock: tells the time of day, for a `Retry-After` that is a date.
 
     Raises:
@@ -136,7 +136,7 @@ class Retry(Guard[In, Out]):
         on_result: Callable[[Any], bool] | None = None,
         retry_after_max: Duration = 60.0,
         idempotency_key: Callable[[Any], Any] | None = None,
-        random: Callable[[], float] = _by_chance,
+        random: Callable[[], float] | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(fn)
@@ -161,7 +161,7 @@ class Retry(Guard[In, Out]):
         self._idempotency_key = (
             None if idempotency_key is None else function("idempotency_key", idempotency_key, "element")
         )
-        self._random: Callable[[], float] = function("random", random)
+        self._random = _by_chance if random is None else function("random", random)
         self._clock = checked_clock(clock) or SystemClock()
         self._retries = 0
         self._recovered = 0
@@ -313,7 +313,7 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
     if types and all(isinstance(one, type) and issubclass(one, Exception) for one in types):
         return types
     if not callable(on) or isinstance(on, type):
-        raise refuse("on", "exception types or a predicate", on, classes=True)
+        raise refuse("on", "an exception type, a tuple of them, or a predicate", on, classes=True)
     function("on", on, "error")
     return None
 

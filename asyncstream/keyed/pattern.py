@@ -15,7 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.errors import PipelineError
-from asyncstream.validation import Duration, count, duration_ms, flag, function, refuse, selector, text
+from asyncstream.shown import shown_ms, shown_value
+from asyncstream.validation import (
+    Duration,
+    count,
+    duration_ms,
+    flag,
+    function,
+    named_fields,
+    refuse,
+    selector,
+    text,
+)
 
 __all__ = ("Given", "Match", "Pattern", "Stage")
 
@@ -83,6 +94,18 @@ class Pattern(Generic[T]):
 
     stages: tuple[Stage, ...]
     within_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stages, tuple) or not all(isinstance(one, Stage) for one in self.stages):
+            advice = "begin a pattern with Pattern.begin(name, condition)"
+            raise refuse("stages", "a tuple of Stage", self.stages, advice)
+
+    def __repr__(self) -> str:
+        first, *others = self.stages
+        written = [_written("begin", first), *(_written(_verb(stage), stage) for stage in others)]
+        if self.within_ms is not None:
+            written.append(f"within({shown_ms(self.within_ms)})")
+        return f"{type(self).__name__}.{'.'.join(written)}"
 
     @classmethod
     def begin(
@@ -208,3 +231,24 @@ def _stage(name: str, where: Any, given: Given | None, *, strict: bool, absent: 
         given = function("given", given, "element", "before")
         return Stage(name, None, given, strict, absent=absent)
     return Stage(name, selector("where", where), None, strict, absent=absent)
+
+
+def _verb(stage: Stage) -> str:
+    """The method that a stage behind another was made by."""
+    return ("not_" if stage.absent else "") + ("next" if stage.strict else "followed_by")
+
+
+def _written(verb: str, stage: Stage) -> str:
+    """A stage as it was written, conditions by what they are called."""
+    if stage.where is None:
+        condition = f"given={shown_value('given', stage.given)}"
+    else:
+        condition = shown_value("where", named_fields(stage.where) or stage.where)
+    written = f"{verb}({stage.name!r}, {condition})"
+    consecutive = ", consecutive=True" if stage.consecutive else ""
+    if stage.most is None:
+        written += f".at_least({stage.least}{consecutive})"
+    elif stage.most > 1:
+        several = stage.most if stage.least == stage.most else f"{stage.least}, {stage.most}"
+        written += f".times({several}{consecutive})"
+    return written + (".optional()" if stage.optional else "")

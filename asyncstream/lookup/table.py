@@ -23,12 +23,14 @@ from asyncstream.errors import PipelineError, describe_error, safe_repr
 from asyncstream.filesystem.sqlite import database_path, read_only
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
+from asyncstream.shown import shown_ms, shown_value
 from asyncstream.validation import (
     Duration,
     Fields,
     duration_ms,
     file_path,
     is_async_function,
+    named_fields,
     refuse,
     selector,
     takes,
@@ -63,6 +65,14 @@ class LookupTable(Generic[R]):
     key: Callable[[Any], Any] | None
     every_ms: int | None
     shown: str
+
+    def __repr__(self) -> str:
+        given = [self.shown]
+        if self.key is not None:
+            given.append(f"key={shown_value('key', named_fields(self.key) or self.key)}")
+        if self.every_ms is not None:
+            given.append(f"every={shown_ms(self.every_ms)}")
+        return f"{type(self).__name__}({', '.join(given)})"
 
     @classmethod
     def from_file(
@@ -133,7 +143,7 @@ class LookupTable(Generic[R]):
         if not isinstance(load, AsyncFunction):
             if not is_async_function(load):
                 expected = "an async def without arguments, or an AsyncFunction"
-                raise refuse("load", expected, load)
+                raise refuse("load", expected, load, "put a plain function into an async def")
             takes("load", load)
         shown = getattr(load, "__name__", type(load).__name__)
         return _table(load, None if key is None else selector("key", key), every, shown)

@@ -16,6 +16,7 @@ from inspect import iscoroutine
 from typing import Any, Final
 
 from asyncstream.errors import safe_repr
+from asyncstream.state.keys import check_hash
 
 __all__ = (
     "KEY_ADVICE",
@@ -100,6 +101,7 @@ class FirstKeys:
         key = self._function(value)
         if is_deferred(key):
             raise not_a_value([key], KEY_ADVICE)
+        check_hash(key)
         setattr(self._owner, self._attribute, self._function)
         return key
 

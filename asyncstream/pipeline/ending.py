@@ -98,7 +98,11 @@ class Ending(Generic[T]):
         return Published(self._end("publish", name, publication), publication)
 
     def answers(
-        self, by: Callable[[T], Any] | Fields, *, asked_by: Any = None, name: str | None = None
+        self,
+        by: Callable[[T], Any] | Fields,
+        *,
+        asked_by: Callable[[Any], Any] | Fields | None = None,
+        name: str | None = None,
     ) -> None:
         """
         End the stream in `job.ask()`: each element answers the `ask` whose event has the same key.

@@ -29,7 +29,7 @@ from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, duration_ms, flag, signed_ms
 from asyncstream.windowing import LATE, Evictor, Trigger, WindowAssigner, WindowPlan
 
-__all__ = ("AsOf", "CoGroup", "Inclusive", "Join", "Joined", "as_of", "bounds_ms")
+__all__ = ("AsOf", "CoGroup", "Inclusive", "Join", "Joined", "TwoKeyedStreams", "as_of", "bounds_ms")
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -67,7 +67,7 @@ class AsOf(KeyedResults[tuple[L, R | None]], Generic[L, R]):
         return super().late
 
 
-class _Two(Shown):
+class TwoKeyedStreams(Shown):
     """Two keyed streams."""
 
     def __init__(self, what: str, left: Any, right: Any) -> None:
@@ -100,7 +100,7 @@ class _Two(Shown):
         return Joined(self._left._graph, self._left._step(kind, name, spec, details, self._outputs))
 
 
-class Join(Fluent, _Two, Generic[L, R]):
+class Join(Fluent, TwoKeyedStreams, Generic[L, R]):
     """Two keyed streams whose elements are to be paired."""
 
     def __init__(self, left: Any, right: Any, how: How) -> None:
@@ -165,7 +165,7 @@ class Join(Fluent, _Two, Generic[L, R]):
         return self._windows("join", self._how, assigner, trigger, evictor, allowed_lateness, name)
 
 
-class CoGroup(_Two, Generic[L, R]):
+class CoGroup(TwoKeyedStreams, Generic[L, R]):
     """Two keyed streams whose elements are to be grouped by windows."""
 
     def __init__(self, left: Any, right: Any) -> None:
@@ -191,7 +191,7 @@ class CoGroup(_Two, Generic[L, R]):
 
 def as_of(events: Stream[L] | Any, versions: Stream[R], latest: bool, name: str | None) -> AsOf[L, R]:
     """What `events.as_of(versions)` gives."""
-    two = _Two("as_of", events, versions)
+    two = TwoKeyedStreams("as_of", events, versions)
     spec = AsOfSpec(two._key_of, flag("latest", latest))
     details = {"latest": True} if latest else {}
     output = events._step("as_of", name, spec, details, two._outputs)

@@ -4,8 +4,10 @@ What users may give as the source or the sink of a stream (an iterable, a list, 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
+import queue
 from collections.abc import AsyncIterable, Iterable, MutableSequence
 from typing import Any, Literal
 
@@ -66,7 +68,9 @@ def as_sink(sink: Any) -> Sink[Any]:
 
 
 def _not_yet(source: object) -> str:
-    """The advice for what gives its elements only when awaited; else nothing."""
+    """The advice for what gives its elements only when awaited, or asked one by one; else nothing."""
+    if isinstance(source, asyncio.Queue | queue.Queue):
+        return "for what your program puts in use pipeline.submissions() and job.submit(element)"
     if inspect.iscoroutine(source) or is_async_function(source):
         return "await it before and give what it returns, or write an async def that yields each element"
     return ""

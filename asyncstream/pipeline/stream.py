@@ -373,7 +373,8 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
             raise PipelineError(f"{what}: expected at least one other stream, got none")
         for other in others:
             if not isinstance(other, Stream):
-                raise refuse(what, "a stream", other)
+                several = "give them one by one, not in a list" if isinstance(other, list | tuple) else ""
+                raise refuse(what, "a stream", other, several)
             if other._graph is not self._graph:
                 raise PipelineError(f"{what}: {other!r} belongs to another pipeline")
 

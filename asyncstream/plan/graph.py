@@ -239,8 +239,13 @@ class Graph:
         Put `step` behind those it reads.
 
         Raises:
-            PipelineError: if its source or sink is that of another step: each opens and closes its own.
+            PipelineError: if its source or sink is that of another step: each opens and closes its own; or if
+                a run is under way, which would know nothing of it.
         """
+        if self.in_use:
+            raise PipelineError(
+                f"step {step.name!r}: the pipeline is running, and goes on without it; add all steps before"
+            )
         for end in _ends_of(step):
             other = self._ends.setdefault(id(end), step)
             if other is not step:

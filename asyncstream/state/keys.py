@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from asyncstream.errors import safe_repr
 
-__all__ = ("SOUND", "check_key")
+__all__ = ("SOUND", "check_hash", "check_key")
 
 SOUND: Final = frozenset({str, int, bytes, bool, type(None)})
 """Types of which every value equals itself; in a loop that counts, asked before `check_key` is called."""
@@ -28,6 +28,21 @@ _GROUPS: Final = (tuple, frozenset, list)
 """They compare their parts by identity first, so that they equal themselves whatever is in them."""
 
 
+def check_hash(key: Any) -> None:
+    """
+    Refuse a key that has no hash.
+
+    Raises:
+        TypeError: if it has none, such as a list.
+        Exception: what else hashing it raises.
+    """
+    try:
+        hash(key)
+    except TypeError as error:
+        advice = "have key_by return a text, a number, or a tuple of such"
+        raise TypeError(f"a key must be hashable, got {safe_repr(key)}: {error}; {advice}") from error
+
+
 def check_key(key: Any) -> None:
     """
     Refuse a key that does not equal itself, or is made of parts that do not, or has no hash.
@@ -36,7 +51,10 @@ def check_key(key: Any) -> None:
         ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
         Exception: what hashing it raises.
     """
-    hash(key)  # not every place in which it is put does so at once
+    try:
+        hash(key)  # not every place in which it is put does so at once
+    except TypeError:
+        check_hash(key)  # which says what to give; a call of it costs a third of all this
     if not _equals_itself(key):
         raise ValueError(
             f"a key must equal itself, got {safe_repr(key)}: otherwise each of its elements would have a key "

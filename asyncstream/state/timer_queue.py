@@ -382,7 +382,10 @@ class TimerQueue:
 
 
 def _no_time(timestamp: object) -> TypeError:
-    return TypeError(f"a timer needs an int (milliseconds), got {safe_repr(timestamp)}")
+    return TypeError(
+        f"a timer needs an int (milliseconds since the epoch), got {safe_repr(timestamp)}; "
+        "a minute later is ctx.timestamp + 60_000"
+    )
 
 
 def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> KeyTable:

@@ -40,7 +40,7 @@ from asyncstream.testing.segment import (
     parts_of_operator,
     parts_of_stream,
 )
-from asyncstream.validation import Duration, choice, count, instant_ms, refuse, text
+from asyncstream.validation import Duration, choice, count, instant_ms, is_async_function, refuse, text
 from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
 
 __all__ = ("Harness", "HarnessSnapshot", "harness")
@@ -409,6 +409,8 @@ def _no_key(value: Any) -> None:
 
 def _maker(what: Any, around: _Around) -> Callable[[Outlet], Parts]:
     """What gives the parts for each start."""
+    if is_async_function(what):
+        raise refuse("what", _EXPECTED, what, _ADVICE)
     if isinstance(what, type) or (inspect.isroutine(what) or isinstance(what, partial)):
         inputs = 0 if isinstance(what, type) else _parameters(what)
         if inputs:

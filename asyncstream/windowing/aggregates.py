@@ -31,11 +31,13 @@ from asyncstream.windowing.fused_aggregates import Inline, Results, fused, metho
 __all__ = (
     "ELEMENTS",
     "ELEMENTS_OF_SESSIONS",
+    "Adding",
     "Aggregates",
     "Collect",
     "Count",
     "CountDistinct",
     "Elements",
+    "Extreme",
     "Field",
     "FieldAggregate",
     "First",
@@ -99,7 +101,7 @@ class Count(FieldAggregate[int]):
     )
 
 
-class _Adding(FieldAggregate[Any]):
+class Adding(FieldAggregate[Any]):
     """Adds values up."""
 
     order_free = True
@@ -111,7 +113,7 @@ class _Adding(FieldAggregate[Any]):
         return _adds_exactly(accumulator)
 
 
-class Sum(_Adding):
+class Sum(Adding):
     """
     The sum, of whatever can be added to others of its kind.
 
@@ -131,7 +133,7 @@ if {other} is not None:
     )
 
 
-class Mean(_Adding):
+class Mean(Adding):
     """
     The arithmetic mean.
 
@@ -154,7 +156,7 @@ if _value is not None:
         return _adds_exactly(accumulator[1])
 
 
-class _Extreme(FieldAggregate[Any]):
+class Extreme(FieldAggregate[Any]):
     """The value that beats all others, None aside."""
 
     order_free = True
@@ -179,7 +181,7 @@ def _beating(beats: str) -> Inline:
     )
 
 
-class Min(_Extreme):
+class Min(Extreme):
     """
     The smallest.
 
@@ -190,7 +192,7 @@ class Min(_Extreme):
     does = _beating("<")
 
 
-class Max(_Extreme):
+class Max(Extreme):
     """
     The largest.
 

@@ -113,14 +113,15 @@ class WindowPlan:
         # what an assigner or an evictor gives is iterated over: it may yield
         advice = "e.g. TumblingWindows(60)"
         instance("window", self.assigner, WindowAssigner, "assign", advice=advice, yields=True)
-        for name, part, kind, needs in (
-            ("trigger", self.trigger, Trigger, ()),
-            ("evictor", self.evictor, Evictor, ()),
-            ("aggregate", self.aggregate, AggregateFunction, FOLDING),
-            ("process", self.process, ProcessWindowFunction, ("process",)),
+        folds = "such as Count(); for a function of two elements use .reduce(fn)"
+        for name, part, kind, needs, advice in (
+            ("trigger", self.trigger, Trigger, (), "such as CountTrigger(10)"),
+            ("evictor", self.evictor, Evictor, (), "such as CountEvictor(10)"),
+            ("aggregate", self.aggregate, AggregateFunction, FOLDING, folds),
+            ("process", self.process, ProcessWindowFunction, ("process",), ""),
         ):
             if part is not None:
-                instance(name, part, kind, *needs, yields=kind is Evictor)
+                instance(name, part, kind, *needs, advice=advice, yields=kind is Evictor)
         check_sides(self.process)
         if type(self.allowed_lateness_ms) is not int or self.allowed_lateness_ms < 0:
             raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)

@@ -26,6 +26,7 @@ __all__ = (
     "FIRE_AND_PURGE",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
+    "ContinuousTrigger",
     "CountTrigger",
     "DeltaTrigger",
     "EventTimeTrigger",
@@ -241,7 +242,7 @@ class CountTrigger(Trigger):
         ctx.state(self._count).clear()
 
 
-class _ContinuousTrigger(Trigger):
+class ContinuousTrigger(Trigger):
     """A tick at every multiple of `interval`, kept in state so that windows that merge keep the earliest."""
 
     can_merge = True
@@ -276,7 +277,7 @@ class _ContinuousTrigger(Trigger):
         self._register(next_tick, ctx)
 
 
-class ContinuousEventTimeTrigger(_ContinuousTrigger):
+class ContinuousEventTimeTrigger(ContinuousTrigger):
     """
     Fires at every multiple of `interval` that the watermark passes, and at the window's end.
 
@@ -323,7 +324,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         return FIRE
 
 
-class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+class ContinuousProcessingTimeTrigger(ContinuousTrigger):
     """
     Fires at every multiple of `interval` that the clock passes while the window has an end to come.
 

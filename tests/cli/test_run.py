@@ -126,7 +126,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "text"),
     [
         (("--progress-every", "-1"), "--progress-every: expected a duration"),
-        (("--progress-every", "soon"), "invalid float value"),
+        (("--progress-every", "soon"), "invalid seconds value: 'soon'"),
         (("--log-level", "loud"), "invalid choice: 'loud'"),
         (("--grace", "nan"), "--grace: expected a duration"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -270,6 +270,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: BEGIN.next("a", A), "need names of their own, got 'a' twice"),
     (lambda s: BEGIN.next("b"), "stage 'b': expected either where or given"),
     (lambda s: BEGIN.next("b", B, given=B), "stage 'b': expected either where or given"),
+    (lambda s: Pattern(cast(Any, "a"), B), r"stages: expected .* begin a pattern with Pattern.begin\("),
     (lambda s: BEGIN.next("", B), "name of a stage: expected a non-empty text"),
     (lambda s: BEGIN.next("b", later), "where: expected a plain function"),
     (lambda s: BEGIN.times(0), "least of times: expected an integer of at least 1"),

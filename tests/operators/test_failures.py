@@ -385,25 +385,34 @@ def test_process_function_that_does_nothing_unless_awaited_is_refused(
         operator.advance_watermark(5)
 
 
-KEYED: dict[str, Callable[[Callable[[Any], Any]], Operator]] = {
-    "process": lambda key: KeyedProcessOperator(key, Picky(), "skip"),
-    "tumbling": lambda key: window_operator(key, WindowPlan(TumblingWindows(1), aggregate=Count())),
-    "sliding": lambda key: window_operator(key, WindowPlan(SlidingWindows(2, 1), aggregate=Count())),
-    "session": lambda key: window_operator(key, WindowPlan(SessionWindows(1), aggregate=Count())),
-    "collect": lambda key: window_operator(key, WindowPlan(TumblingWindows(1))),
-    "policy": lambda key: policy_window(2, 1, key_by=key),
-    "check": lambda key: CheckKey(key, "skip"),
+KEYED: dict[str, Callable[[Callable[[Any], Any], OnError], Operator]] = {
+    "process": lambda key, on_error: KeyedProcessOperator(key, Picky(), on_error),
+    "tumbling": lambda key, _: window_operator(key, WindowPlan(TumblingWindows(1), aggregate=Count())),
+    "sliding": lambda key, _: window_operator(key, WindowPlan(SlidingWindows(2, 1), aggregate=Count())),
+    "session": lambda key, _: window_operator(key, WindowPlan(SessionWindows(1), aggregate=Count())),
+    "collect": lambda key, _: window_operator(key, WindowPlan(TumblingWindows(1))),
+    "policy": lambda key, _: policy_window(2, 1, key_by=key),
+    "check": lambda key, on_error: CheckKey(key, on_error),
 }
 
 
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("kind", KEYED)
 def test_key_that_is_still_to_be_awaited_is_refused(kind: str) -> None:
-    operator = KEYED[kind](lambda value: asked(value))
+    operator = KEYED[kind](lambda value: asked(value), "skip")
     recorder = joined(operator, "aside")
     with pytest.raises(UserFunctionError, match="find it in an async_map before key_by"):
         operator.process_batch([1, 2], [1, 2])
     assert recorder.seen == []
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_key_without_a_hash_is_answered_with_what_has_one(kind: str) -> None:
+    operator = KEYED[kind](lambda value: [value], "fail")
+    joined(operator, "aside")
+    told = r"must be hashable, got \[1\]: .*; have key_by return a text, a number, or a tuple of such"
+    with pytest.raises(UserFunctionError, match=told):
+        operator.process_batch([1, 2], [1, 2])
 
 
 def test_key_function_is_called_as_it_is_once_it_has_given_a_key() -> None:

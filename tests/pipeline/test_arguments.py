@@ -31,10 +31,13 @@ from asyncstream import (
 )
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import (
+    AdaptiveLimit,
     Breaker,
     Budget,
+    RateLimiter,
     adaptive_concurrency,
     cached,
+    circuit_breaker,
     metered,
     rate_limit,
     retry,
@@ -138,6 +141,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: guarded(retry, idempotency_key=fetch),
         "idempotency_key: expected",
     ),
+    "errors to retry in a list": (
+        lambda: guarded(retry, on=[OSError]),
+        "on: expected an exception type, a tuple of them, or a predicate, got [<class 'OSError'>]",
+    ),
     "no chance": (lambda: guarded(retry, random=0.5), "random: expected a function, got 0.5"),
     "back-off without end": (
         lambda: guarded(retry, wait_exp_base=math.inf),
@@ -148,7 +155,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: guarded(cached, errors=[OSError]),
         "errors: expected types of exceptions, as a tuple, got [",
     ),
-    "what there is not": (lambda: guarded(cached, negative=None), "negative: expected a function, got None"),
+    "what there is not": (lambda: guarded(cached, negative=0), "negative: expected a function, got 0"),
     "a size for a cache": (
         lambda: guarded(cached, cache=100),
         "cache: expected a mapping, such as a cache of cachetools, got 100",
@@ -234,6 +241,26 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "url: expected a plain function",
     ),
     "an URL that has no bytes": (lambda: HttpLookup("http://\ud800/{}"), "url: expected a template that"),
+    "a breaker and what it is made of": (
+        lambda: guarded(circuit_breaker, breaker=Breaker(), failures=3),
+        "failures: expected none beside breaker=, which has its own, got 3",
+    ),
+    "a limiter and what it is made of": (
+        lambda: guarded(rate_limit, limiter=RateLimiter(5), burst=3),
+        "burst: expected none beside limiter=, which has its own, got 3",
+    ),
+    "a limit and what it is made of": (
+        lambda: guarded(adaptive_concurrency, limit=AdaptiveLimit(), most=3),
+        "most: expected none beside limit=, which has its own, got 3",
+    ),
+    "a cache and its size": (
+        lambda: guarded(cached, cache={}, size=3),
+        "size: expected none beside cache=, which has its own, got 3",
+    ),
+    "options of no cache": (
+        lambda: HttpLookup("http://api/{}", cache_options={"size": 3}),
+        "cache_options: expected cache_ttl= to go with it",
+    ),
     "options of attempts": (
         lambda: HttpLookup("http://api/{}", retry_options=[1]),  # type: ignore[arg-type]
         "retry_options: expected options by name, got [1]",

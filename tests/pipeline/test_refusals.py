@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from io import StringIO
@@ -185,6 +186,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     "source_record": (lambda p, s: p.source(Seat(5)), "it is one element, give a list of it: [...]"),
     "source_model": (lambda p, s: p.source(Order()), "it is one element, give a list of it: [...]"),
     "source_async_def": (lambda p, s: p.source(fetch), "await it before and give what it returns, or write"),
+    "source_queue": (lambda p, s: p.source(Queue()), "; for what your program puts in use pipeline.subm"),
     "source_class": (lambda p, s: p.source(Items), "source: expected a Source"),
     "submissions_limit": (
         lambda p, s: p.submissions(limit=0),
@@ -208,7 +210,7 @@ WRONG: dict[str, tuple[Build, str]] = {
         "name: two steps are called 'twice'; give one of them another name",
     ),
     "union_nothing": (lambda p, s: s.union(), "union: expected at least one other stream, got none"),
-    "union_list": (lambda p, s: s.union([1, 2]), "union: expected a stream, got [1, 2]"),
+    "union_list": (lambda p, s: s.union([s]), "; give them one by one, not in a list"),
     "union_foreign": (lambda p, s: s.union(Pipeline().source([1])), "belongs to another pipeline"),
     # event time
     "timestamp": (
@@ -238,7 +240,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     "async_map_lambda": (lambda p, s: s.async_map(lambda value: fetch(value)), "wrap it in an async def"),
     "aggregate_by_a_function": (
         lambda p, s: s.window_all(TumblingWindows(1)).aggregate(len),
-        "aggregate: expected an AggregateFunction, got <built-in function len>",
+        "got <built-in function len>; such as Count(); for a function of two elements use .reduce(fn)",
     ),
     "async_map_class": (
         lambda p, s: s.async_map(Lookup),
@@ -346,7 +348,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     ),
     "on_timer_generator": (
         lambda p, s: s.key_by(plain).process(YieldingTimer()),
-        "function.on_timer: expected a plain method, got",
+        "YieldingTimer object>>; it is called, not iterated over; emit with out(...)",
     ),
     "window_function_async": (
         lambda p, s: s.window_all(TumblingWindows(1)).process(AsyncWindow()),

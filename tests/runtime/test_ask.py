@@ -169,7 +169,7 @@ def test_ask_needs_a_stream_of_answers_and_a_key() -> None:
             with pytest.raises(PipelineError, match="by: expected"):
                 Pipeline().submissions().answers(wrong)  # type: ignore[arg-type]
             with pytest.raises(PipelineError, match="asked_by: expected"):
-                Pipeline().submissions().answers("id", asked_by=wrong)
+                Pipeline().submissions().answers("id", asked_by=wrong)  # type: ignore[arg-type]
 
     run(main())
 

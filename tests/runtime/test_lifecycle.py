@@ -87,6 +87,21 @@ async def test_two_runs_at_once_are_refused() -> None:
     assert seen == [1, 1]
 
 
+async def test_step_that_a_running_job_would_not_have_is_refused() -> None:
+    seen: list[int] = []
+    pipeline = Pipeline()
+    source = pipeline.source([1])
+    source.async_map(sleeping(1)).to(seen)
+
+    async with pipeline.start() as job:
+        with pytest.raises(PipelineError, match="step 'map': the pipeline is running, and goes on"):
+            source.map(str)
+        await job.wait()
+    source.to(seen)
+    await pipeline.run()
+    assert sorted(seen) == [1, 1, 1]
+
+
 async def test_job_runs_once() -> None:
     pipeline = Pipeline()
     pipeline.source([1]).discard()

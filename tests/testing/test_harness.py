@@ -362,6 +362,7 @@ async def call(value: int) -> int:
     [
         (lambda: harness(3), "what: expected a process function"),
         (lambda: harness(Asks()), "run_virtual"),
+        (lambda: harness(call), r"what: .* got <function call>; what waits for calls .*run_virtual"),
         (lambda: harness(lambda stream: stream.async_map(call)), "'async_map': a harness .* waits for calls"),
         (lambda: harness(lambda stream: stream.map(str).to([])), "returns a stream"),
         (lambda: harness(lambda stream: [stream.to([]), stream][1]), "leave out the sinks"),

@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import random
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
-from asyncstream import JsonLinesSink, Pipeline
+from asyncstream import JsonLinesSink, Pipeline, PipelineError
 from asyncstream.guards import retry
 from asyncstream.pipeline import SourceStream
 from asyncstream.testing.simulation import (
@@ -298,6 +298,11 @@ def test_source_that_is_not_there_is_named() -> None:
 
 class Order(NamedTuple):
     number: int
+
+
+def test_pipeline_that_is_made_already_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"make_pipeline: expected a function, got <Pipeline"):
+        simulate(cast(Any, Pipeline("made")), {"orders": range(3)})
 
 
 def test_classes_of_elements_are_told() -> None:

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.rows import Default, JsonWriter, record_of
+from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
 from asyncstream.errors import module_of
 
 __all__ = ("Tables", "arrow_ipc", "parquet")
@@ -155,7 +155,7 @@ class Tables:
         """
         records = [value if type(value) is dict else record_of(value) for value in values]
         if not all(records):
-            raise TypeError("expected a mapping, or something that has fields, and at least one of them")
+            raise without_fields(values[list(map(bool, records)).index(False)])
         rows: list[Any] = records
         if self._columns is not None:
             columns = {name: [row[name] for row in rows] for name in self._columns}

@@ -17,7 +17,7 @@ from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import Default
 from asyncstream.validation import choice, refuse
 
-__all__ = ("ArrowIpcSink", "ParquetSink")
+__all__ = ("ArrowIpcSink", "ColumnarSink", "ParquetSink")
 
 
 class _Columns:
@@ -62,7 +62,7 @@ class _Columns:
             yield folder, table.take(own)
 
 
-class _ColumnarSink(PartsSink):
+class ColumnarSink(PartsSink):
     """What Parquet and Arrow IPC have in common; they differ in what reads a schema, and writes a file."""
 
     def __init__(
@@ -109,7 +109,7 @@ class _ColumnarSink(PartsSink):
         """The schema of a file that was written."""
 
 
-class ParquetSink(_ColumnarSink):
+class ParquetSink(ColumnarSink):
     """
     Writes mappings and other records, such as dataclasses and the results of windows, as Parquet: to one
     file, or in a job with checkpoints to a folder of files.
@@ -159,7 +159,7 @@ class ParquetSink(_ColumnarSink):
         return writer
 
 
-class ArrowIpcSink(_ColumnarSink):
+class ArrowIpcSink(ColumnarSink):
     """
     Writes mappings and other records as Arrow IPC (Feather's second version): to one file, or in a job with
     checkpoints to a folder of files.

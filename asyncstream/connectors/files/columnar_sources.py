@@ -30,7 +30,7 @@ from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.errors import SourceError
 from asyncstream.validation import count
 
-__all__ = ("ArrowIpcSource", "ParquetSource")
+__all__ = ("ArrowIpcSource", "ColumnarSource", "ParquetSource")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -57,7 +57,7 @@ class _Table(NamedTuple):
     close: Callable[[], Any]
 
 
-class _ColumnarSource(FileSource[T]):
+class ColumnarSource(FileSource[T]):
     """What Parquet and Arrow IPC have in common; they differ in how a file is opened."""
 
     _errors = (ValueError,)
@@ -283,7 +283,7 @@ def _is_whole(value: str) -> bool:
     return value == NO_VALUE or (value.removeprefix("-").isdecimal() and str(int(value)) == value)
 
 
-class ParquetSource(_ColumnarSource[T]):
+class ParquetSource(ColumnarSource[T]):
     """
     Reads the rows of a Parquet file as dicts, or those of a folder's files, in the order of their names.
 
@@ -348,7 +348,7 @@ class ParquetSource(_ColumnarSource[T]):
         return _Table(batches, row - before, partial(file.close, force=True))
 
 
-class ArrowIpcSource(_ColumnarSource[T]):
+class ArrowIpcSource(ColumnarSource[T]):
     """
     Reads the rows of an Arrow IPC file (Feather's second version) as dicts, or those of a folder's files, in
     the order of their names. A file of the streaming format will do as well.

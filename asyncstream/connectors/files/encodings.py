@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from asyncstream.connectors.lines import column_names, delimiter_of
-from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of
+from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of, without_fields
 
 __all__ = ("CsvLines", "Encoding", "JsonLines")
 
@@ -78,7 +78,7 @@ class CsvLines:
         if not columns:
             record = record_of(value)
             if not record or not all(isinstance(name, str) for name in record):
-                raise TypeError("expected a mapping, or something that has fields, to know the columns by")
+                raise without_fields(value)
             columns = list(record)
         self.columns, self._found = columns, frozenset(columns)
         self._rows = RowWriter(columns, self._default)

@@ -19,7 +19,7 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.rows import Default
 from asyncstream.validation import refuse
 
-__all__ = ("CsvFolderSink", "JsonLinesFolderSink")
+__all__ = ("CsvFolderSink", "JsonLinesFolderSink", "LineFolderSink")
 
 _ENDINGS: Final = {None: "", "gzip": ".gz", "zstd": ".zst"}
 
@@ -77,7 +77,7 @@ class _LineWriter:
             self._packing.finish()
 
 
-class _LineFolderSink(PartsSink):
+class LineFolderSink(PartsSink):
     def __init__(
         self,
         path: AnyPath,
@@ -102,7 +102,7 @@ class _LineFolderSink(PartsSink):
         return _LineWriter(file, self._compression, self._encoding.head())
 
 
-class JsonLinesFolderSink(_LineFolderSink):
+class JsonLinesFolderSink(LineFolderSink):
     """
     Writes one JSON value per line, to a folder of files: one for each checkpoint, or more.
 
@@ -131,7 +131,7 @@ class JsonLinesFolderSink(_LineFolderSink):
         super().__init__(path, existing, partition_by, row_group, ".jsonl", compression, encoding)
 
 
-class CsvFolderSink(_LineFolderSink):
+class CsvFolderSink(LineFolderSink):
     """
     Writes mappings and other records as CSV with a header, to a folder of files: one for each checkpoint, or
     more.

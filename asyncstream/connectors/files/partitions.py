@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from asyncstream.connectors.rows import record_of
+from asyncstream.connectors.rows import record_of, without_fields
 
 __all__ = ("NO_VALUE", "parted", "partition_of")
 
@@ -41,7 +41,7 @@ def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     """
     record = record_of(value)
     if record is None:
-        raise TypeError("expected a mapping, or something that has fields")
+        raise without_fields(value)
     rest = dict(record)
     folders = []
     for column in columns:

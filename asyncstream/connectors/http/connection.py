@@ -25,6 +25,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from asyncstream.addresses import refuse_address
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
@@ -148,7 +149,7 @@ class ConnectedSource(Source[T]):
         except (ValueError, TypeError):
             is_known = False
         if not is_known:
-            raise refuse("url", f"a URL with {' or '.join(schemes)}", url)
+            raise refuse_address(f"a URL with {' or '.join(schemes)}", url)
         self._connection = connection
         self.rejects = connection.on_malformed == "reject"
         self._session: aiohttp.ClientSession | None = None

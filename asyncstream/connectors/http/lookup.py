@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from asyncstream.addresses import refuse_address
 from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body, refusal
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
@@ -148,9 +149,9 @@ class HttpLookup(AsyncFunction[In, Out]):
         cookies: bool = False,
     ) -> None:
         if not isinstance(url, str) and not callable(url):
-            raise refuse("url", "a template or a function of the element", url)
+            raise refuse_address("a template or a function of the element", url)
         if isinstance(url, str) and not _BEGINNING.match(url):
-            raise refuse("url", "one that begins with http:// or https:// and a host", url)
+            raise refuse_address("one that begins with http:// or https:// and a host", url)
         self._url: Callable[[Any], URL | str] = (
             template(url) if isinstance(url, str) else function("url", url, "element")
         )
@@ -174,6 +175,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._session: aiohttp.ClientSession | None = None
         self._requests = 0
 
+        if cache_ttl is None and cache_options is not None:
+            raise refuse("cache_options", "cache_ttl= to go with it", cache_options)
         if attempts is None:
             attempts = 1 if method in ("POST", "PATCH") else 5
         ask: Callable[[_Request], Awaitable[Any]] = self._send

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from yarl import URL
 
+from asyncstream.addresses import refuse_address, without_keys
 from asyncstream.errors import MissingField
-from asyncstream.validation import refuse
 
 __all__ = ("UnsafeUrl", "shown", "template")
 
@@ -34,13 +34,13 @@ def template(text: str) -> Callable[[Any], URL]:
     try:
         pieces = list(Formatter().parse(text))
     except ValueError as error:
-        raise refuse("url", "a template such as 'http://api/planes/{tailnum}'", text) from error
+        raise refuse_address("a template such as 'http://api/planes/{tailnum}'", text) from error
     if any(spec or conversion for _, _, spec, conversion in pieces):
-        raise refuse("url", "a template whose fields are plain names", text)
+        raise refuse_address("a template whose fields are plain names", text)
     try:
         parts = [(quote(literal, safe=_IN_PATHS), field) for literal, field, _, _ in pieces]
     except UnicodeEncodeError as error:
-        raise refuse("url", "a template that can be encoded", text) from error
+        raise refuse_address("a template that can be encoded", text) from error
 
     own = _segments("".join(literal + ("x" if field is not None else "") for literal, field in parts))
 
@@ -95,11 +95,14 @@ _ELSEWHERE = frozenset({"", ".", "..", "%2e", "%2E", ".%2e", ".%2E", "%2e.", "%2
 
 
 def shown(url: URL | str) -> str:
-    """`url` as it may be told: without user, password and fragment, and of the query the names only."""
+    """
+    `url` as it may be told: without user, password and fragment, without keys in its path, and of the query
+    the names only.
+    """
     try:
         known = URL(url)
         plain = known.with_user(None) if known.absolute else known
-        text = str(plain.with_query(None).with_fragment(None))
+        text = without_keys(str(plain.with_query(None).with_fragment(None)))
         # a name without a value may itself be a key
         names = "&".join(f"{name}=…" if value else "…" for name, value in known.query.items())
     except ValueError:

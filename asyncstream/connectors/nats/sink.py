@@ -5,7 +5,7 @@ Subjects of a stream of JetStream as a sink: messages with ids, of which the ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -25,7 +25,7 @@ from asyncstream.connectors.nats.connection import (
 from asyncstream.connectors.nats.publisher import Publisher
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
-from asyncstream.validation import text
+from asyncstream.validation import Fields, text
 
 __all__ = ("NatsSink",)
 
@@ -77,7 +77,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
         *,
         encode: Encode = "json",
         default: Default | None = None,
-        id: Any = None,
+        id: Callable[[Any], object] | Fields | None = None,
         client: Options | None = None,
     ) -> None:
         self._url = checked_url(url)

@@ -4,16 +4,16 @@ A stream of Redis as a sink: entries with ids of the user's, each of which is ad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.redis.connection import Client, checked_url, connect, naming, place_of
-from asyncstream.connectors.rows import Default, JsonWriter, record_of
+from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
 from asyncstream.errors import SinkError
-from asyncstream.validation import Duration, count, duration_ms, refuse, text
+from asyncstream.validation import Duration, Fields, count, duration_ms, refuse, text
 
 __all__ = ("RedisStreamSink",)
 
@@ -80,7 +80,7 @@ class RedisStreamSink(MessageSink[_Message, Client]):
         field: str | None = "data",
         encode: Encode = "json",
         default: Default | None = None,
-        id: Any = None,
+        id: Callable[[Any], object] | Fields | None = None,
         remember: Duration = timedelta(days=1),
         longest: int | None = None,
     ) -> None:
@@ -109,7 +109,7 @@ class RedisStreamSink(MessageSink[_Message, Client]):
             return id, {self._field: self._encode(value)}
         record = record_of(value)
         if not record:
-            raise TypeError("expected a mapping, or something that has fields")
+            raise without_fields(value)
         if id and len(record) > _MOST_FIELDS:
             raise ValueError(
                 f"{len(record)} fields are too many, with id= at most {_MOST_FIELDS}: give field="

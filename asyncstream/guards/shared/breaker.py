@@ -28,7 +28,6 @@ from typing import Any, Final, Literal
 
 from asyncstream.guards.breaker import SLICES, Breaker
 from asyncstream.guards.guard import EARLY
-from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.circuits import (
     HEARTBEAT,
@@ -93,7 +92,7 @@ class SharedBreaker(Breaker, Exchanging):
         failures: int | None = None,
         open_for: Duration = 10.0,
         probes: int = 1,
-        on: Callable[[Exception], bool] = is_retryable,
+        on: Callable[[Exception], bool] | None = None,
     ) -> None:
         options: dict[str, Any] = {
             "failure_ratio": failure_ratio,

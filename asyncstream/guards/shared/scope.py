@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from asyncstream.addresses import redis_address, without_secrets
+from asyncstream.addresses import redis_address, refuse_address
 from asyncstream.guards.shared.records import Records
 from asyncstream.guards.shared.redis import RedisRecords
 from asyncstream.guards.shared.server import ServedRecords, address_of
 from asyncstream.guards.shared.sqlite import SqliteRecords
 from asyncstream.shown import Shown
-from asyncstream.validation import refuse, text
+from asyncstream.validation import text
 
 __all__ = ("SharedLimit",)
 
@@ -58,7 +58,7 @@ class SharedLimit(Shown):
             redis_address(url, "a limit in a Redis")
         else:
             expected = "sqlite:///path, redis://host:port or the url of a LimitServer"
-            raise refuse("url", expected, without_secrets(url))
+            raise refuse_address(expected, url)
         self.url = url
         self.name = text("name", name)
 

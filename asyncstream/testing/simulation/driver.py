@@ -25,6 +25,7 @@ from asyncstream.testing.simulation.outside import (
     SimulatedStore,
 )
 from asyncstream.testing.simulation.world import FaultPlan, Life, SimulatedDisk, SimulatedFailure, World
+from asyncstream.validation import function
 
 __all__ = ("Simulation", "SimulationFailed", "line", "simulate")
 
@@ -104,6 +105,7 @@ def simulate(
     Raises:
         SimulationFailed: if the sink does not hold what is expected, or something else went wrong on the way.
     """
+    function("make_pipeline", make_pipeline, "life")
     plan = plan or FaultPlan()
     replay = replay or f"simulate(..., seed={seed})"
     types = tuple(types)

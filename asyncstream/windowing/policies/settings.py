@@ -132,7 +132,8 @@ def _extent(name: str, value: object) -> tuple[int | None, int | None]:
         return None, duration_ms(name, value)
     if isinstance(value, int) and not isinstance(value, bool):
         return count(name, value), None
-    raise refuse(name, "an int (a number of elements) or a timedelta (a length of time)", value)
+    expected = "an int (a number of elements) or a timedelta (a length of time)"
+    raise refuse(name, expected, value, "e.g. 20, or timedelta(seconds=20)")
 
 
 def _check_late(late: object, outputs: Collection[str] | None, event_time: bool) -> None:

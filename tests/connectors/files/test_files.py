@@ -81,10 +81,9 @@ async def test_malformed_json_line_fails_after_the_lines_before_it(tmp_path: Pat
     batch = await source.read()
     assert batch is not None
     assert batch.values == [1, 2]
+    told = r"in\.jsonl, line 4: not JSON: .*, at character 1; a value must be whole on its line; on_malformed"
     for _ in range(2):
-        with pytest.raises(
-            SourceError, match=r"in\.jsonl, line 4: not JSON: .*, at character 1; on_malformed='reject' "
-        ):
+        with pytest.raises(SourceError, match=told):
             await source.read()
     await source.close()
 
@@ -321,7 +320,7 @@ def test_csv_takes_the_columns_of_the_first_element_if_none_are_given(tmp_path: 
     with pytest.raises(SinkError, match="there is no column for 'c', 'd': name all of them, columns="):
         write_all(CsvSink(path, existing="append"), [{"a": 7}, {"d": 1, "b": 2, "c": 3}])
     assert path.read_text().endswith("6,5\n,7\n")
-    with pytest.raises(SinkError, match="to know the columns by"):
+    with pytest.raises(SinkError, match=r"got a int; make one before, as \.map\(lambda value: "):
         write_all(CsvSink(path, existing="overwrite"), [7])
     write_all(CsvSink(path, existing="overwrite"))
     assert path.read_text() == ""
