@@ -43,7 +43,11 @@ _LEASE = "lease-"
 _NEWEST = "newest-"
 _UNFINISHED = ".unfinished"
 
-_LOST = frozenset({errno.ENOENT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO})
+_LOST = frozenset(
+    getattr(errno, name)
+    for name in ("ENOENT", "EIO", "EBADMSG", "EUCLEAN", "EISDIR", "ELOOP", "ENXIO")
+    if hasattr(errno, name)  # not every system knows all of them
+)
 """What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
@@ -84,8 +88,14 @@ class DirectoryStore(Shown):
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
         self._path.mkdir(exist_ok=True)
         while True:
-            number = self._largest(_LEASE)
-            lease = following(self._lease(number), holder, seconds, time_ms(), str(self), number)
+            numbers = self._numbers(_LEASE)
+            number = max(numbers, default=0)
+            last = self._lease(number)
+            if last is None:
+                # lost; the one before it, which it has followed, tells which place this is
+                before = map(self._lease, reversed(numbers))
+                last = next((lease.renewed(0) for lease in before if lease is not None), None)
+            lease = following(last, holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
             sync_folder(self._path)
@@ -267,7 +277,10 @@ class DirectoryStore(Shown):
                     kind = "checkpoint" if isinstance(what, int) else "part"
                     raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
                 refusal = DamagedCheckpoint if error.errno in _LOST else CheckpointError
-                raise refusal(f"{file} cannot be read: {describe_error(error)}") from error
+                raise refusal(
+                    f"{file} cannot be read: {describe_error(error)}; see to it that it can, or go on from "
+                    "another checkpoint: restore=number"
+                ) from error
 
         return await aside(work)
 
