@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -32,10 +32,6 @@ LARGE: Final = 2**20
 """Bytes of which a checksum takes a millisecond: it is made in a thread."""
 
 log = logging.getLogger("asyncstream.checkpoint")
-
-
-class _LetGo(Exception):
-    """A checkpoint that was being read was deleted."""
 
 
 class History:
@@ -123,29 +119,26 @@ class History:
                 job lets them go before they are read.
         """
         for _ in range(LOOKS):
-            with suppress(_LetGo):
-                return await self._newest_whole(look)
+            self.passed_over.clear()
+            numbers = await self.look()
+            for number in reversed(numbers):
+                try:
+                    return await look(number)
+                except CheckpointError as error:
+                    if await self._is_gone(number):
+                        break  # and there are newer ones
+                    if not isinstance(error, DamagedCheckpoint):
+                        raise
+                    log.warning("%s; going back to the one before", error)
+                    self.passed_over[number] = error
+            else:
+                if not numbers:
+                    return None
+                raise CheckpointError(
+                    f"every checkpoint in {self._store} is damaged; to start from the beginning: "
+                    "restore='none'"
+                )
         raise self._too_quick()
-
-    async def _newest_whole(self, look: Callable[[int], Awaitable[T]]) -> T | None:
-        """As `newest_whole`; raises `_LetGo` if that happened to the newest, and there are newer ones."""
-        self.passed_over.clear()
-        numbers = await self.look()
-        for number in reversed(numbers):
-            try:
-                return await look(number)
-            except CheckpointError as error:
-                if await self._is_gone(number):
-                    raise _LetGo from error
-                if not isinstance(error, DamagedCheckpoint):
-                    raise
-                log.warning("%s; going back to the one before", error)
-                self.passed_over[number] = error
-        if numbers:
-            raise CheckpointError(
-                f"every checkpoint in {self._store} is damaged; to start from the beginning: restore='none'"
-            )
-        return None
 
     async def read(self, number: int) -> tuple[CheckpointInfo, dict[str, Any]]:
         """As `open`, with what steps remember as snapshots; raises, too, if a value cannot be read."""
@@ -157,7 +150,9 @@ class History:
         info, parts = await self._unpacked(number, to_decode)
         with _naming(number):
             encoded = {
-                name: [(part.path, chunk) for part in of_step for chunk in await self._whole_chunks(part)]
+                name: [
+                    (part.path, chunk) for part in of_step for chunk in await self._whole_chunks(number, part)
+                ]
                 for name, of_step in parts.items()
             }
         self._rely_on(info.stored)
@@ -181,7 +176,7 @@ class History:
         info, parts = await self._unpacked(number, to_decode)
         with _naming(number):
             for part in chain.from_iterable(parts.values()):
-                await self._whole_chunks(part)
+                await self._whole_chunks(number, part)
         self._rely_on(info.stored)
         return info, parts
 
@@ -223,7 +218,7 @@ class History:
                 )
             return info, parts
 
-    async def _whole_chunks(self, part: Part) -> Iterator[bytes]:
+    async def _whole_chunks(self, number: int, part: Part) -> Iterator[bytes]:
         """As `chunks`, of a part without which the checkpoint is damaged; out of reach is not lost."""
         try:
             return await self.chunks(part)
@@ -232,6 +227,8 @@ class History:
         except CheckpointError as error:
             if part.stored in await self._store.parts():
                 raise
+            if await self._is_gone(number):
+                raise CheckpointError("a job has let it go while it was read") from error
             raise DamagedCheckpoint(f"it lacks a part: {error}") from error
 
     # ------------------------------------------------------------------ for the job that holds the lease
