@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from asyncstream.aside import aside
+from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
@@ -78,12 +78,10 @@ class DirectoryStore(Shown):
 
     # ------------------------------------------------------------------ the lease
 
-    async def acquire(self, holder: Holder, seconds: float) -> Lease:
-        def work() -> Lease:
-            with self._usable():
-                return self._acquire(holder, seconds)
-
-        return await aside(work)
+    @done_aside
+    def acquire(self, holder: Holder, seconds: float) -> Lease:
+        with self._usable():
+            return self._acquire(holder, seconds)
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
         self._path.mkdir(exist_ok=True)
@@ -136,27 +134,21 @@ class DirectoryStore(Shown):
                 return False
         return True
 
-    async def renew(self, lease: Lease, seconds: float) -> None:
-        def work() -> None:
+    @done_aside
+    def renew(self, lease: Lease, seconds: float) -> None:
+        self._check(lease)
+        if not self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False):
             self._check(lease)
-            if not self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False):
-                self._check(lease)
 
-        await aside(work)
+    @done_aside
+    def release(self, lease: Lease) -> None:
+        if self._largest(_LEASE) == lease.number:
+            self._write_lease(lease.given_back(), new=False)
 
-    async def release(self, lease: Lease) -> None:
-        def work() -> None:
-            if self._largest(_LEASE) == lease.number:
-                self._write_lease(lease.given_back(), new=False)
-
-        await aside(work)
-
-    async def holder(self) -> Lease | None:
-        def work() -> Lease | None:
-            with self._usable():
-                return self._lease(self._largest(_LEASE))
-
-        return await aside(work)
+    @done_aside
+    def holder(self) -> Lease | None:
+        with self._usable():
+            return self._lease(self._largest(_LEASE))
 
     def _check(self, lease: Lease) -> None:
         number = self._largest(_LEASE)
@@ -168,30 +160,26 @@ class DirectoryStore(Shown):
 
     # ------------------------------------------------------------------ parts and manifests
 
-    async def put(self, lease: Lease, part: str, data: bytes) -> None:
-        def work() -> None:
-            self._check(lease)
-            with self._written(f"{_PART}{part}", data) as temporary, self._not_followed(lease):
-                os.replace(temporary, self._file(part))
-            self._sync_name(self._file(part))
+    @done_aside
+    def put(self, lease: Lease, part: str, data: bytes) -> None:
+        self._check(lease)
+        with self._written(f"{_PART}{part}", data) as temporary, self._not_followed(lease):
+            os.replace(temporary, self._file(part))
+        self._sync_name(self._file(part))
 
-        await aside(work)
-
-    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
-        def work() -> None:
+    @done_aside
+    def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        self._check(lease)
+        with self._written(f"{number:08}", manifest) as temporary, self._not_followed(lease):
             self._check(lease)
-            with self._written(f"{number:08}", manifest) as temporary, self._not_followed(lease):
+            try:
+                name_file(temporary, self._file(number))
+            except FileExistsError:
                 self._check(lease)
-                try:
-                    name_file(temporary, self._file(number))
-                except FileExistsError:
-                    self._check(lease)
-                    os.replace(temporary, self._file(number))
-            self._sync_name(self._file(number))
-            self._note_newest(number)
-            self._check(lease)
-
-        await aside(work)
+                os.replace(temporary, self._file(number))
+        self._sync_name(self._file(number))
+        self._note_newest(number)
+        self._check(lease)
 
     def _note_newest(self, number: int) -> None:
         """Have it seen from now on if the manifest of this number, which is on the disk, is lost."""
@@ -238,14 +226,12 @@ class DirectoryStore(Shown):
             file.unlink(missing_ok=True)
             raise
 
-    async def numbers(self) -> list[int]:
-        def work() -> list[int]:
-            newest = self._largest(_NEWEST)  # first: it may be let go meanwhile, and another one be there
-            numbers = self._numbers("", _ENDING)
-            # an earlier version of this package writes later ones without a word of it
-            return [*numbers, newest] if newest > max(numbers, default=0) else numbers
-
-        return await aside(work)
+    @done_aside
+    def numbers(self) -> list[int]:
+        newest = self._largest(_NEWEST)  # first: it may be let go meanwhile, and another one be there
+        numbers = self._numbers("", _ENDING)
+        # an earlier version of this package writes later ones without a word of it
+        return [*numbers, newest] if newest > max(numbers, default=0) else numbers
 
     def _numbers(self, before: str, behind: str = "") -> list[int]:
         names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
@@ -261,40 +247,38 @@ class DirectoryStore(Shown):
                 return []
         return [name for name in names if name.startswith(before) and name.endswith(behind)]
 
-    async def parts(self) -> list[str]:
-        found = await aside(lambda: self._names(_PART, ""))
+    @done_aside
+    def parts(self) -> list[str]:
+        found = self._names(_PART, "")
         return [name.removeprefix(_PART) for name in found if not name.endswith(_UNFINISHED)]
 
-    async def read(self, what: int | str) -> bytes:
-        def work() -> bytes:
-            file = self._file(what)
-            try:
-                return contents(file)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and not file.is_symlink():
-                    if what == self._largest(_NEWEST):
-                        raise DamagedCheckpoint(f"it is lost from {self._path}") from None
-                    kind = "checkpoint" if isinstance(what, int) else "part"
-                    raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
-                refusal = DamagedCheckpoint if error.errno in _LOST else CheckpointError
-                raise refusal(
-                    f"{file} cannot be read: {describe_error(error)}; see to it that it can, or go on from "
-                    "another checkpoint: restore=number"
-                ) from error
+    @done_aside
+    def read(self, what: int | str) -> bytes:
+        file = self._file(what)
+        try:
+            return contents(file)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not file.is_symlink():
+                if what == self._largest(_NEWEST):
+                    raise DamagedCheckpoint(f"it is lost from {self._path}") from None
+                kind = "checkpoint" if isinstance(what, int) else "part"
+                raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+            why = f"{file} cannot be read: {describe_error(error)}"
+            if error.errno in _LOST:
+                raise DamagedCheckpoint(why) from error
+            raise CheckpointError(
+                f"{why}; see to it that it can, or go on from another checkpoint: restore=number"
+            ) from error
 
-        return await aside(work)
-
-    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
-        def work() -> None:
-            self._check(lease)
-            # that of the newest first: after a crash in between nothing is missing
-            newest = self._largest(_NEWEST)
-            noted = [self._file(newest, _NEWEST)] if newest in numbers else []
-            for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
-                file.unlink(missing_ok=True)
-            self._clear(lease)
-
-        await aside(work)
+    @done_aside
+    def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        self._check(lease)
+        # that of the newest first: after a crash in between nothing is missing
+        newest = self._largest(_NEWEST)
+        noted = [self._file(newest, _NEWEST)] if newest in numbers else []
+        for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
+            file.unlink(missing_ok=True)
+        self._clear(lease)
 
     def _clear(self, lease: Lease) -> None:
         """

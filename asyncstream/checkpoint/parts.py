@@ -3,8 +3,8 @@ What a step remembers, as parts: bytes with names, which checkpoints share as lo
 
 A step's state is a list of named parts. Of a step that keeps tables there are those of each table (`chains`),
 with the table's name; of another state its long lists, with the path to each ("contents"). The part without a
-name is all the rest. Each part is encoded in *chunks* of a thousand entries, fewer where they are large: encoding
-one takes about a millisecond, so a thread that encodes them lets the event loop run in between.
+name is all the rest. Each part is encoded in *chunks* of a thousand entries, fewer where they are large:
+encoding one takes about a millisecond, so a thread that encodes them lets the event loop run in between.
 
 A small part lies in the manifest. A large one is kept by itself, under a name that is made from its bytes:
 one that has not changed since the last checkpoint has the same name, so it need not be written again, and one
