@@ -97,10 +97,9 @@ class DirectoryStore(Shown):
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
             sync_folder(self._path)
-            for old in self._numbers(_LEASE):
+            for old in numbers[:-1]:
                 # the one before stays, so that a listing of the directory meanwhile shows one of the two
-                if old < number:
-                    self._file(old, _LEASE).unlink(missing_ok=True)
+                self._file(old, _LEASE).unlink(missing_ok=True)
             self._clear(lease)
             return lease
 
@@ -304,7 +303,12 @@ def name_file(temporary: str, file: Path) -> None:
     """Give a file its name; raises `FileExistsError` if there is one of that name."""
     try:
         os.link(temporary, file)
-    except (FileExistsError, FileNotFoundError):
+    except FileExistsError:
+        with suppress(FileNotFoundError):
+            if os.path.samefile(temporary, file):
+                return  # a network disk was asked once more, for its answer was lost
+        raise
+    except FileNotFoundError:
         raise
     except OSError:  # a file system without links
         with open(file, "xb"):

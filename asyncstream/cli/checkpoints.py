@@ -49,7 +49,7 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
         ("list", _list, "one line for each"),
         ("show", _show, "what one of them holds"),
         ("verify", _verify, "read them all, and say which are damaged, sealed, and name which classes"),
-        ("diff", _diff, "show what changed between two of them"),
+        ("diff", diff, "show what changed between two of them"),
         ("delete", _delete, "delete one of them, such as a savepoint; no job may be running"),
     ):
         look = looks.add_parser(name, parents=[shared], help=text)
@@ -207,10 +207,6 @@ def _show(options: argparse.Namespace) -> int:
         if step.schema is not None:
             print(f"            schema {json.dumps(step.schema)}")
     return 0
-
-
-def _diff(options: argparse.Namespace) -> int:
-    return diff(store_of(options.store), options)
 
 
 def _delete(options: argparse.Namespace) -> int:

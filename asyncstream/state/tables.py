@@ -362,8 +362,21 @@ def _saved_rows(table: Table, copied: Callable[[Any], Any]) -> list[Any]:
     ]
 
 
-def check_snapshot(snapshot: Snapshot) -> None:
-    """See whether each row that the user has made has a key of its own; raises `ValueError` if not."""
+def check_snapshot(snapshot: Any) -> None:
+    """
+    See whether this, which the user has made, is a snapshot of tables, in which each row has a key of its
+    own; raises `ValueError` if not.
+    """
+    if not (
+        is_snapshot(snapshot)
+        and isinstance(snapshot["tables"], dict)
+        and isinstance(snapshot.get("cells"), dict)
+        and isinstance(snapshot.get("compound"), list)
+    ):
+        raise ValueError(
+            "expected a dict with 'tables', 'cells' and all else that was in the one that it was given, or "
+            f"None to start from nothing, got {safe_repr(snapshot)}"
+        )
     for name, kept in snapshot["tables"].items():
         found: set[Any] = set()
         for namespace, rows in kept:

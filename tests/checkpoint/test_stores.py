@@ -155,6 +155,23 @@ def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None
         asyncio.run(main(MAKE[name](tmp_path)))
 
 
+async def test_name_that_a_network_disk_gives_and_then_denies_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, and it is asked again."""
+    link = os.link
+
+    def twice(source: str, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    await store.commit(lease, 1, b"1")
+    assert (lease.number, await store.read(1)) == (1, b"1")
+
+
 async def test_manifest_that_came_too_late_is_replaced_by_that_of_the_follower(tmp_path: Path) -> None:
     """A process was stopped between its last look at the lease and the moment its manifest got its name."""
 
