@@ -13,7 +13,7 @@ from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.state import Kept, is_snapshot
 from asyncstream.state.schema import Schema, adapted
-from asyncstream.state.tables import check_snapshot
+from asyncstream.state.snapshots import check_snapshot
 
 __all__ = ("fit", "match")
 
