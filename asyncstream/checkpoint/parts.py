@@ -24,6 +24,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
+from asyncstream.state.rows import paced
 
 __all__ = (
     "INLINE_BYTES",
@@ -43,12 +44,6 @@ __all__ = (
 
 PART: Final = 1000
 """Entries that are encoded in one go, at most."""
-
-FIRST: Final = 4
-"""Entries that are, while it is not known how large they are."""
-
-CHUNK_BYTES: Final = 512 * 1024
-"""About how many bytes there are to be in a chunk of several entries, at most."""
 
 INLINE_BYTES: Final = 32 * 1024
 """Parts up to this size lie in the manifest: to bring one more file to the disk costs more."""
@@ -81,12 +76,12 @@ def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
 
 
 def in_chunks(entries: Iterable[T], encode: Callable[[list[T]], bytes]) -> Iterator[bytes]:
-    """The chunks that `encode` makes of some entries at a time."""
-    rest, count = iter(entries), FIRST
+    """The chunks that `encode` makes of some entries at a time: the first tells how large they are."""
+    rest, count = iter(entries), 1
     while some := list(islice(rest, count)):
         data = encode(some)
         yield data
-        count = max(1, min(PART, len(some) * CHUNK_BYTES // max(len(data), 1)))
+        count = paced(len(some), len(data), PART)
 
 
 def at_names_in(path: str) -> str:

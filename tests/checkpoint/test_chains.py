@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.checkpoint.chains import BASE, MANY, Chain
-from asyncstream.checkpoint.parts import CHUNK_BYTES, FIRST, PART, Part, decode_state, encode_state, part_name
+from asyncstream.checkpoint.parts import PART, Part, decode_state, encode_state, part_name
 from asyncstream.checkpoint.segments import ABOUT, Compaction, decoded, encode_delta, plain_state
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError
 from asyncstream.state import Delta, Kept, Table
+from asyncstream.state.rows import GO_BYTES
 
 CODEC = JsonCodec()
 
@@ -167,8 +168,8 @@ def test_large_tables_are_encoded_in_chunks() -> None:
 
 
 def test_large_values_are_encoded_and_compacted_few_at_a_time() -> None:
-    large = "x" * (CHUNK_BYTES // 3)
-    most = FIRST * (len(large) + 100)  # nothing else runs while a chunk is encoded, or decoded
+    large = "x" * (GO_BYTES // 3)
+    most = GO_BYTES + 5000  # nothing else runs while a chunk is encoded, or decoded
     rows = {str(number): large for number in range(50)}
     chunks = encode_delta("step", Delta({None: rows}), Table("t"), CODEC)
     again = compacted(chunks)
