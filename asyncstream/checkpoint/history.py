@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 from asyncstream.aside import aside
@@ -147,16 +146,9 @@ class History:
 
     async def open(self, number: int, *, to_decode: bool = True) -> tuple[CheckpointInfo, dict[str, Encoded]]:
         """As `parts`, with what steps remember as it went through the codec."""
-        info, parts = await self._unpacked(number, to_decode)
-        with _naming(number):
-            encoded = {
-                name: [
-                    (part.path, chunk) for part in of_step for chunk in await self._whole_chunks(number, part)
-                ]
-                for name, of_step in parts.items()
-            }
-        self._rely_on(info.stored)
-        return info, encoded
+        return await self._taken(
+            number, to_decode, lambda part, chunks: [(part.path, chunk) for chunk in chunks]
+        )
 
     async def parts(
         self, number: int, *, to_decode: bool = True
@@ -173,12 +165,7 @@ class History:
             DamagedCheckpoint: if it is not whole.
             CheckpointError: if it is not there, cannot be read by this program, or another key wrote it.
         """
-        info, parts = await self._unpacked(number, to_decode)
-        with _naming(number):
-            for part in chain.from_iterable(parts.values()):
-                await self._whole_chunks(number, part)
-        self._rely_on(info.stored)
-        return info, parts
+        return await self._taken(number, to_decode, lambda part, chunks: [part])
 
     async def chunks(self, part: Part) -> Iterator[bytes]:
         """
@@ -201,7 +188,10 @@ class History:
         """Whether the checkpoint was written with a key, whichever."""
         return is_sealed(await self._store.read(number))
 
-    async def _unpacked(self, number: int, to_decode: bool) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
+    async def _taken(
+        self, number: int, to_decode: bool, take: Callable[[Part, Iterator[bytes]], list[T]]
+    ) -> tuple[CheckpointInfo, dict[str, list[T]]]:
+        """As `parts`, with what `take` gives of each part and its chunks."""
         try:
             data = await self._store.read(number)
         except DamagedCheckpoint as damage:
@@ -216,7 +206,12 @@ class History:
                 raise CheckpointError(
                     f"it was written with codec={info.codec!r}, and is now read with {self._codec.name!r}"
                 )
-            return info, parts
+            taken = {
+                name: [one for part in of_step for one in take(part, await self._whole_chunks(number, part))]
+                for name, of_step in parts.items()
+            }
+        self._rely_on(info.stored)
+        return info, taken
 
     async def _whole_chunks(self, number: int, part: Part) -> Iterator[bytes]:
         """As `chunks`, of a part without which the checkpoint is damaged; out of reach is not lost."""
