@@ -12,13 +12,24 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ("DiskThread", "Tasks", "aside", "heed", "in_a_thread", "running_loop", "wait_at_most")
+__all__ = (
+    "DiskThread",
+    "Tasks",
+    "aside",
+    "done_aside",
+    "heed",
+    "in_a_thread",
+    "running_loop",
+    "wait_at_most",
+)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def aside(work: Callable[[], T]) -> T:
@@ -26,6 +37,16 @@ async def aside(work: Callable[[], T]) -> T:
     done, run = _handed_over(work)
     Thread(target=run, name="asyncstream disk", daemon=True).start()
     return await done
+
+
+def done_aside(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have each call of a function, or a method, done as by `aside`."""
+
+    @wraps(work)
+    async def in_thread(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await aside(partial(work, *args, **kwargs))
+
+    return in_thread
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:

@@ -347,7 +347,7 @@ def test_parts_and_the_lease_are_shown_and_damage_of_a_part_is_found(
     part.write_bytes(b"?" + part.read_bytes()[1:])
     capsys.readouterr()
     assert main_of("verify", path) == 1
-    assert "damaged: its part" in capsys.readouterr().out
+    assert "2  damaged: its part" in capsys.readouterr().out
 
 
 def main_of(*arguments: str) -> int:
@@ -415,7 +415,7 @@ def test_seal_is_checked_with_the_key_and_said_to_be_unchecked_without(
     assert main_of("verify", path, "--key-file", str(wrong)) == 1
     assert main_of("show", path, "--key-file", str(wrong)) == 1
     assert main_of("list", path, "--key-file", str(wrong)) == 0
-    assert capsys.readouterr().out.count("unreadable: checkpoint") == 4
+    assert capsys.readouterr().out.count("unreadable: its seal") == 4
     assert main_of("verify", path, "--key-file", str(tmp_path / "none")) == 1
 
 

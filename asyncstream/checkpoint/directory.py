@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from asyncstream.aside import aside
+from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
@@ -43,7 +43,11 @@ _LEASE = "lease-"
 _NEWEST = "newest-"
 _UNFINISHED = ".unfinished"
 
-_LOST = frozenset({errno.ENOENT, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO})
+_LOST = frozenset(
+    getattr(errno, name)
+    for name in ("ENOENT", "EIO", "EBADMSG", "EUCLEAN", "EISDIR", "ELOOP", "ENXIO")
+    if hasattr(errno, name)  # not every system knows all of them
+)
 """What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
@@ -74,25 +78,28 @@ class DirectoryStore(Shown):
 
     # ------------------------------------------------------------------ the lease
 
-    async def acquire(self, holder: Holder, seconds: float) -> Lease:
-        def work() -> Lease:
-            with self._usable():
-                return self._acquire(holder, seconds)
-
-        return await aside(work)
+    @done_aside
+    def acquire(self, holder: Holder, seconds: float) -> Lease:
+        with self._usable():
+            return self._acquire(holder, seconds)
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
         self._path.mkdir(exist_ok=True)
         while True:
-            number = self._largest(_LEASE)
-            lease = following(self._lease(number), holder, seconds, time_ms(), str(self), number)
+            numbers = self._numbers(_LEASE)
+            number = max(numbers, default=0)
+            last = self._lease(number)
+            if last is None:
+                # lost; the one before it, which it has followed, tells which place this is
+                before = map(self._lease, reversed(numbers))
+                last = next((lease.renewed(0) for lease in before if lease is not None), None)
+            lease = following(last, holder, seconds, time_ms(), str(self), number)
             if not self._write_lease(lease, new=True):
                 continue  # another process was faster
             sync_folder(self._path)
-            for old in self._numbers(_LEASE):
+            for old in numbers[:-1]:
                 # the one before stays, so that a listing of the directory meanwhile shows one of the two
-                if old < number:
-                    self._file(old, _LEASE).unlink(missing_ok=True)
+                self._file(old, _LEASE).unlink(missing_ok=True)
             self._clear(lease)
             return lease
 
@@ -126,27 +133,21 @@ class DirectoryStore(Shown):
                 return False
         return True
 
-    async def renew(self, lease: Lease, seconds: float) -> None:
-        def work() -> None:
+    @done_aside
+    def renew(self, lease: Lease, seconds: float) -> None:
+        self._check(lease)
+        if not self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False):
             self._check(lease)
-            if not self._write_lease(lease.renewed(time_ms() + round(seconds * 1000)), new=False):
-                self._check(lease)
 
-        await aside(work)
+    @done_aside
+    def release(self, lease: Lease) -> None:
+        if self._largest(_LEASE) == lease.number:
+            self._write_lease(lease.given_back(), new=False)
 
-    async def release(self, lease: Lease) -> None:
-        def work() -> None:
-            if self._largest(_LEASE) == lease.number:
-                self._write_lease(lease.given_back(), new=False)
-
-        await aside(work)
-
-    async def holder(self) -> Lease | None:
-        def work() -> Lease | None:
-            with self._usable():
-                return self._lease(self._largest(_LEASE))
-
-        return await aside(work)
+    @done_aside
+    def holder(self) -> Lease | None:
+        with self._usable():
+            return self._lease(self._largest(_LEASE))
 
     def _check(self, lease: Lease) -> None:
         number = self._largest(_LEASE)
@@ -158,30 +159,26 @@ class DirectoryStore(Shown):
 
     # ------------------------------------------------------------------ parts and manifests
 
-    async def put(self, lease: Lease, part: str, data: bytes) -> None:
-        def work() -> None:
-            self._check(lease)
-            with self._written(f"{_PART}{part}", data) as temporary, self._not_followed(lease):
-                os.replace(temporary, self._file(part))
-            self._sync_name(self._file(part))
+    @done_aside
+    def put(self, lease: Lease, part: str, data: bytes) -> None:
+        self._check(lease)
+        with self._written(f"{_PART}{part}", data) as temporary, self._not_followed(lease):
+            os.replace(temporary, self._file(part))
+        self._sync_name(self._file(part))
 
-        await aside(work)
-
-    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
-        def work() -> None:
+    @done_aside
+    def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        self._check(lease)
+        with self._written(f"{number:08}", manifest) as temporary, self._not_followed(lease):
             self._check(lease)
-            with self._written(f"{number:08}", manifest) as temporary, self._not_followed(lease):
+            try:
+                name_file(temporary, self._file(number))
+            except FileExistsError:
                 self._check(lease)
-                try:
-                    name_file(temporary, self._file(number))
-                except FileExistsError:
-                    self._check(lease)
-                    os.replace(temporary, self._file(number))
-            self._sync_name(self._file(number))
-            self._note_newest(number)
-            self._check(lease)
-
-        await aside(work)
+                os.replace(temporary, self._file(number))
+        self._sync_name(self._file(number))
+        self._note_newest(number)
+        self._check(lease)
 
     def _note_newest(self, number: int) -> None:
         """Have it seen from now on if the manifest of this number, which is on the disk, is lost."""
@@ -228,14 +225,12 @@ class DirectoryStore(Shown):
             file.unlink(missing_ok=True)
             raise
 
-    async def numbers(self) -> list[int]:
-        def work() -> list[int]:
-            newest = self._largest(_NEWEST)  # first: it may be let go meanwhile, and another one be there
-            numbers = self._numbers("", _ENDING)
-            # an earlier version of this package writes later ones without a word of it
-            return [*numbers, newest] if newest > max(numbers, default=0) else numbers
-
-        return await aside(work)
+    @done_aside
+    def numbers(self) -> list[int]:
+        newest = self._largest(_NEWEST)  # first: it may be let go meanwhile, and another one be there
+        numbers = self._numbers("", _ENDING)
+        # an earlier version of this package writes later ones without a word of it
+        return [*numbers, newest] if newest > max(numbers, default=0) else numbers
 
     def _numbers(self, before: str, behind: str = "") -> list[int]:
         names = (name.removeprefix(before).removesuffix(behind) for name in self._names(before, behind))
@@ -251,37 +246,38 @@ class DirectoryStore(Shown):
                 return []
         return [name for name in names if name.startswith(before) and name.endswith(behind)]
 
-    async def parts(self) -> list[str]:
-        found = await aside(lambda: self._names(_PART, ""))
+    @done_aside
+    def parts(self) -> list[str]:
+        found = self._names(_PART, "")
         return [name.removeprefix(_PART) for name in found if not name.endswith(_UNFINISHED)]
 
-    async def read(self, what: int | str) -> bytes:
-        def work() -> bytes:
-            file = self._file(what)
-            try:
-                return contents(file)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and not file.is_symlink():
-                    if what == self._largest(_NEWEST):
-                        raise DamagedCheckpoint(f"it is lost from {self._path}") from None
-                    kind = "checkpoint" if isinstance(what, int) else "part"
-                    raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
-                refusal = DamagedCheckpoint if error.errno in _LOST else CheckpointError
-                raise refusal(f"{file} cannot be read: {describe_error(error)}") from error
+    @done_aside
+    def read(self, what: int | str) -> bytes:
+        file = self._file(what)
+        try:
+            return contents(file)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not file.is_symlink():
+                if what == self._largest(_NEWEST):
+                    raise DamagedCheckpoint(f"it is lost from {self._path}") from None
+                kind = "checkpoint" if isinstance(what, int) else "part"
+                raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+            why = f"{file} cannot be read: {describe_error(error)}"
+            if error.errno in _LOST:
+                raise DamagedCheckpoint(why) from error
+            raise CheckpointError(
+                f"{why}; see to it that it can, or go on from another checkpoint: restore=number"
+            ) from error
 
-        return await aside(work)
-
-    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
-        def work() -> None:
-            self._check(lease)
-            # that of the newest first: after a crash in between nothing is missing
-            newest = self._largest(_NEWEST)
-            noted = [self._file(newest, _NEWEST)] if newest in numbers else []
-            for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
-                file.unlink(missing_ok=True)
-            self._clear(lease)
-
-        await aside(work)
+    @done_aside
+    def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        self._check(lease)
+        # that of the newest first: after a crash in between nothing is missing
+        newest = self._largest(_NEWEST)
+        noted = [self._file(newest, _NEWEST)] if newest in numbers else []
+        for file in (*noted, *map(self._file, numbers), *map(self._file, parts)):
+            file.unlink(missing_ok=True)
+        self._clear(lease)
 
     def _clear(self, lease: Lease) -> None:
         """
@@ -307,7 +303,12 @@ def name_file(temporary: str, file: Path) -> None:
     """Give a file its name; raises `FileExistsError` if there is one of that name."""
     try:
         os.link(temporary, file)
-    except (FileExistsError, FileNotFoundError):
+    except FileExistsError:
+        with suppress(FileNotFoundError):
+            if os.path.samefile(temporary, file):
+                return  # a network disk was asked once more, for its answer was lost
+        raise
+    except FileNotFoundError:
         raise
     except OSError:  # a file system without links
         with open(file, "xb"):

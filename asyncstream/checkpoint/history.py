@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 from asyncstream.aside import aside
@@ -32,10 +31,6 @@ LARGE: Final = 2**20
 """Bytes of which a checksum takes a millisecond: it is made in a thread."""
 
 log = logging.getLogger("asyncstream.checkpoint")
-
-
-class _LetGo(Exception):
-    """A checkpoint that was being read was deleted."""
 
 
 class History:
@@ -123,29 +118,26 @@ class History:
                 job lets them go before they are read.
         """
         for _ in range(LOOKS):
-            with suppress(_LetGo):
-                return await self._newest_whole(look)
+            self.passed_over.clear()
+            numbers = await self.look()
+            for number in reversed(numbers):
+                try:
+                    return await look(number)
+                except CheckpointError as error:
+                    if await self._is_gone(number):
+                        break  # and there are newer ones
+                    if not isinstance(error, DamagedCheckpoint):
+                        raise
+                    log.warning("%s; going back to the one before", error)
+                    self.passed_over[number] = error
+            else:
+                if not numbers:
+                    return None
+                raise CheckpointError(
+                    f"every checkpoint in {self._store} is damaged; to start from the beginning: "
+                    "restore='none'"
+                )
         raise self._too_quick()
-
-    async def _newest_whole(self, look: Callable[[int], Awaitable[T]]) -> T | None:
-        """As `newest_whole`; raises `_LetGo` if that happened to the newest, and there are newer ones."""
-        self.passed_over.clear()
-        numbers = await self.look()
-        for number in reversed(numbers):
-            try:
-                return await look(number)
-            except CheckpointError as error:
-                if await self._is_gone(number):
-                    raise _LetGo from error
-                if not isinstance(error, DamagedCheckpoint):
-                    raise
-                log.warning("%s; going back to the one before", error)
-                self.passed_over[number] = error
-        if numbers:
-            raise CheckpointError(
-                f"every checkpoint in {self._store} is damaged; to start from the beginning: restore='none'"
-            )
-        return None
 
     async def read(self, number: int) -> tuple[CheckpointInfo, dict[str, Any]]:
         """As `open`, with what steps remember as snapshots; raises, too, if a value cannot be read."""
@@ -154,14 +146,9 @@ class History:
 
     async def open(self, number: int, *, to_decode: bool = True) -> tuple[CheckpointInfo, dict[str, Encoded]]:
         """As `parts`, with what steps remember as it went through the codec."""
-        info, parts = await self._unpacked(number, to_decode)
-        with _naming(number):
-            encoded = {
-                name: [(part.path, chunk) for part in of_step for chunk in await self._whole_chunks(part)]
-                for name, of_step in parts.items()
-            }
-        self._rely_on(info.stored)
-        return info, encoded
+        return await self._taken(
+            number, to_decode, lambda part, chunks: [(part.path, chunk) for chunk in chunks]
+        )
 
     async def parts(
         self, number: int, *, to_decode: bool = True
@@ -178,12 +165,7 @@ class History:
             DamagedCheckpoint: if it is not whole.
             CheckpointError: if it is not there, cannot be read by this program, or another key wrote it.
         """
-        info, parts = await self._unpacked(number, to_decode)
-        with _naming(number):
-            for part in chain.from_iterable(parts.values()):
-                await self._whole_chunks(part)
-        self._rely_on(info.stored)
-        return info, parts
+        return await self._taken(number, to_decode, lambda part, chunks: [part])
 
     async def chunks(self, part: Part) -> Iterator[bytes]:
         """
@@ -206,7 +188,10 @@ class History:
         """Whether the checkpoint was written with a key, whichever."""
         return is_sealed(await self._store.read(number))
 
-    async def _unpacked(self, number: int, to_decode: bool) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
+    async def _taken(
+        self, number: int, to_decode: bool, take: Callable[[Part, Iterator[bytes]], list[T]]
+    ) -> tuple[CheckpointInfo, dict[str, list[T]]]:
+        """As `parts`, with what `take` gives of each part and its chunks."""
         try:
             data = await self._store.read(number)
         except DamagedCheckpoint as damage:
@@ -221,9 +206,14 @@ class History:
                 raise CheckpointError(
                     f"it was written with codec={info.codec!r}, and is now read with {self._codec.name!r}"
                 )
-            return info, parts
+            taken = {
+                name: [one for part in of_step for one in take(part, await self._whole_chunks(number, part))]
+                for name, of_step in parts.items()
+            }
+        self._rely_on(info.stored)
+        return info, taken
 
-    async def _whole_chunks(self, part: Part) -> Iterator[bytes]:
+    async def _whole_chunks(self, number: int, part: Part) -> Iterator[bytes]:
         """As `chunks`, of a part without which the checkpoint is damaged; out of reach is not lost."""
         try:
             return await self.chunks(part)
@@ -232,6 +222,8 @@ class History:
         except CheckpointError as error:
             if part.stored in await self._store.parts():
                 raise
+            if await self._is_gone(number):
+                raise CheckpointError("a job has let it go while it was read") from error
             raise DamagedCheckpoint(f"it lacks a part: {error}") from error
 
     # ------------------------------------------------------------------ for the job that holds the lease

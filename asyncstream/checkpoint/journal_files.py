@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from asyncstream.aside import aside
+from asyncstream.aside import aside, done_aside
 from asyncstream.filesystem.folders import contents, sync_folder
 
 __all__ = ("FolderFiles", "JournalFiles")
@@ -22,7 +22,8 @@ class JournalFiles(Protocol):
     A checkpoint store that has a place for a journal has a method `journal_files` that gives these.
     """
 
-    async def names(self) -> list[str]:
+    @done_aside
+    def names(self) -> list[str]:
         """Those that are there."""
 
     async def read(self, name: str) -> bytes:
@@ -61,17 +62,15 @@ class FolderFiles:
         return self._folder / f"{self._prefix}{name}"
 
     async def names(self) -> list[str]:
-        def work() -> list[str]:
-            try:
-                found = os.listdir(self._folder)
-            except FileNotFoundError:
-                return []
-            return [name.removeprefix(self._prefix) for name in found if name.startswith(self._prefix)]
+        try:
+            found = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        return [name.removeprefix(self._prefix) for name in found if name.startswith(self._prefix)]
 
-        return await aside(work)
-
-    async def read(self, name: str) -> bytes:
-        return await aside(lambda: contents(self._path(name)))
+    @done_aside
+    def read(self, name: str) -> bytes:
+        return contents(self._path(name))
 
     def append(self, name: str, data: bytes) -> None:
         file = self._open.get(name)

@@ -13,7 +13,7 @@ from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.state import Kept, is_snapshot
 from asyncstream.state.schema import Schema, adapted
-from asyncstream.state.tables import check_snapshot
+from asyncstream.state.snapshots import check_snapshot
 
 __all__ = ("fit", "match")
 
@@ -64,7 +64,13 @@ def match(
 
 
 def fit(
-    info: CheckpointInfo, settings: Checkpoints, old: str, name: str, state: Any, now: Schema | None
+    info: CheckpointInfo,
+    settings: Checkpoints,
+    old: str,
+    name: str,
+    state: Any,
+    now: Schema | None,
+    kind: str,
 ) -> Any:
     """
     The state of one step, as the step of the pipeline can restore it.
@@ -77,6 +83,7 @@ def fit(
         state: what the checkpoint holds of it: a snapshot, or the `Kept` of one, which is given back if it
             can stay as it is.
         now: what the step remembers today; None: it is not compared.
+        kind: what the step does today.
 
     Raises:
         CheckpointError: if the state is not the step's own.
@@ -84,10 +91,13 @@ def fit(
     migrate = settings.migrate.get(name)
     if migrate is not None:
         try:
-            state = migrate(state.snapshot() if isinstance(state, Kept) else state)
-            if is_snapshot(state):
-                check_snapshot(state)
-            return state
+            before = state.snapshot() if isinstance(state, Kept) else state
+            after = migrate(before)
+            # the tables of one kind of step are no state of another
+            keeps_tables = is_snapshot(before) and kind == info.steps[old].kind and after is not None
+            if keeps_tables or is_snapshot(after):
+                check_snapshot(after)
+            return after
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint {info.id}: migrate[{name!r}] failed: {describe_error(error)}"

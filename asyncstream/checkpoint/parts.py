@@ -3,8 +3,8 @@ What a step remembers, as parts: bytes with names, which checkpoints share as lo
 
 A step's state is a list of named parts. Of a step that keeps tables there are those of each table (`chains`),
 with the table's name; of another state its long lists, with the path to each ("contents"). The part without a
-name is all the rest. Each part is encoded in *chunks* of about a thousand entries: encoding one takes about a
-millisecond, so a thread that encodes them lets the event loop run in between.
+name is all the rest. Each part is encoded in *chunks* of a thousand entries, fewer where they are large:
+encoding one takes about a millisecond, so a thread that encodes them lets the event loop run in between.
 
 A small part lies in the manifest. A large one is kept by itself, under a name that is made from its bytes:
 one that has not changed since the last checkpoint has the same name, so it need not be written again, and one
@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 from operator import getitem, itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
+from asyncstream.state.rows import paced
 
 __all__ = (
     "INLINE_BYTES",
@@ -35,16 +36,19 @@ __all__ = (
     "decode_state",
     "digest_in",
     "encode_state",
+    "in_chunks",
     "not_kept",
     "part_name",
     "parts_of",
 )
 
 PART: Final = 1000
-"""Entries that are encoded in one go."""
+"""Entries that are encoded in one go, at most."""
 
 INLINE_BYTES: Final = 32 * 1024
 """Parts up to this size lie in the manifest: to bring one more file to the disk costs more."""
+
+T = TypeVar("T")
 
 _Path: TypeAlias = tuple[str, ...]
 Encoded: TypeAlias = list[tuple[_Path, bytes]]
@@ -60,10 +64,24 @@ class CannotKeep(CheckpointError):
 
 def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
     """A step's state as bytes; raises `CannotKeep` if the codec refuses a value, naming the step."""
+    long: list[tuple[_Path, list[Any]]] = []
+    short = _without_long_lists(state, (), long)
     try:
-        return [(path, codec.encode(value)) for path, value in _chunks(state)]
+        encoded: Encoded = [((), codec.encode(short))]
+        for path, values in long:
+            encoded += [(path, data) for data in in_chunks(values, codec.encode)]
     except CodecError as error:
         raise not_kept(step, f"what it holds{at_names_in(error.path)}", error) from error
+    return encoded
+
+
+def in_chunks(entries: Iterable[T], encode: Callable[[list[T]], bytes]) -> Iterator[bytes]:
+    """The chunks that `encode` makes of some entries at a time: the first tells how large they are."""
+    rest, count = iter(entries), 1
+    while some := list(islice(rest, count)):
+        data = encode(some)
+        yield data
+        count = paced(len(some), len(data), PART)
 
 
 def at_names_in(path: str) -> str:
@@ -75,14 +93,6 @@ def at_names_in(path: str) -> str:
 def not_kept(step: str, where: str, error: CodecError) -> CannotKeep:
     """The error for a step of which the codec refuses a value; to be raised by the caller."""
     return CannotKeep(f"step {step!r} cannot be kept in a checkpoint: {where}: {error.reason}")
-
-
-def _chunks(state: Any) -> Iterator[tuple[_Path, Any]]:
-    long: list[tuple[_Path, list[Any]]] = []
-    yield (), _without_long_lists(state, (), long)
-    for path, values in long:
-        for start in range(0, len(values), PART):
-            yield path, values[start : start + PART]
 
 
 def _without_long_lists(state: Any, path: _Path, long: list[tuple[_Path, list[Any]]]) -> Any:

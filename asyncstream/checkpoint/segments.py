@@ -12,17 +12,17 @@ What a snapshot of tables says besides is a part of its own, `ABOUT`, the first 
 A namespace or key that is a tuple stands as a list, which neither can be: plain keys need nothing but JSON.
 
 The chunks of a delta come in the order in which it is to be applied, so chunks of consecutive deltas, put one
-behind the other, are again those of a delta. A chunk holds about a thousand rows: a thread that makes them
-lets the event loop run in between, and a restore goes from one to the next.
+behind the other, are again those of a delta. A chunk holds about a thousand rows at most: a thread that makes
+them lets the event loop run in between, and a restore goes from one to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
-from asyncstream.checkpoint.parts import Encoded, at_names_in, decode_state, encode_state, not_kept
+from asyncstream.checkpoint.parts import Encoded, at_names_in, decode_state, encode_state, in_chunks, not_kept
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError, safe_repr
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
@@ -45,9 +45,6 @@ ABOUT: Final = ("",)
 CHANGES: Final = "changes"
 """What the path of a part of a table ends with, after the table's name."""
 
-CHUNK: Final = 1_000
-"""Rows that are encoded in one go."""
-
 SHELVES: Final = 16
 """Dicts that share keys by their hashes: to let one of a million grow holds the event loop."""
 
@@ -55,7 +52,7 @@ SHELVES: Final = 16
 def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
     """The chunks of a delta; raises `CannotKeep` if the codec refuses a value, naming the step."""
     try:
-        return [codec.encode(chunk) for chunk in _chunks(*table.saved(delta))]
+        return list(_chunks(table, delta, codec))
     except CodecError as error:
         raise not_kept(step, *_refused(table, delta, codec, error)) from error
 
@@ -82,33 +79,25 @@ def _in_words(table: str) -> str:
     return f"state {table.removeprefix(_STATE)!r}" if table.startswith(_STATE) else "what it holds"
 
 
-def _chunks(
-    dropped: Iterable[Any],
-    gone: Mapping[Any, Iterable[Any]],
-    rows: Iterable[tuple[Any, Iterable[tuple[Any, Any]]]],
-) -> Iterator[list[Any]]:
-    spaces = map(_listed, dropped)
-    while some := list(islice(spaces, CHUNK)):
-        yield ["dropped", some]
+def _chunks(table: Table, delta: Delta, codec: Codec) -> Iterator[bytes]:
+    dropped, gone, rows = table.saved(delta)
+    yield from in_chunks(map(_listed, dropped), lambda spaces: codec.encode(["dropped", spaces]))
     keys_gone = ((namespace, _listed(key)) for namespace, keys in gone.items() for key in keys)
-    for groups in _grouped(keys_gone):
-        yield ["gone", groups]
+    yield from in_chunks(keys_gone, partial(_encoded, "gone", codec))
     put = ((namespace, [_listed(key), value]) for namespace, of in rows for key, value in of)
-    for groups in _grouped(put):
-        yield ["rows", groups]
+    yield from in_chunks(put, partial(_encoded, "rows", codec))
 
 
-def _grouped(entries: Iterator[tuple[Any, Any]]) -> Iterator[list[list[Any]]]:
-    """`CHUNK` entries at a time, those of one namespace together."""
-    while some := list(islice(entries, CHUNK)):
-        groups: list[list[Any]] = []
-        last: Any = MISSING
-        for namespace, entry in some:
-            if namespace != last:
-                groups.append([_listed(namespace), []])
-                last = namespace
-            groups[-1][1].append(entry)
-        yield groups
+def _encoded(kind: str, codec: Codec, entries: Iterable[tuple[Any, Any]]) -> bytes:
+    """A chunk of entries, those of one namespace together."""
+    groups: list[list[Any]] = []
+    last: Any = MISSING
+    for namespace, entry in entries:
+        if namespace != last:
+            groups.append([_listed(namespace), []])
+            last = namespace
+        groups[-1][1].append(entry)
+    return codec.encode([kind, groups])
 
 
 def _listed(key: Any) -> Any:
@@ -241,8 +230,7 @@ class Compaction:
         """The chunks of a delta from nothing that comes to the same as all of them, which is gone then."""
         entries = self._old.leaving() if isinstance(self._old, MemoryRows) else self._old.entries()
         rest = ((namespace, [_listed(key), value]) for namespace, key, value in entries)
-        for some in _grouped(rest):
-            yield self._codec.encode(["rows", some])
+        return in_chunks(rest, partial(_encoded, "rows", self._codec))
 
     def close(self) -> None:
         """Let go of the rows."""

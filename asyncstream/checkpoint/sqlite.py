@@ -98,7 +98,9 @@ class SqliteStore(Shown):
             found, newest = database.execute(f"SELECT lease, newest FROM {self._lease}").fetchone()
             return None if found is None else Lease.from_json(found), int(newest)
         except (TypeError, ValueError) as error:
-            raise DamagedCheckpoint(f"{self._path} is damaged: its lease cannot be read") from error
+            raise DamagedCheckpoint(
+                f"{self._path} is damaged: its lease cannot be read; put a backup in its place"
+            ) from error
 
     def _write_lease(self, database: sqlite3.Connection, lease: Lease) -> None:
         database.execute(f"UPDATE {self._lease} SET lease = ?", (lease.to_json(),))
@@ -168,7 +170,7 @@ class SqliteStore(Shown):
         """Read; nothing is made."""
         return await aside(
             lambda: self._connected(
-                self._path if os.path.exists(self._path) else ":memory:", work, connect=looking_at
+                self._path if os.path.exists(self._path) else ":memory:", work, looking_at
             )
         )
 
@@ -208,7 +210,7 @@ class SqliteStore(Shown):
             self._make_tables(database)
 
         try:
-            self._connected(unfinished, work, made=False)
+            self._connected(unfinished, work)
             with suppress(FileExistsError):  # another process was faster
                 name_file(unfinished, Path(self._path))
         finally:
@@ -234,19 +236,17 @@ class SqliteStore(Shown):
         self,
         path: str,
         work: Callable[[sqlite3.Connection], T],
-        *,
-        made: bool = True,
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> T:
         # a connection each time: it may be another thread, and what is wrong with the file shows at once
         try:
-            if made and path == self._path and not os.path.getsize(path):
+            if path == self._path and not os.path.getsize(path):
                 raise DamagedCheckpoint(
                     f"{path} is empty: delete it if nothing was ever in it, to start from the beginning"
                 )
             with closing(connect(path, isolation_level=None, timeout=_PATIENCE)) as database:
                 is_ours = database.execute("PRAGMA application_id").fetchone() == (_APPLICATION,)
-                if made and is_ours and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+                if is_ours and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                     raise DamagedCheckpoint(f"{path} has lost its tables")
                 return work(database)
         except (sqlite3.Error, OSError) as error:

@@ -49,7 +49,7 @@ def add_checkpoint_commands(commands: Any, shared: argparse.ArgumentParser) -> N
         ("list", _list, "one line for each"),
         ("show", _show, "what one of them holds"),
         ("verify", _verify, "read them all, and say which are damaged, sealed, and name which classes"),
-        ("diff", _diff, "show what changed between two of them"),
+        ("diff", diff, "show what changed between two of them"),
         ("delete", _delete, "delete one of them, such as a savepoint; no job may be running"),
     ):
         look = looks.add_parser(name, parents=[shared], help=text)
@@ -140,7 +140,7 @@ def _list(options: argparse.Namespace) -> int:
             ending = "  finished" * info.finished + "  savepoint" * info.savepoint
             print(f"{number:8}  {_moment(info)}  {info.size:12,} bytes  {info.pipeline}{ending}")
         else:
-            print(f"{number:8}  {_state(looked)}: {info}")
+            print(f"{number:8}  {_state(looked)}: {_why(number, info)}")
     return 0
 
 
@@ -150,7 +150,7 @@ def _verify(options: argparse.Namespace) -> int:
         raise _nothing(options)
     for number, looked in found.items():
         if isinstance(looked.info, CheckpointError):
-            print(f"{number:8}  {_state(looked)}: {looked.info}")
+            print(f"{number:8}  {_state(looked)}: {_why(number, looked.info)}")
             continue
         print(f"{number:8}  {_state(looked)}, {_seal(looked, options)}")
         if looked.classes is None:
@@ -158,6 +158,12 @@ def _verify(options: argparse.Namespace) -> int:
         for named in looked.classes or ():
             print(f"          {named.path}: {_judgement(named)}")
     return int(not all(_state(looked) == "whole" for looked in found.values()))
+
+
+def _why(number: int, error: CheckpointError) -> str:
+    """What is wrong, without what stands before it in the line."""
+    words = str(error).removeprefix(f"checkpoint {number}")
+    return words.removeprefix(" is damaged").removeprefix(": ")
 
 
 def _judgement(named: NamedClass) -> str:
@@ -201,10 +207,6 @@ def _show(options: argparse.Namespace) -> int:
         if step.schema is not None:
             print(f"            schema {json.dumps(step.schema)}")
     return 0
-
-
-def _diff(options: argparse.Namespace) -> int:
-    return diff(store_of(options.store), options)
 
 
 def _delete(options: argparse.Namespace) -> int:

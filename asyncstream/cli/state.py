@@ -13,7 +13,7 @@ import json
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from asyncstream.checkpoint import CheckpointInfo, CheckpointStore, History
+from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import Encoded
 from asyncstream.checkpoint.segments import decoded
 from asyncstream.cli.places import add_key, imported, key_of, store_of
@@ -39,7 +39,7 @@ def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     look.add_argument("--number", type=int, metavar="N", help="of the checkpoint; the newest by default")
     add_import(look)
     add_key(look)
-    look.set_defaults(do=lambda options: query(store_of(options.store), options))
+    look.set_defaults(do=query)
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:
@@ -54,14 +54,14 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def query(store: CheckpointStore, options: argparse.Namespace) -> int:
+def query(options: argparse.Namespace) -> int:
     """Print what a step remembers of one key."""
-    info, encoded = asyncio.run(_open(store, options.number, options))
+    info, encoded = asyncio.run(_open(options.number, options))
     if options.step not in encoded:
         raise CheckpointError(
             f"checkpoint {info.id} holds no step {options.step!r}; it has {', '.join(encoded)}"
         )
-    kept = _decoded(options.step, encoded[options.step])
+    kept = decoded(options.step, encoded[options.step], JsonCodec())
     if not isinstance(kept, Kept):
         raise CheckpointError(f"step {options.step!r} keeps no tables, so there is nothing to look up by key")
     found = of_key(kept.tables.values(), _key(options.key))
@@ -72,10 +72,10 @@ def query(store: CheckpointStore, options: argparse.Namespace) -> int:
     return int(not found)
 
 
-def diff(store: CheckpointStore, options: argparse.Namespace) -> int:
+def diff(options: argparse.Namespace) -> int:
     """Print what has changed from one checkpoint to another."""
-    before, was = asyncio.run(_open(store, options.before, options))
-    after, now = asyncio.run(_open(store, options.after, options))
+    before, was = asyncio.run(_open(options.before, options))
+    after, now = asyncio.run(_open(options.after, options))
     print(f"checkpoint {before.id} to {after.id} of pipeline {after.pipeline!r}")
     for step in {**was, **now}:
         if step not in now or step not in was:
@@ -98,7 +98,7 @@ def _changes(
         lines += [f": {change}"] if change else []
     if was == now:
         return lines
-    old, new = _decoded(step, was), _decoded(step, now)
+    old, new = (decoded(step, encoded, JsonCodec()) for encoded in (was, now))
     if not (isinstance(old, Kept) and isinstance(new, Kept)):
         return [*lines, ": changed"]
     for name in {**old.tables, **new.tables}:
@@ -126,9 +126,8 @@ def _rows_changed(old: Table, new: Table) -> Mapping[str, int]:
     return counts
 
 
-async def _open(
-    store: CheckpointStore, number: int | None, options: argparse.Namespace
-) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+async def _open(number: int | None, options: argparse.Namespace) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+    store = store_of(options.store)
     for module in options.imports:
         imported(module)
     history = History(store, JsonCodec(), key_of(options))
@@ -136,10 +135,6 @@ async def _open(
     if found is None:
         raise CheckpointError(f"there is no checkpoint in {store}")
     return found
-
-
-def _decoded(step: str, encoded: Encoded) -> Any:
-    return decoded(step, encoded, JsonCodec())
 
 
 def _key(text: str) -> Hashable:

@@ -3,7 +3,8 @@ Opens SQLite databases: to look at them, and so that one writes while others rea
 
 A job that was killed leaves changes in a log beside its database. An ordinary connection moves them into the
 database when it is closed; one that may only read leaves both alone. Without a log there is nothing to move,
-and an ordinary connection also takes away the empty log that it makes, which the other one would leave.
+and an ordinary connection also takes away the empty log that it makes, which the other one would leave. On a
+disk that is read-only no log can be made, nor does anything change, so SQLite is told to go without.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def looking_at(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection to read from, and from nothing if `path` is ":memory:"; the rest as `sqlite3.connect`."""
-    if os.path.exists(f"{path}-wal"):
+    if os.path.exists(f"{path}-wal") or _never_changes(path):
         return read_only(path, timeout=timeout, isolation_level=isolation_level)
     return sqlite3.connect(path, timeout=timeout, isolation_level=isolation_level)
 
@@ -48,8 +49,17 @@ def read_only(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection that changes nothing, nor makes the file; the rest as `sqlite3.connect`."""
-    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    how = "immutable=1" if _never_changes(path) and not os.path.exists(f"{path}-wal") else "mode=ro"
+    uri = f"{Path(path).absolute().as_uri()}?{how}"
     return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
+
+
+def _never_changes(path: str) -> bool:
+    """Whether there is a file of this name on a disk that is read-only."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except (OSError, AttributeError):  # Windows does not say
+        return False
 
 
 def quoted(name: str) -> str:

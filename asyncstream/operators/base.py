@@ -35,7 +35,8 @@ from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.state.capture import Frozen, freeze
-from asyncstream.state.tables import Tables, divide_snapshot, is_snapshot, unite_snapshots
+from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
+from asyncstream.state.tables import Tables
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 

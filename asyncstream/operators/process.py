@@ -18,7 +18,7 @@ from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import KeyedState
-from asyncstream.state.tables import is_snapshot
+from asyncstream.state.snapshots import is_snapshot
 from asyncstream.state.timer_queue import OnTimer, Timer
 from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import TimerService

@@ -7,7 +7,7 @@ In reading order:
 |---|---|
 | `table`, `generations` | one table, as its step sees it, and by the age of its rows: young, frozen, old |
 | `rows`, `key_table` | old rows in memory; a table of keys without values |
-| `tables` | all that a step remembers; as a snapshot, and divided by key |
+| `tables`, `snapshots` | all that a step remembers; as plain data, and divided by key |
 | `timer_queue` | timers, over a table |
 | `descriptors`, `handles`, `ttl`, `keyed` | what user code names, reads and writes; how it expires; all |
 | `disk`, `disk_entries` | old rows on disk; their names, and what stands under them |
@@ -40,18 +40,11 @@ from asyncstream.state.handles import (
 from asyncstream.state.keyed import KeyedState
 from asyncstream.state.rows import MISSING, SLICE, plain_namespace
 from asyncstream.state.schema import Change, Schema, adapted, compare, described
+from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.state.stored_file import StoredFile
 from asyncstream.state.table import Table
-from asyncstream.state.tables import (
-    Cell,
-    Cut,
-    Kept,
-    Tables,
-    divide_snapshot,
-    is_snapshot,
-    unite_snapshots,
-)
+from asyncstream.state.tables import Cell, Cut, Kept, Tables
 from asyncstream.state.ttl import TimeToLive
 from asyncstream.state.weights import Scale
 

@@ -30,7 +30,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.state.disk_entries import HASH, Names, as_int, behind, int_in, pickled, row_of, with_row
-from asyncstream.state.rows import AWAY, MISSING, SLICE, Entry, Rows
+from asyncstream.state.rows import AWAY, MISSING, SLICE, Entry, Rows, paced
 from asyncstream.state.stored import NOTHING, Stored
 
 __all__ = ("DiskRows",)
@@ -133,9 +133,9 @@ class DiskRows:
             self._low_is_exact = False
         return True
 
-    def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> None:
+    def put(self, entries: Sequence[Entry], places: Sequence[int] | None = None) -> int:
         """
-        Put rows of any namespaces.
+        Put rows of any namespaces; gives how many bytes were written.
 
         Args:
             places: of all of them, of which none is there yet; None: those that are new come last.
@@ -159,12 +159,11 @@ class DiskRows:
             if leaving.pop(name, None) is None:
                 recent.forget((name,))
             resting[name] = held if held[2] is value else (*held[:2], value, *held[3:])
-        if others:
-            self._put_down(names, others, places)
+        return self._put_down(names, others, places) if others else 0
 
     def _put_down(
         self, names: Sequence[bytes], entries: Sequence[Entry], places: Sequence[int] | None
-    ) -> None:
+    ) -> int:
         """Write rows; what is there already is read, all of it together, and keeps its place."""
         stored = self._stored
         with stored.failing():
@@ -177,7 +176,7 @@ class DiskRows:
             for name, held, entry, place in zip(names, found, entries, places, strict=True):
                 changed[name], is_new = with_row(stored, changed.get(name, held), entry, place)
                 self._count += is_new
-            stored.write([(name, pickled(stored, held)) for name, held in changed.items()])
+            size = self._write(changed.items())
             stored.recent.renew(changed)
         self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
@@ -186,6 +185,13 @@ class DiskRows:
                 self._high = max(self._high, number)
                 if number <= self._low:
                     self._low, self._low_is_exact = number, True
+        return size
+
+    def _write(self, rows: Iterable[tuple[bytes, Any]]) -> int:
+        """Have these stand under their names; how many bytes they are."""
+        data = [(name, pickled(self._stored, held)) for name, held in rows]
+        self._stored.write(data)
+        return sum(len(held) for _, held in data)
 
     def _are_new(self, entries: Sequence[Entry]) -> bool:
         """Whether it can be told without looking that there is none of these rows."""
@@ -204,8 +210,9 @@ class DiskRows:
         """Put rows that were cut, in slices; what was put before may be let go."""
         yield from self._writing()  # what one that was given up has left
         self._leaving, self._resting = self._resting, {}
-        while some := list(islice(entries, AWAY)):
-            self.put(some)
+        count = 1
+        while some := list(islice(entries, count)):
+            count = paced(len(some), self.put(some), AWAY)
             yield
         yield from self._writing()
 
@@ -215,11 +222,11 @@ class DiskRows:
 
     def _writing(self) -> Iterator[None]:
         """Writes what leaves, in slices."""
-        stored, leaving = self._stored, self._leaving
+        leaving, count = self._leaving, 1
         while leaving:
-            some = [leaving.popitem() for _ in range(min(len(leaving), AWAY))]
-            with stored.failing():
-                stored.write([(name, pickled(stored, row)) for name, row in some])
+            some = [leaving.popitem() for _ in range(min(len(leaving), count))]
+            with self._stored.failing():
+                count = paced(len(some), self._write(some), AWAY)
             yield
 
     def _rest_no_more(self, names: Iterable[bytes]) -> None:
@@ -356,10 +363,10 @@ class DiskRows:
     def moving(self, other: DiskRows, altered: Callable[[Entry], Entry]) -> Iterator[None]:
         """Take all rows of another table, altered, in slices; they keep their places."""
         names = other._names
-        rest = other._rows(names.all, behind(names.all))
-        while some := list(islice(rest, SLICE)):
+        rest, count = other._rows(names.all, behind(names.all)), 1
+        while some := list(islice(rest, count)):
             moved = [altered((names.namespace(name, row), row[0], row[2])) for name, row in some]
-            self.put(moved, [row[1] for _, row in some])
+            count = paced(len(some), self.put(moved, [row[1] for _, row in some]), SLICE)
             yield
         other.clear()
 

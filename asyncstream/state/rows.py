@@ -13,6 +13,7 @@ from asyncstream.state.weights import LEAST, ROWS, SPACES, Scale, ends
 
 __all__ = (
     "AWAY",
+    "GO_BYTES",
     "MISSING",
     "NO_ROWS",
     "SLICE",
@@ -20,6 +21,7 @@ __all__ = (
     "MemoryRows",
     "Rows",
     "about",
+    "paced",
     "plain_namespace",
     "same",
 )
@@ -32,6 +34,9 @@ SLICE: Final = 2_000
 
 AWAY: Final = 500
 """Rows that are brought elsewhere, or from there, in one go: a few milliseconds."""
+
+GO_BYTES: Final = 512 * 1024
+"""About how many bytes of several rows are handled in one go, at most."""
 
 SAMPLE: Final = 500
 """Namespaces that are counted to estimate the rows of all."""
@@ -50,6 +55,11 @@ def about(rows: Mapping[Any, Sized]) -> int:
     """About how many there are in all namespaces."""
     sample = list(islice(rows.values(), SAMPLE))
     return sum(map(len, sample)) * len(rows) // max(len(sample), 1)
+
+
+def paced(count: int, size: int, most: int) -> int:
+    """How many rows to handle in the next go, at `most`, when `count` of them came to `size` bytes."""
+    return max(1, min(most, count * GO_BYTES // max(size, 1)))
 
 
 def same(value: Any) -> Any:

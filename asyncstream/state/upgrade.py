@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from asyncstream.state.rows import plain_namespace
-from asyncstream.state.tables import Rule, Snapshot
+from asyncstream.state.snapshots import Rule, Snapshot
 
 __all__ = ("EXPIRES", "WRITTEN", "by_namespace", "keyed_state", "snapshot", "timers", "upgraded_process")
 

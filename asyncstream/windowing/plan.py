@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import InternalError, PipelineError
-from asyncstream.state.tables import Rule
+from asyncstream.state.snapshots import Rule
 from asyncstream.validation import check_sides, count, instance, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import (

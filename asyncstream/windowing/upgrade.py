@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import CheckpointError, safe_repr
-from asyncstream.state.tables import Snapshot, Tables
+from asyncstream.state.snapshots import Snapshot
+from asyncstream.state.tables import Tables
 from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
 from asyncstream.windowing.pane_store import PaneStore
 from asyncstream.windowing.plan import COUNTERS, RULES, Kept, WindowPlan

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.checkpoint.chains import BASE, MANY, Chain
-from asyncstream.checkpoint.parts import Part, part_name
+from asyncstream.checkpoint.parts import PART, Part, decode_state, encode_state, part_name
 from asyncstream.checkpoint.segments import ABOUT, Compaction, decoded, encode_delta, plain_state
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError
 from asyncstream.state import Delta, Kept, Table
+from asyncstream.state.rows import GO_BYTES
 
 CODEC = JsonCodec()
 
@@ -153,7 +154,7 @@ def test_a_value_that_the_codec_refuses_names_the_step() -> None:
 
 def test_large_tables_are_encoded_in_chunks() -> None:
     chunks = encode_delta("step", Delta({None: dict.fromkeys(range(3500), 1)}), Table("t"), CODEC)
-    assert len(chunks) == 4
+    assert len(chunks) == 5
     state = plain_state(
         "step",
         [
@@ -164,6 +165,19 @@ def test_large_tables_are_encoded_in_chunks() -> None:
     )
     assert state["cells"] == {"n": 1}
     assert state["tables"]["t"] == [[None, [[number, 1] for number in range(3500)]]]
+
+
+def test_large_values_are_encoded_and_compacted_few_at_a_time() -> None:
+    large = "x" * (GO_BYTES // 3)
+    most = GO_BYTES + 5000  # nothing else runs while a chunk is encoded, or decoded
+    rows = {str(number): large for number in range(50)}
+    chunks = encode_delta("step", Delta({None: rows}), Table("t"), CODEC)
+    again = compacted(chunks)
+    lists = encode_state("step", {"held": [large] * (PART + 1)}, CODEC)
+    for encoded in (chunks, again, [data for _, data in lists]):
+        assert max(map(len, encoded)) <= most
+    assert len(chunks) < 30  # not one by one
+    assert decode_state("step", lists, CODEC) == {"held": [large] * (PART + 1)}
 
 
 def test_the_bytes_of_a_part_are_those_of_its_chunks() -> None:

@@ -107,6 +107,26 @@ async def test_what_a_job_lets_go_meanwhile_is_not_damaged(caplog: pytest.LogCap
     assert not caplog.text
 
 
+class LettingGo(MemoryStore):
+    """A job lets a checkpoint go as soon as its manifest was read."""
+
+    async def read(self, what: int | str) -> bytes:
+        found = await super().read(what)
+        self._kept.clear()
+        self._parts.clear()
+        return found
+
+
+async def test_number_that_a_job_lets_go_while_it_is_read_is_not_damaged() -> None:
+    for look in (History.open, History.parts):
+        store = LettingGo()
+        history = History(store, JsonCodec())
+        await write(history, await lease_of(store), 1, BIG)
+        with pytest.raises(CheckpointError, match="checkpoint 1: a job has let it go") as refused:
+            await look(history, 1)
+        assert not isinstance(refused.value, DamagedCheckpoint)
+
+
 async def test_what_a_job_lets_go_again_and_again_is_said_to_be_so() -> None:
     for look in (History.infos, lambda history: history.newest_whole(history.read)):
         with pytest.raises(CheckpointError, match="before they are read; have it keep more"):

@@ -33,7 +33,7 @@ from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.settings import checkpoints_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
-from asyncstream.lease import Holder, Lease, enter, leave
+from asyncstream.lease import Before, Holder, Lease, enter, leave
 
 MAKE: dict[str, Callable[[Path], CheckpointStore]] = {
     "memory": lambda folder: MemoryStore(),
@@ -155,6 +155,23 @@ def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None
         asyncio.run(main(MAKE[name](tmp_path)))
 
 
+async def test_name_that_a_network_disk_gives_and_then_denies_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, and it is asked again."""
+    link = os.link
+
+    def twice(source: str, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    await store.commit(lease, 1, b"1")
+    assert (lease.number, await store.read(1)) == (1, b"1")
+
+
 async def test_manifest_that_came_too_late_is_replaced_by_that_of_the_follower(tmp_path: Path) -> None:
     """A process was stopped between its last look at the lease and the moment its manifest got its name."""
 
@@ -228,11 +245,24 @@ def test_what_is_no_lease_is_said_to_be_none(text: bytes) -> None:
         Lease.from_json(text)
 
 
-async def test_lease_that_was_torn_does_not_bring_its_number_back(tmp_path: Path) -> None:
+async def test_lease_that_was_torn_brings_back_no_number_and_makes_no_other_place(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     lease = await lease_of(store)
     (tmp_path / f"lease-{lease.number:08}").write_bytes(b"{")
     assert (await lease_of(store)).number == lease.number + 1
+
+    store = DirectoryStore(tmp_path / "other")
+    first = await lease_of(store, 0.0)
+    enter(first.holder, lambda: True)  # silent, and alive
+    try:
+        second = await lease_of(store)
+        (tmp_path / "other" / "lease-00000002").write_bytes(b"")
+        third = await lease_of(store)
+    finally:
+        leave(first.holder)
+    assert (third.number, third.place) == (3, first.place)
+    assert third.known_as(first) == Before(1, first.holder.token, ended=False)
+    assert third.known_as(second) is None
 
 
 # ---------------------------------------------------------------------- the directory
@@ -476,10 +506,11 @@ async def test_what_the_disk_cannot_read_any_more_counts_as_damaged(
     await store.commit(lease, 1, b"1")
     await store.put(lease, "lost", b"part")
     (tmp_path / "00000002.checkpoint").mkdir()
-    monkeypatch.setattr(directory, "contents", failing({"part-lost": errno.EIO}))
-    for what in (2, "lost"):
-        with pytest.raises(DamagedCheckpoint, match="cannot be read"):
-            await store.read(what)
+    for code in (errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)):
+        monkeypatch.setattr(directory, "contents", failing({"part-lost": code}))
+        for what in (2, "lost"):
+            with pytest.raises(DamagedCheckpoint, match="cannot be read"):
+                await store.read(what)
     found = await History(store, JsonCodec()).infos()
     assert isinstance(found[2], DamagedCheckpoint)
 
@@ -495,7 +526,7 @@ def failing(names: dict[str, int]) -> Callable[[Path], bytes]:
     return read
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ESTALE])
 async def test_what_is_out_of_reach_is_not_taken_for_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
@@ -508,7 +539,7 @@ async def test_what_is_out_of_reach_is_not_taken_for_lost(
         await history.write(lease, pack(info, {"step": parts}))
     for name in (f"part-{part.stored}", "00000002.checkpoint"):
         monkeypatch.setattr(directory, "contents", failing({name: code}))
-        with pytest.raises(CheckpointError, match=f"{name} cannot be read") as refused:
+        with pytest.raises(CheckpointError, match=f"{name} cannot be read: .*restore=number") as refused:
             await history.newest_whole(history.parts)
         assert not isinstance(refused.value, DamagedCheckpoint)  # for the job must not go back for that
     # its holder may be alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from asyncstream.filesystem.sqlite import is_busy, write_ahead
+from asyncstream.filesystem.sqlite import is_busy, looking_at, read_only, write_ahead
 
 
 def mode(connection: sqlite3.Connection) -> str:
@@ -78,3 +79,20 @@ def test_many_make_a_database_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(60)
     assert not failed
+
+
+def test_on_a_disk_that_is_read_only_nothing_is_made_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept?#.db"
+    with closing(sqlite3.connect(path)) as database:
+        write_ahead(database, timeout=10)
+        database.execute("CREATE TABLE numbers AS SELECT 1 AS one")
+        database.commit()
+    found = os.statvfs(tmp_path)
+    flags = os.ST_RDONLY
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*found[:8], flags, *found[9:])))
+    for connect in (looking_at, read_only):
+        with closing(connect(str(path), timeout=10)) as database:
+            assert database.execute("SELECT one FROM numbers").fetchone() == (1,)
+            assert os.listdir(tmp_path) == [path.name]  # a log could not be made

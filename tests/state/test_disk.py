@@ -6,7 +6,7 @@ import math
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream.errors import PipelineError, StateError
-from asyncstream.state import MISSING, Database, DiskRows, DiskState, StoredFile, Tables
+from asyncstream.state import MISSING, Database, DiskRows, DiskState, StoredFile, Table, Tables
+from asyncstream.state.rows import GO_BYTES
 from asyncstream.state.stored import Stored
 from asyncstream.state.timer_queue import TimerQueue, timer_table
 from tests.tiers import examples
@@ -231,6 +232,29 @@ def test_timers_later_than_64_bits_can_say_fire_last(opened: Stored) -> None:
 def test_wrong_settings_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(PipelineError, match=next(reversed(arguments))):
         DiskState(**arguments)
+
+
+def test_large_rows_are_written_few_at_a_time(opened: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    write = opened.write
+
+    def counting(puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        puts = list(puts)
+        sizes.append(sum(len(data) for _, data in puts))
+        write(puts, deletes)
+
+    monkeypatch.setattr(opened, "write", counting)
+    table = Table("t", old=DiskRows(opened), may_be_away=True)
+    for number in range(50):
+        table.put(None, number, bytes(GO_BYTES // 3))
+    for merge in range(3):
+        table.put(None, f"another {merge}", b"")
+        table.cut()
+        table.merge()
+        table.fetch(None, range(50) if merge == 0 else ())  # then they rest, and leave with the last merge
+    assert sum(sizes) >= 2 * 50 * GO_BYTES // 3
+    assert max(sizes) <= GO_BYTES + 5000  # nothing else runs meanwhile
+    assert len(sizes) < 80
 
 
 def test_a_file_is_handed_on_with_the_rows_in_it(tmp_path: Path) -> None:

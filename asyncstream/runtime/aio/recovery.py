@@ -240,7 +240,7 @@ async def _find(
         now = None if was.role == "operator" and name in ends else graph[name].schema
         kept = await _decoded(Decoder(old, codec, new_old), parts[old], history)
         try:
-            state = fit(info, settings, old, name, position_in(kept), now)
+            state = fit(info, settings, old, name, position_in(kept), now, graph[name].kind)
         except CheckpointError as refusal:
             answers.refuse(name, was.role, refusal)
             continue

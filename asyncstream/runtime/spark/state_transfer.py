@@ -130,7 +130,7 @@ def transfer_from(
         step = graph[name]
         is_compared = isinstance(step, OperatorStep) and not step.spec.keeps_only_watermarks
         now = step.schema if is_compared else None
-        by_role[role][name] = fit(info, settings, old, name, kept[old], now)
+        by_role[role][name] = fit(info, settings, old, name, kept[old], now, step.kind)
     return divided(graph, stages, by_role["operator"], key_groups)
 
 

@@ -24,7 +24,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
-from asyncstream.state.tables import Rule, is_snapshot
+from asyncstream.state.snapshots import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
 from asyncstream.timers import reached
 from asyncstream.validation import Duration
