@@ -269,7 +269,6 @@ class CheckKey(PerElement):
 def _checked_key(key: Any) -> None:
     if is_deferred(key):
         raise not_a_value([key], KEY_ADVICE)
-    hash(key)
     check_key(key)
 
 

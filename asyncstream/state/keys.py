@@ -34,9 +34,16 @@ def check_key(key: Any) -> None:
 
     Raises:
         ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
+        TypeError: if it has no hash, such as a list, a dict, or a tuple with one of them.
         Exception: what hashing it raises.
     """
-    hash(key)  # not every place in which it is put does so at once
+    try:
+        hash(key)  # not every place in which it is put does so at once
+    except TypeError as error:
+        raise TypeError(
+            f"a key must be hashable, got {safe_repr(key)}: {error}; have key_by return a tuple of its "
+            "parts, or some of its fields"
+        ) from error
     if not _equals_itself(key):
         raise ValueError(
             f"a key must equal itself, got {safe_repr(key)}: otherwise each of its elements would have a key "
