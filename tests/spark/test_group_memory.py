@@ -10,12 +10,12 @@ from types import FunctionType, ModuleType
 import pytest
 
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.runtime.spark.worker import group_memory
+from asyncstream.runtime.spark.worker import group_memory, shipped
 from asyncstream.runtime.spark.worker.group_log import Position
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.state import Scale, Table, Tables
-from tests.spark.contract import batches_of, functions, on_stand_in, windows
+from tests.spark.contract import Alarm, batches_of, functions, on_stand_in, windows
 
 AMPLE = 10**9
 
@@ -61,6 +61,14 @@ def test_tables_that_are_held_keep_nothing_of_the_task_that_had_them() -> None:
     assert {
         type(part) for part in parts_of(held) if isinstance(part, Operator | OperatorContext | KeyGroup)
     } == set()
+
+
+def test_what_a_worker_keeps_of_functions_does_not_lead_to_the_task_that_ran_them() -> None:
+    """A function has its state in its attributes until it is opened again."""
+    on_stand_in(batches_of(3, count=2), functions)
+    kept = list(parts_of(shipped._worker.known))
+    assert any(isinstance(part, Alarm) for part in kept)
+    assert not any(isinstance(part, KeyGroup) for part in kept)
 
 
 def parts_of(value: object) -> Iterator[object]:

@@ -395,10 +395,13 @@ class KeyGroup:
         return Row(*COLUMNS)(CLOCK, 0, self._number << 32, 0, NOW, 0, b"")
 
     def _context(self, clock: Clock, name: str) -> OperatorContext:
+        # a user's function may keep it until it is opened again: it is not to lead to this task
+        wakes, is_followed = self._wakes, self._terms.processing_time
+
         def wake_at(wake_ms: int) -> None:
-            if not self._terms.processing_time:
+            if not is_followed:
                 raise not_asked_to(name)
-            self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
+            wakes[name] = min(wake_ms, wakes.get(name, wake_ms))
 
         return OperatorContext(name, clock=clock, wake_at=wake_at, may_end=False)
 
