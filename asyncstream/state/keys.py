@@ -49,6 +49,7 @@ def check_key(key: Any) -> None:
 
     Raises:
         ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
+        TypeError: if it has no hash, such as a list, a dict, or a tuple with one of them.
         Exception: what hashing it raises.
     """
     try:

@@ -126,6 +126,12 @@ class Tables:
         table.forget_removals()
         return table
 
+    def handed_on(self) -> Tables:
+        """The tables alone, for another operator to go on with: they keep nothing of the one before."""
+        alone = Tables()
+        alone._tables = {table.name: table for table in self.every()}
+        return alone
+
     def go_on(self, tables: Tables, cells: Mapping[str, Any]) -> None:
         """
         Remember what the tables of a step hold that is made alike, which were merged and hold nothing then,

@@ -82,7 +82,12 @@ class WindowOperator(TimedOperator, WindowStep):
         self.tables.on_cut(self._rows.clear)
         self.tables.on_restored(self._restored)
         self._merging = self.tables.declare(
-            Table("merging", save=_saved_sessions, load=self._loaded_sessions, may_be_away=True)
+            Table(
+                "merging",
+                save=_saved_sessions,
+                load=partial(_loaded_sessions, self._new_sessions),
+                may_be_away=True,
+            )
         )
         self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
         self._follow_assigner(plan.assigner)
@@ -144,9 +149,6 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _reached(self) -> int:
         return self._timers.watermark
-
-    def _loaded_sessions(self, kept: Any) -> MergingWindowSet:
-        return self._new_sessions((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]
 
     def _anchor(self, now_ms: int) -> None:
         self._anchor_ms = now_ms
@@ -437,3 +439,7 @@ class WindowOperator(TimedOperator, WindowStep):
 
 def _saved_sessions(windows: MergingWindowSet) -> list[Any]:
     return [[tuple(window), tuple(state_window)] for window, state_window in windows]
+
+
+def _loaded_sessions(made: type[MergingWindowSet], kept: Any) -> MergingWindowSet:
+    return made((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count, islice
 from operator import attrgetter
@@ -136,7 +137,12 @@ class SessionWindowOperator(PlainWindowOperator):
         self._aggregate = plan.folding
         self._gap_ms = plan.assigner.gap_ms
         self._sessions = self.tables.declare(
-            Table("sessions", save=self._saved, load=self._loaded, may_be_away=True)
+            Table(
+                "sessions",
+                save=partial(_saved, self._aggregate.save),
+                load=partial(_loaded, self._aggregate.load),
+                may_be_away=True,
+            )
         )
         self._numbers = count()
         self.tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
@@ -316,17 +322,6 @@ class SessionWindowOperator(PlainWindowOperator):
         yield from waiting.to_fire.rebuilding()
         yield from waiting.to_clean.rebuilding()
 
-    def _saved(self, sessions: list[_Session]) -> list[list[Any]]:
-        save = self._aggregate.save
-        return [[one.start, one.end, save(one.accumulator), one.number, one.armed] for one in sessions]
-
-    def _loaded(self, kept: list[list[Any]]) -> list[_Session]:
-        load = self._aggregate.load
-        return [
-            _Session(start, end, load(accumulator), number, armed)
-            for start, end, accumulator, number, armed in kept
-        ]
-
     def _next_number(self) -> int:
         number = next(self._numbers)
         self._count_from(number)
@@ -337,3 +332,14 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _count_open(self) -> int:
         return self._waiting.open
+
+
+def _saved(save: Callable[[Any], Any], sessions: list[_Session]) -> list[list[Any]]:
+    return [[one.start, one.end, save(one.accumulator), one.number, one.armed] for one in sessions]
+
+
+def _loaded(load: Callable[[Any], Any], kept: list[list[Any]]) -> list[_Session]:
+    return [
+        _Session(start, end, load(accumulator), number, armed)
+        for start, end, accumulator, number, armed in kept
+    ]

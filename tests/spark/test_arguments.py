@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.sql.types import ArrayType, CalendarIntervalType, YearMonthIntervalType
 
 from asyncstream import Pipeline, PipelineError
 from asyncstream.connectors.memory import Items
@@ -14,6 +15,7 @@ from asyncstream.runtime.spark import (
     SparkPlan,
     enrich,
     enrich_apart,
+    enrich_column,
     failure_text,
     local_spark,
     log_progress,
@@ -21,7 +23,7 @@ from asyncstream.runtime.spark import (
     register_source,
     write_json_lines,
 )
-from tests.spark.cluster import event_columns
+from tests.spark.cluster import columns, event_columns
 from tests.spark.fake_spark import Frame, StandIn
 
 spark = StandIn(1)
@@ -60,7 +62,16 @@ def source() -> Items[Any]:
     return Items([])
 
 
+class PandasOnSpark:
+    def to_spark(self) -> Any: ...
+
+    def __repr__(self) -> str:
+        return "pandas"
+
+
 anything: Any = object()
+MONTHS = columns(v=ArrayType(YearMonthIntervalType()))
+ON_SPARK: Any = PandasOnSpark()
 other: Any = pd.DataFrame({"v": [1]})
 
 
@@ -83,6 +94,18 @@ other: Any = pd.DataFrame({"v": [1]})
         ("write: expected a function", lambda: plan(A_STREAM).write_stream(anything)),
         ("location: expected a non-empty text", lambda: plan(A_STREAM).save_checkpoint(anything, "to")),
         ("location: expected a non-empty text", lambda: plan(A_STREAM).rescale(anything, 2)),
+        (
+            "inputs['rows'], column 'v' (array<interval year to month>) holds what Python cannot: intervals",
+            lambda: plan(spark.bounded([], MONTHS)),
+        ),
+        (
+            "outputs['out'], column 'v': values of type array<interval ye",
+            lambda: plan(outputs={"out": MONTHS}),
+        ),
+        (
+            "returns: values of type interval cannot get",
+            lambda: enrich_column(anything, CalendarIntervalType()),
+        ),
         ("df: expected a Spark DataFrame", lambda: enriched(other)),
         ("df: expected a Spark DataFrame", lambda: enrich_apart(other, anything, schema=event_columns())),
         ("df: expected a Spark DataFrame", lambda: write_json_lines(other, "out")),
@@ -99,3 +122,10 @@ def test_wrong_argument_is_refused_by_its_name(told: str, call: Callable[[], obj
     with pytest.raises(PipelineError) as caught:
         call()
     assert str(caught.value).startswith(told)
+
+
+def test_frame_of_pandas_on_spark_is_told_how_it_becomes_one_of_spark() -> None:
+    with pytest.raises(
+        PipelineError, match=r"df: expected a Spark DataFrame, got pandas; its \.to_spark\(\)"
+    ):
+        enriched(ON_SPARK)

@@ -67,6 +67,56 @@ def test_failed_query_begins_with_step_and_element(
     assert f"{query.id} has failed: {TOLD}" in caplog.messages[0]
 
 
+REPLY = (
+    "500\njava.io.IOException: gone\n\tat com.acme.Planes.find(Planes.java:1)\n SQLSTATE: 42000\n\t... 2 more"
+)
+"""What a service may answer that runs on Java: lines as Spark has them."""
+
+
+def test_failed_writer_of_a_stream_is_told_by_its_error_first(spark: SparkSession, tmp_path: Path) -> None:
+    def write(rows: Any, number: int) -> None:
+        rows.count()
+        raise ConnectionError(REPLY)
+
+    writer = stream(spark, tmp_path / "in", [ROWS]).writeStream.foreachBatch(write)
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+    with pytest.raises(Exception, match="500") as caught:
+        query.awaitTermination(200)
+    error, told = f"ConnectionError: {REPLY}", failure_text(query)
+    head = f"foreachBatch: {error}\nTraceback (most recent call last):\n  File "
+    assert told.startswith(head), told
+    assert told.endswith(f", in write\n    raise ConnectionError(REPLY)\n{error}"), told
+    assert "pyspark" not in told
+    assert failure_text(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    "goes_on",
+    [
+        "\n SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: x",
+        "\n SQLSTATE: 38000\n\nJVM stacktrace:\norg.apache.spark.X\n\tat org.apache.spark.X",
+        "\n SQLSTATE: 38000\n\tat org.apache.spark.X\nCaused by: java.X\n\tat java.Y",
+        "\n\n\tat org.apache.spark.X\n\tat java.Y",
+        "\n\nDriver stacktrace:\n\tat org.apache.spark.X",
+        "\n SQLSTATE: 38000\n",
+        "",
+    ],
+)
+def test_lines_of_a_service_on_java_are_no_end_of_an_error_of_ours(goes_on: str) -> None:
+    ours = f"UserFunctionError: step 'x': OSError: {REPLY}, on element 1\nTraceback: ...\nOSError: {REPLY}"
+    assert failure_in(f"[STREAM_FAILED] Query: asyncstream.errors.{ours}{goes_on}") == ours
+    proxy = "Reason: An exception was raised by the Python Proxy. Return Message: "
+    connect = "[session: x] Found error inside foreachBatch Python process: "
+    above = '  File "/lib/py4j/clientserver.py", line 1, in _call_proxy\n    return x\n           ^\n'
+    mine = '  File "/home/me/job.py", line 3, in write\n    save()\n'
+    head = "Traceback (most recent call last):\n"
+    for spark in (proxy, connect):
+        assert failure_in(f"{spark}{head}{above}{mine}OSError: {REPLY}{goes_on}") == (
+            f"foreachBatch: OSError: {REPLY}\n{head}{mine}OSError: {REPLY}"
+        )
+        assert failure_in(f"{spark}{head}{above}TypeError: x{goes_on}") == "foreachBatch: TypeError: x"
+
+
 def test_calls_of_a_cancelled_job_end(spark: SparkSession, tmp_path: Path) -> None:
     """Spark gives a task two seconds, and ends its worker."""
     beats = tmp_path / "beats"
@@ -113,6 +163,9 @@ def test_what_is_not_of_a_step_stays_as_spark_says_it() -> None:
         "[TABLE_NOT_FOUND] no such table"
     )
     assert failure_in("") == ""
-    lost = "Job aborted: X: asyncstream.errors.InternalError: lost\nat once"
-    assert failure_in(f"{lost}\n\nDriver stacktrace:\n\tat org") == "InternalError: lost\nat once"
-    assert failure_in(f"{lost}\n SQLSTATE: 38000\n\tat org") == "InternalError: lost\nat once"
+    lost, told = (
+        "Job aborted: X: asyncstream.errors.InternalError: lost\nat once",
+        "InternalError: lost\nat once",
+    )
+    assert failure_in(f"{lost}\n\nDriver stacktrace:\n\tat org.apache.spark.X") == told
+    assert failure_in(f"{lost}\n SQLSTATE: 38000\n\tat org.apache.spark.X") == told

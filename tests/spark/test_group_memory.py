@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 
 import pytest
 
-from asyncstream.runtime.spark.worker import group_memory
+from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.runtime.spark.worker import group_memory, shipped
 from asyncstream.runtime.spark.worker.group_log import Position
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
+from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.state import Scale, Table, Tables
+from tests.spark.contract import Alarm, batches_of, functions, on_stand_in, windows
 
 AMPLE = 10**9
 
@@ -45,6 +51,40 @@ def test_tables_are_given_back_at_their_position_only_and_once() -> None:
     assert take_back(Position()) is None
     hold(Position(), tables, AMPLE)
     assert take_back(Position()) is None, "nothing has been written yet"
+
+
+def test_tables_that_are_held_keep_nothing_of_the_task_that_had_them() -> None:
+    """Or that were garbage that the collector is spared, with the task's connection to Spark's state."""
+    on_stand_in(batches_of(3, count=3), lambda rows: {**functions(rows), **windows(rows)})
+    held = [one.tables for one in group_memory._worker.held.values()]
+    assert held
+    assert {
+        type(part) for part in parts_of(held) if isinstance(part, Operator | OperatorContext | KeyGroup)
+    } == set()
+
+
+def test_what_a_worker_keeps_of_functions_does_not_lead_to_the_task_that_ran_them() -> None:
+    """A function has its state in its attributes until it is opened again."""
+    on_stand_in(batches_of(3, count=2), functions)
+    kept = list(parts_of(shipped._worker.known))
+    assert any(isinstance(part, Alarm) for part in kept)
+    assert not any(isinstance(part, KeyGroup) for part in kept)
+
+
+def parts_of(value: object) -> Iterator[object]:
+    """All that it refers to, and what that refers to, but for modules, classes and what functions see."""
+    seen: dict[int, object] = {}
+    left = [value]
+    while left:
+        part = left.pop()
+        if id(part) in seen or isinstance(part, type | ModuleType):
+            continue
+        seen[id(part)] = part
+        yield part
+        if isinstance(part, FunctionType):
+            left += part.__closure__ or ()
+        else:
+            left += gc.get_referents(part)
 
 
 def test_those_held_longest_go_first() -> None:

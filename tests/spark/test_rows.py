@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -220,6 +222,7 @@ def test_times_go_out_as_they_came_in() -> None:
         (pa.int64(), [2.0, Decimal(2), 3, None], [1.9, Decimal("1.9"), float("inf")]),
         (pa.int32(), [2.0], [1.5]),
         (pa.date32(), [date(2020, 1, 1), datetime(2020, 1, 1)], [datetime(2020, 1, 1, 12)]),
+        (pa.duration("us"), [pd.Timedelta(5000, "ns"), None], [pd.Timedelta(1001, "ns")]),
         (pa.list_(pa.int64()), [[1, 2.0, None]], [[1, 1.9]]),
         (pa.map_(pa.string(), pa.int64()), [{"a": 1}, [("a", 1)]], [{"a": 1.9}, [("a", 1.9)]]),
         (pa.map_(pa.int64(), pa.string()), [{1: "a"}], [{1.9: "a"}]),
@@ -262,6 +265,10 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
         (pa.list_(pa.struct([NO_NULL])), [[{"x": "a"}]], [{}], "there is no value for 'x' inside"),
         (pa.list_(NO_NULL), [["a"], []], ["a", None], "there is no value for '(element|x)' inside"),
         (pa.map_(pa.string(), NO_NULL), [{"a": "b"}], {"a": None}, "there is no value for"),
+        (pa.list_(pa.string()), [["abc"], ("a",), None], "abc", "expected a list, got 'abc'"),
+        (pa.list_(pa.int64()), [[97], np.array([1])], b"abc", "expected a list, got b'abc'"),
+        (pa.struct([("x", pa.list_(pa.string()))]), [{"x": ["a"]}], {"x": "a"}, "expected a list, got 'a'"),
+        (pa.map_(pa.string(), pa.list_(pa.string())), [{"x": ["a"]}], {"x": "a"}, "expected a list, got 'a'"),
     ],
 )
 def test_what_a_column_would_hold_as_something_else_is_refused(
@@ -301,3 +308,24 @@ def test_results_of_one_kind_are_written_as_those_of_several_are(kind: type) -> 
 
 class Half(NamedTuple):
     key: str
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (pa.int64(), "1"),
+        (pa.int64(), 2**70),
+        (pa.string(), 1),
+        (pa.decimal128(5, 2), Decimal("1.234")),
+        (pa.decimal128(5, 2), 1.5),
+        (pa.list_(pa.float64()), [["a"]]),
+    ],
+    ids=str,
+)
+def test_what_arrow_does_not_convert_comes_with_what_to_do(kind: pa.DataType, wrong: Any) -> None:
+    advised = r"of type .*\); convert it before, or declare another type$"
+    with pytest.raises(UserFunctionError, match=advised.replace(r"\)", "")):
+        list(arrays_of([wrong], kind, "column"))
+    schema = from_arrow_schema(pa.schema({"v": kind}))
+    with pytest.raises(UserFunctionError, match=advised.replace("of type ", "column 'v' ")):
+        list(RowWriter("out", schema).batches([{"v": None}, {"v": wrong}]))

@@ -38,9 +38,17 @@ from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, ente
 from asyncstream.runtime.spark.wire.keys import KeyGroups, label_of
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.worker import loop, outputs, tasks
-from asyncstream.runtime.spark.worker.loop import LONG_LIVED, LoopThread, settle, token_of
+from asyncstream.runtime.spark.worker.loop import (
+    LONG_LIVED,
+    MOST_READING,
+    LoopThread,
+    settle,
+    staying,
+    token_of,
+)
 from asyncstream.runtime.spark.worker.operators import Exit, Terms
 from asyncstream.runtime.spark.worker.outputs import write_rows
+from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import WindowResult
 from tests.spark.cluster import columns
@@ -573,3 +581,35 @@ def test_what_a_worker_has_loaded_and_needs_no_more_goes_in_the_end(monkeypatch:
     assert later() is not None
     settle()
     assert later() is None
+
+
+def test_what_belongs_to_tasks_that_read_state_goes_after_many_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "_tasks", loop._Tasks(os.getpid(), next_look=10**6))
+    gone = []
+    for _ in range(MOST_READING):
+        settle()
+        for _ in range(3):  # groups
+            with staying():
+                gone.append(weakref.ref(_Loaded()))
+    gc.collect()
+    assert all(one() is not None for one in gone)
+    settle()
+    assert not any(one() for one in gone)
+
+
+def test_what_belongs_to_a_task_goes_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import cloudpickle
+
+    monkeypatch.setattr(loop, "_tasks", loop._Tasks(os.getpid(), next_look=10**6))
+    pipeline = Pipeline()
+    pipeline.source([]).map(dict).to([], name="out")
+    function = cloudpickle.dumps(Shipped(one_stage(pipeline, "out")))
+    for _ in range(2):
+        shipped = cloudpickle.loads(function)  # as PySpark does before all else
+        gone = weakref.ref(_Loaded())
+        assert [some.num_rows for some in run_stage(shipped.value, iter([batch(1)]))] == [1]
+        gc.collect()  # as it does when a task has ended
+        assert gone() is None
+    assert loop._tasks.count == 2

@@ -2,7 +2,9 @@
 What a failed job says of itself, without Spark's part.
 
 An error of a task passes through Spark as text: PySpark's words, those of ours, and forty lines of Java. Ours
-begin with the name of their class, and end where Java's begin.
+begin with the name of their class, and end where Spark's begin, which are not those of any Java: what a
+service has answered may have such lines too. An error of a writer of micro-batches is that of the user's own
+function, and comes as a traceback, with PySpark's frames above.
 """
 
 from __future__ import annotations
@@ -19,6 +21,27 @@ __all__ = ("failure_in", "failure_text", "reason_of")
 
 _OURS: Final = re.compile(r"^.*?asyncstream\.errors\.(?=\w+: )", re.MULTILINE)
 
+_WRITERS: Final = re.compile(
+    r"(?:raised by the Python Proxy\. Return Message|inside foreachBatch Python process): (?=Traceback )"
+)
+"""What comes before the traceback of a function that was given to `foreachBatch`, also over Spark Connect."""
+
+_SPARK: Final = re.compile(
+    r"^(?:\tat org\.apache\.spark\.|\n?Driver stacktrace:$|\n?JVM stacktrace:$|=== Streaming Query ===$"
+    r"|(?: SQLSTATE: \w{5})+\s*(?:\Z|^=== |^\tat org\.apache\.spark\.|^\w+ stacktrace:$))",
+    re.MULTILINE,
+)
+"""Where Spark goes on behind an error of Python's."""
+
+_HEAD: Final = "Traceback (most recent call last):\n"
+
+_NOT_THE_USERS: Final = re.compile(
+    r'^  File "[^"\n]*/(?:py4j|pyspark|asyncstream/runtime/spark)/[^"\n]*".*\n(?:    .*\n)*', re.MULTILINE
+)
+"""Frames of a traceback with their lines."""
+
+_LAST_FRAME: Final = re.compile(r'(?s:.*)^  File "[^"\n]*".*\n(?:    .*\n)*', re.MULTILINE)
+
 _JAVA: Final = re.compile(
     r"^(?:\tat | ?SQLSTATE: |\n?Driver stacktrace:|\n?JVM stacktrace:|=== Streaming Query ===)", re.MULTILINE
 )
@@ -34,6 +57,8 @@ def failure_text(failed: BaseException | StreamingQuery) -> str:
         print(failure_text(query))
         UserFunctionError: step 'planes': LookupError: no plane 3, on element {'id': 3}
         Traceback (most recent call last): ...
+
+    An error of what you have given to `foreachBatch` or `write_stream` begins with "foreachBatch: ".
 
     Args:
         failed: what an action has raised, such as `collect()`; or a query that has ended.
@@ -53,10 +78,24 @@ def failure_text(failed: BaseException | StreamingQuery) -> str:
 
 def failure_in(text: str) -> str:
     """As `failure_text`, of what Spark says."""
-    found = list(_OURS.finditer(text))
-    ours = text[found[0].end() :] if found else text
-    java = _JAVA.search(ours)
-    return (ours if java is None else ours[: java.start()]).strip()
+    if ours := _OURS.search(text):
+        return _up_to(_SPARK, text[ours.end() :])
+    if writers := _WRITERS.search(text):
+        return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
+    return _up_to(_JAVA, text)
+
+
+def _up_to(end: re.Pattern[str], text: str) -> str:
+    found = end.search(text)
+    return (text if found is None else text[: found.start()]).strip()
+
+
+def _of_a_writer(traceback: str) -> str:
+    """The error first, then the user's part of the traceback, if there is one."""
+    error = _LAST_FRAME.sub("", traceback, count=1)
+    frames = _NOT_THE_USERS.sub("", traceback.removesuffix(error))
+    shown = "" if frames == _HEAD else f"\n{frames}{error}"
+    return f"foreachBatch: {error}{shown}"
 
 
 def reason_of(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from asyncstream.runtime.spark.compatibility import check_policy, differences, r
 from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
-from asyncstream.runtime.spark.schemas import struct_type
+from asyncstream.runtime.spark.schemas import check_columns, struct_type
 from asyncstream.runtime.spark.session import need_frame, need_session, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stage_frames import StageFrames
@@ -341,6 +341,7 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
     _same_names("inputs", "source", sources, inputs)
     for name, frame in inputs.items():
         need_frame(f"inputs[{name!r}]", frame, spark)
+        check_columns(f"inputs[{name!r}]", frame.schema)
         if any("spark.watermarkDelayMs" in (field.metadata or {}) for field in frame.schema.fields):
             raise PipelineError(
                 f"inputs[{name!r}] has a watermark of Spark's already; leave withWatermark out, and give the "

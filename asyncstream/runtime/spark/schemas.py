@@ -4,6 +4,7 @@ The columns that a user declares: as a StructType, or as text, "id bigint, name 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from asyncstream.errors import PipelineError
@@ -14,7 +15,7 @@ from asyncstream.validation import refuse
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ("data_type", "struct_type")
+__all__ = ("check_columns", "data_type", "struct_type")
 
 
 def struct_type(argument: str, given: StructType | str) -> StructType:
@@ -28,6 +29,8 @@ def struct_type(argument: str, given: StructType | str) -> StructType:
         raise refuse(argument, "at least one column", given, "e.g. 'id bigint, name string'")
     if len(set(kind.names)) < len(kind.names):  # which Spark would fail at in a task, in words of Arrow's
         raise refuse(argument, "a name of its own for each column", given)
+    for field in kind:
+        _need_arrow(f"{argument}, column {field.name!r}", field.dataType)
     return kind
 
 
@@ -39,7 +42,51 @@ def data_type(argument: str, given: DataType | str) -> DataType:
     kind = _parsed(argument, given) if isinstance(given, str) and given.strip() else given
     if not isinstance(kind, DataType):
         raise refuse(argument, "a Spark DataType, or its name", given, "e.g. 'bigint'")
+    _need_arrow(argument, kind)
     return kind
+
+
+def check_columns(argument: str, columns: StructType) -> None:
+    """Raises `PipelineError` for a column that cannot get from Spark to Python."""
+    from pyspark.sql.types import YearMonthIntervalType
+
+    for field in columns:
+        if any(isinstance(kind, YearMonthIntervalType) for kind in _kinds_in(field.dataType)):
+            raise PipelineError(
+                f"{argument}, column {field.name!r} ({field.dataType.simpleString()}) holds what Python "
+                "cannot: intervals of months; have Spark give it as another type, such as cast('string'), or "
+                "leave it out"
+            )
+
+
+def _kinds_in(kind: DataType) -> Iterator[DataType]:
+    """A type, and those inside it."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    inside: list[DataType] = []
+    if isinstance(kind, StructType):
+        inside = [field.dataType for field in kind]
+    elif isinstance(kind, ArrayType):
+        inside = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inside = [kind.keyType, kind.valueType]
+    yield kind
+    for part in inside:
+        yield from _kinds_in(part)
+
+
+def _need_arrow(argument: str, kind: DataType) -> None:
+    """Raises `PipelineError` for a type of which Python cannot give Spark any values."""
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        to_arrow_type(kind, timezone="UTC")
+    except PySparkTypeError as error:
+        raise PipelineError(
+            f"{argument}: values of type {kind.simpleString()} cannot get from Python to Spark; declare "
+            "another type, such as 'string', and have Spark cast it"
+        ) from error
 
 
 def _parsed(argument: str, text: str) -> DataType:

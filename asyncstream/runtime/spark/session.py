@@ -89,6 +89,8 @@ def need_frame(argument: str, given: object, spark: object = None) -> None:
     """
     if not hasattr(given, "mapInArrow"):
         advice = "spark.createDataFrame(...) makes one of rows, or of a DataFrame of pandas"
+        if hasattr(given, "to_spark"):  # of pandas, but on Spark
+            advice = "its .to_spark() gives one"
         raise refuse(argument, "a Spark DataFrame", given, advice)
     if spark is not None and _is_remote(given) != _is_remote(spark):
         raise refuse(argument, "a DataFrame of the session, and not one across Spark Connect", given)

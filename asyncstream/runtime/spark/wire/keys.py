@@ -48,7 +48,11 @@ class KeyGroups:
             ValueError: if it does not equal itself.
             CodecError: if it has parts of a type that has no fixed bytes.
         """
-        group = self._known.get(key)
+        try:
+            group = self._known.get(key)
+        except TypeError:  # it cannot be hashed
+            check_key(key)
+            raise
         if group is None:
             if len(self._known) >= CACHED:
                 self._known.clear()

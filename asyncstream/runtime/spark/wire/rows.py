@@ -190,6 +190,7 @@ class RowWriter:
             except Exception as error:
                 when = (
                     f"on element {safe_repr(element)}, on its way into column {field.name!r} ({field.type})"
+                    f"{_advice(error)}"
                 )
                 raise UserFunctionError(self._name, element, error, when=when) from error
         raise InternalError(f"column {field.name!r}: no element is to blame")
@@ -229,15 +230,24 @@ def _fitting(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | pa.C
         try:
             _array([value], kind)
         except Exception as error:
-            when = f"on result {safe_repr(value)}, which is to be of type {kind}"
+            when = f"on result {safe_repr(value)}, which is to be of type {kind}{_advice(error)}"
             raise UserFunctionError(name, value, error, when=when) from error
     raise failed
+
+
+def _advice(error: Exception) -> str:
+    """What to do about it, where Arrow only says what it cannot: not what a user has to change."""
+    import pyarrow as pa
+
+    is_arrows = isinstance(error, pa.ArrowException | OverflowError)
+    return "; convert it before, or declare another type" if is_arrows else ""
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """
     `pa.array`, which would cut fractions off for whole numbers, and the time of day for a date, take numbers
-    for times in a unit that nobody has said, and nulls where there are to be none.
+    for times in a unit that nobody has said, a text for a list of letters, and nulls where there are to be
+    none.
     """
     import pyarrow as pa
 
@@ -267,10 +277,13 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
         for value in values:
             if isinstance(value, Number):
                 yield f"expected a {_python_name(kind)}, got {safe_repr(value)}"
-            elif types.is_date32(kind) and isinstance(value, datetime) and value.time() != time():
+            elif (
+                types.is_date32(kind) and isinstance(value, datetime) and value.time() != time()
+            ) or getattr(value, "nanoseconds", 0):
                 yield _lost(value, kind)
     elif types.is_list(kind) or types.is_large_list(kind):
-        if _is_checked(kind):
+        yield from (f"expected a list, got {safe_repr(v)}" for v in values if isinstance(v, str | bytes))
+        if _is_checked(kind.value_type) or not kind.value_field.nullable:
             parts = [part for value in values if value is not None for part in value]
             yield from _misfits_inside(parts, kind.value_field)
     elif types.is_struct(kind):
@@ -339,6 +352,8 @@ def _is_checked(kind: pa.DataType) -> bool:
     return (
         types.is_integer(kind)
         or types.is_temporal(kind)
+        or types.is_list(kind)
+        or types.is_large_list(kind)
         or any(not field.nullable or _is_checked(field.type) for field in inside)
     )
 

@@ -21,7 +21,7 @@ each of them. Processing time stands still during a micro-batch, and advances af
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,7 +50,7 @@ from asyncstream.runtime.spark.worker.group_log import (
     restore,
 )
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
-from asyncstream.runtime.spark.worker.loop import settle, staying
+from asyncstream.runtime.spark.worker.loop import staying
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.outputs import OutputTask, in_columns, row_writers
 from asyncstream.runtime.spark.worker.shipped import Shipped
@@ -129,7 +129,6 @@ class KeyGroup:
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
-        settle()
         self._handle = handle
         blob = StructType([StructField("blob", BinaryType())])
         self._state = handle.getValueState("operators", blob)
@@ -292,7 +291,8 @@ class KeyGroup:
             for name, tables in held.items():
                 operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
         elif kept.abouts:
-            with staying():
+            # what is small is looked at in no time, and this task's part goes with it when it has ended
+            with nullcontext() if position.is_small else staying():
                 for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
                     restore(operators[name], tables_of)
 
@@ -336,7 +336,7 @@ class KeyGroup:
                 position=tuple(position),
             )
             self._state.update((dumps(tuple(head)),))
-        return position, {name: operators[name].tables for name in cuts}
+        return position, {name: operators[name].tables.handed_on() for name in cuts}
 
     @contextmanager
     def _blaming(self, operators: Mapping[str, Operator]) -> Iterator[None]:
@@ -395,10 +395,13 @@ class KeyGroup:
         return Row(*COLUMNS)(CLOCK, 0, self._number << 32, 0, NOW, 0, b"")
 
     def _context(self, clock: Clock, name: str) -> OperatorContext:
+        # a user's function may keep it until it is opened again: it is not to lead to this task
+        wakes, is_followed = self._wakes, self._terms.processing_time
+
         def wake_at(wake_ms: int) -> None:
-            if not self._terms.processing_time:
+            if not is_followed:
                 raise not_asked_to(name)
-            self._wakes[name] = min(wake_ms, self._wakes.get(name, wake_ms))
+            wakes[name] = min(wake_ms, wakes.get(name, wake_ms))
 
         return OperatorContext(name, clock=clock, wake_at=wake_at, may_end=False)
 

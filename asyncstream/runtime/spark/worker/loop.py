@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -34,6 +34,9 @@ MOST_RESIDENTS = 16
 
 LONG_LIVED = 16
 """Tasks of a worker after which looking at all that it has loaded costs little in comparison."""
+
+MOST_READING = 64
+"""Tasks that have read state after which it does, too: each leaves some hundred kilobytes, and a socket."""
 
 
 class _Lent(AsyncFunction[Any, Any]):
@@ -158,11 +161,13 @@ class _Tasks:
         process: the worker's; one that is forked from it has begun none.
         count: how many there are.
         next_look: how many there are when all is looked at again.
+        reading: those that have read state since all was looked at, by their numbers.
     """
 
     process: int = 0
     count: int = 0
     next_look: int = LONG_LIVED
+    reading: set[int] = field(default_factory=set)
 
 
 _tasks = _Tasks()
@@ -170,18 +175,24 @@ _tasks = _Tasks()
 
 def settle() -> None:
     """
-    A task begins: spare the garbage collector what this process has by now, most of which stays.
+    A task arrives: spare the garbage collector what this process has by now, most of which stays.
 
     PySpark has all garbage collected after every task. That looks at the modules of pandas and PyArrow, some
     60 ms of a core, and at all state that the worker keeps, half a second for a million keys. What is here
-    when the next task begins has been looked at and is no garbage. It may become such later: all of it is
+    when the next task arrives has been looked at and is no garbage. It may become such later: all of it is
     looked at again when four times as many tasks have begun, from the sixteenth on.
+
+    To be called before PySpark has made what belongs to the task: that goes in circles, and is garbage when
+    the task has ended, with its connection to Spark's state.
     """
     if _tasks.process != os.getpid():
         _tasks.process, _tasks.count, _tasks.next_look = os.getpid(), 0, LONG_LIVED
+        _tasks.reading.clear()
     _tasks.count += 1
-    if _tasks.count == _tasks.next_look:
-        _tasks.next_look *= 4
+    is_late = _tasks.count == _tasks.next_look
+    if is_late or len(_tasks.reading) == MOST_READING:
+        _tasks.next_look *= 4 if is_late else 1
+        _tasks.reading.clear()
         gc.unfreeze()
         gc.collect()
     gc.freeze()
@@ -189,12 +200,16 @@ def settle() -> None:
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """What is made in this block stays from task to task: the garbage collector need not look at it."""
+    """
+    What is made in this block stays from task to task: the garbage collector need not look at it, nor at
+    what belongs to this task, which is looked at again when there have been many such.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
+        _tasks.reading.add(_tasks.count)
         if was_enabled:
             gc.enable()

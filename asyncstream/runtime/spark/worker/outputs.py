@@ -16,7 +16,6 @@ from asyncstream.runtime.spark.wire.envelope import entering
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, ROWS, RowWriter
 from asyncstream.runtime.spark.worker.connection import acknowledge
-from asyncstream.runtime.spark.worker.loop import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +52,6 @@ def in_columns(leaving: Iterable[Leaving], outputs: Mapping[int, RowWriter]) -> 
 def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The elements in envelopes for `output`, as rows; a generator given to `mapInArrow`."""
     acknowledge()
-    settle()
     writer = OutputRows(output)
     for batch in batches:
         yield from writer.hand_on(batch, range(batch.num_rows))

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar
 
+from asyncstream.runtime.spark.worker.loop import settle
+
 __all__ = ("Shipped",)
 
 T = TypeVar("T")
@@ -57,6 +59,7 @@ _worker = _Worker()
 
 
 def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
+    settle()
     # unpickling an accumulator is what makes PySpark ask it for what a task has added, and each task anew
     from pyspark.accumulators import _accumulatorRegistry as registry
 

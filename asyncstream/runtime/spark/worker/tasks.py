@@ -20,7 +20,7 @@ from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, un
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.runtime.spark.worker.connection import acknowledge
-from asyncstream.runtime.spark.worker.loop import LoopThread, loop_thread, settle
+from asyncstream.runtime.spark.worker.loop import LoopThread, loop_thread
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
 from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
 from asyncstream.runtime.spark.worker.outputs import OutputRows, OutputTask, in_columns, row_writers
@@ -89,7 +89,6 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     from pyspark import TaskContext
 
     acknowledge()
-    settle()
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     share_rates(task.at_once or 1)
