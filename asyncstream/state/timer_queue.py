@@ -245,8 +245,11 @@ class TimerQueue:
         if self._stale > _SWEEP:
             self._sweep()
 
-    def pop(self, until: float) -> tuple[int, list[Any]] | None:
-        """The earliest timestamp with timers, not later than `until`, and their keys; they are gone then."""
+    def pop(self, until: float) -> tuple[int, list[tuple[int, Any]]] | None:
+        """
+        The earliest timestamp with timers, not later than `until`, and for each the timestamp and its key;
+        they are gone then.
+        """
         table = self._table
         if table.is_remote:
             self._look_away()
@@ -258,12 +261,12 @@ class TimerQueue:
             timestamp = self._pop_first()
             timer = table.lone.pop(timestamp, MISSING)
             if timer is not MISSING:
-                return timestamp, [whole_key(timer)[0]]
+                return timestamp, [(timestamp, whole_key(timer)[0])]
             if table.has_older and timestamp in table:
                 table.adopt(timestamp)
             bucket = table.young.pop(timestamp, None)
             if bucket:
-                return timestamp, [key for key, _ in bucket]
+                return timestamp, [(timestamp, key) for key, _ in bucket]
             self._stale -= self._stale > 0
 
     def fill(self, timers: Sequence[tuple[int, Any]]) -> None:

@@ -202,11 +202,12 @@ class PlainWindowOperator(WindowStep):
 
     def _emit_one(self, window: Span, key: Any, accumulator: Any) -> None:
         """Emit the result of one window for one key."""
-        self._emitter.timestamp = min(max_timestamp(window), MAX_TIMESTAMP)
+        start_ms, end_ms = window
+        self._emitter.timestamp = min(end_ms - 1, MAX_TIMESTAMP)
         try:
             contents = self._aggregate.result(accumulator)
             if self._plan.process is None:
-                self._emitter(new_result((key, *window, contents)))
+                self._emitter(new_result((key, start_ms, end_ms, contents)))
             else:
                 self._process_window(key, TimeWindow(*window), contents)
         except BaseException as error:

@@ -17,24 +17,29 @@ wait in tables like timers, which may be elsewhere too, and sessions are fetched
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count, islice
-from operator import attrgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
+from asyncstream.state.rows import NO_ROWS
 from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import SessionWindows
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import RULES, WindowPlan
 
 __all__ = ("SessionWindowOperator",)
+
+_PAGE_MS: Final = 32
+"""Event time that a page spans, a power of two; where much is to be done, watermarks are further apart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,43 +69,62 @@ def _session_at(sessions: Any, time_ms: int) -> Any:
 
 
 _START = attrgetter("start")
+_TIME = itemgetter(0)
+_END_AND_NUMBER = itemgetter(0, 1)
 
 
 class _Calendar:
-    """Keys by the times at which something is to be done about them; as a `TimerQueue`, in memory."""
+    """
+    Keys by the times at which something is to be done about them; as a `TimerQueue`, in memory.
 
-    __slots__ = ("_keys", "_times")
+    Times that differ in the lowest bits only share a page, in which they are in no order: to take all of it
+    costs a fraction of taking time after time from a heap. A page that has come in part is torn up into pages
+    of one time each.
+    """
+
+    __slots__ = ("_lasts", "_pages", "_torn")
 
     def __init__(self) -> None:
-        self._times: list[int] = []
-        self._keys: dict[int, list[Any]] = {}
+        self._pages: dict[int, list[tuple[int, Any]]] = {}  # by the last time that they may have
+        self._lasts: list[int] = []  # a heap
+        self._torn: float = -math.inf  # up to this time, pages have one time each
 
     def register(self, time_ms: int, key: Any) -> None:
-        keys = self._keys.get(time_ms)
-        if keys is None:
-            self._keys[time_ms] = [key]
-            heappush(self._times, time_ms)
+        last_ms = time_ms | _PAGE_MS - 1
+        if last_ms <= self._torn:
+            last_ms = time_ms
+        page = self._pages.get(last_ms)
+        if page is None:
+            self._pages[last_ms] = [(time_ms, key)]
+            heappush(self._lasts, last_ms)
         else:
-            keys.append(key)
+            page.append((time_ms, key))
 
     def fill(self, keys: Iterable[tuple[int, Any]]) -> None:
         for time_ms, key in keys:
             self.register(time_ms, key)
 
-    def pop(self, until: float) -> tuple[int, Iterable[Any]] | None:
-        """The earliest time up to and including `until`, and its keys; they are gone then."""
-        if not self._times or self._times[0] > until:
+    def pop(self, until: float) -> tuple[int, list[tuple[int, Any]]] | None:
+        """
+        The earliest times up to and including `until`, with their keys, in no order, and the time up to which
+        these are all that there are; they are gone then.
+        """
+        lasts = self._lasts
+        if lasts and self._torn < lasts[0] and until < lasts[0] < until + _PAGE_MS:
+            self._torn = heappop(lasts)
+            self.fill(self._pages.pop(self._torn))
+        if not lasts or lasts[0] > until:
             return None
-        time_ms = heappop(self._times)
-        keys = self._keys.pop(time_ms)
-        return time_ms, keys if len(keys) == 1 else dict.fromkeys(keys)
+        last_ms = heappop(lasts)
+        return last_ms, self._pages.pop(last_ms)
 
     def earliest(self) -> int | None:
-        return self._times[0] if self._times else None
+        return min(self._pages[self._lasts[0]], key=_TIME)[0] if self._lasts else None
 
     def clear(self) -> None:
-        self._times.clear()
-        self._keys.clear()
+        self._lasts.clear()
+        self._pages.clear()
+        self._torn = -math.inf
 
     def rebuilding(self) -> Iterator[None]:
         """It keeps nothing in a table."""
@@ -164,10 +188,26 @@ class SessionWindowOperator(PlainWindowOperator):
         self._sessions.fetch(None, keys)
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        if self._sessions.is_remote:
+        table = self._sessions
+        if table.is_remote:
             self.process_batch((value,), (timestamp,))
-        else:
-            self._process(((value, timestamp),), self._key_by)
+            return
+        try:  # as in the loop over a batch, whose preparation would cost as much again
+            key = self._key_by(value)
+            sessions = table.rows().get(key)
+            if sessions is not None and type(timestamp) is int:
+                session = sessions[-1]
+                if session.start <= timestamp <= session.end and session.armed:
+                    end = timestamp + self._gap_ms
+                    if end > session.end and session.end < MAX_TIMESTAMP:
+                        session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
+                        session.number = next(self._numbers)
+                    session.accumulator = self._aggregate.add(session.accumulator, value)
+                    return
+            self._place(key, sessions, value, timestamp)
+        except BaseException as error:
+            self._fail(value, timestamp, error)
+        self._emitter.flush()
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by = self._key_by
@@ -253,32 +293,37 @@ class SessionWindowOperator(PlainWindowOperator):
         self._waiting.to_clean.register(session.end - 1 + self._lateness_ms, key)
 
     def _fire(self, watermark: float) -> None:
-        table = self._sessions
-        while (come := self._waiting.to_fire.pop(watermark + 1)) is not None:
-            end, keys = come
-            due: dict[Any, int] = {}
-            for key in keys:
-                session = _session_at(table.peek(None, key), end)
+        table, to_fire, to_clean = self._sessions, self._waiting.to_fire, self._waiting.to_clean
+        young = table.young.get(None, NO_ROWS)
+        while (come := to_fire.pop(watermark + 1)) is not None:
+            until, keys = come
+            due: list[tuple[int, int, Any]] = []
+            for time_ms, key in keys:
+                sessions = young.get(key, ())
+                alone = len(sessions) == 1
+                session = sessions[0] if alone else _session_at(table.peek(None, key), time_ms)
                 if session is None or not session.armed:
                     continue
-                if session.end == end:
-                    due[key] = session.number
+                if session.end <= until:
+                    due.append((session.end, session.number, key))
                 else:
-                    self._waiting.to_fire.register(session.end, key)
-            for key in due if len(due) == 1 else sorted(due, key=due.__getitem__):
+                    to_fire.register(session.end, key)
+            due.sort(key=_END_AND_NUMBER)
+            for end, _, key in due:
                 sessions = table.get(None, key)
                 session = _session_at(sessions, end)
+                if session is None or not session.armed:
+                    continue  # its key stood there twice, since sessions have merged
                 self._emit_one((session.start, end), key, session.accumulator)
                 if self._lateness_ms:
                     session.armed = False
                     self._clean_later(key, session)
                 else:
                     self._close(key, sessions, session)
-        while (come := self._waiting.to_clean.pop(watermark)) is not None:
-            when, keys = come
-            for key in keys:
+        while (come := to_clean.pop(watermark)) is not None:
+            for time_ms, key in sorted(come[1], key=_TIME):
                 sessions = table.get(None, key)
-                session = _session_at(sessions, when + 1 - self._lateness_ms)
+                session = _session_at(sessions, time_ms + 1 - self._lateness_ms)
                 if session is None or session.armed:
                     continue
                 if session.end - 1 + self._lateness_ms <= watermark:

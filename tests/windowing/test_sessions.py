@@ -1,0 +1,95 @@
+"""Sessions that end close together in time: what shares a page of the calendar, or is torn out of one."""
+
+from __future__ import annotations
+
+import math
+from operator import itemgetter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncstream.elements import MAX_TIMESTAMP
+from asyncstream.windowing import Count, SessionWindows, WindowOperator, WindowPlan
+from asyncstream.windowing.sessions import SessionWindowOperator, _Calendar
+from tests.windowing.harness import Harness, Step, ms
+
+TIMES = st.integers(-100, 200)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["register", "pop"]), TIMES), max_size=40))
+def test_calendar_gives_every_time_once_it_has_come_and_none_before(steps: list[tuple[str, int]]) -> None:
+    calendar = _Calendar()
+    left: list[tuple[int, Any]] = []
+    for number, (what, time_ms) in enumerate(steps):
+        if what == "register":
+            calendar.register(time_ms, number)
+            left.append((time_ms, number))
+            continue
+        found = []
+        while (come := calendar.pop(time_ms)) is not None:
+            until, some = come
+            assert some
+            assert until <= time_ms
+            assert all(when <= until for when, _ in some)
+            found += some
+            left = [entry for entry in left if entry not in some]
+            assert all(when > until for when, _ in left)
+        assert all(when > time_ms for when, _ in left)
+        assert calendar.earliest() == min((when for when, _ in left), default=None)
+    rest = []
+    while (come := calendar.pop(math.inf)) is not None:
+        rest += come[1]
+    assert sorted(rest) == sorted(left)
+
+
+ELEMENT = st.tuples(st.just("el"), st.tuples(st.sampled_from("abcdef"), st.just(1)), st.integers(0, 150))
+WATERMARK = st.tuples(st.just("wm"), st.integers(0, 150))
+
+
+@given(
+    st.lists(ELEMENT | WATERMARK | st.tuples(st.just("restart")), max_size=40),
+    st.sampled_from([1, 5, 31, 32, 33, 70]),
+    st.sampled_from([0, 3, 50]),
+    st.integers(0, 150) | st.just(MAX_TIMESTAMP - 150),
+    st.booleans(),
+)
+def test_sessions_are_those_of_the_general_operator_where_many_end_within_a_page(
+    steps: list[Step], gap_ms: int, lateness_ms: int, first_ms: int, batched: bool
+) -> None:
+    script: list[Step] = []
+    reached = -1
+    for kind, *rest in steps:
+        if kind == "el":
+            script.append(("el", rest[0], first_ms + rest[1]))
+        elif kind == "wm":
+            reached = max(reached, first_ms + rest[0])
+            script.append(("wm", reached))
+        else:
+            script.append(("restart",))
+            if reached >= 0:
+                script.append(("known", reached))
+    script.append(("wm", MAX_TIMESTAMP))
+    plan = WindowPlan(SessionWindows(ms(gap_ms)), aggregate=Count(), allowed_lateness_ms=lateness_ms)
+    expected, found = (
+        Harness(lambda make=make: make(itemgetter(0), plan)).run(script, batched)  # type: ignore[misc]
+        for make in (WindowOperator, SessionWindowOperator)
+    )
+    assert found == expected
+
+
+def test_two_sessions_of_a_key_fire_at_the_end_of_time_though_both_end_in_its_last_page() -> None:
+    plan = WindowPlan(SessionWindows(ms(2)), aggregate=Count())
+    script: list[Step] = [("el", ("a", 1), MAX_TIMESTAMP - 5), ("el", ("a", 1), MAX_TIMESTAMP - 1)]
+    records = Harness(lambda: SessionWindowOperator(itemgetter(0), plan)).run(
+        [*script, ("wm", MAX_TIMESTAMP)]
+    )
+    ends = [value.end_ms for name, value, *_ in records if name == "out"]
+    assert ends == [MAX_TIMESTAMP - 3, MAX_TIMESTAMP]
+
+
+def test_a_session_that_two_have_merged_into_fires_once_where_it_stays_for_late_elements() -> None:
+    plan = WindowPlan(SessionWindows(ms(5)), aggregate=Count(), allowed_lateness_ms=50)
+    script: list[Step] = [*(("el", ("a", 1), time_ms) for time_ms in (0, 8, 4)), ("wm", 40)]
+    records = Harness(lambda: SessionWindowOperator(itemgetter(0), plan)).run(script)
+    assert [value for name, value, *_ in records if name == "out"] == [("a", 0, 13, 3)]
