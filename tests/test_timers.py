@@ -240,7 +240,7 @@ class Queue(RuleBasedStateMachine):
     @rule(by=st.integers(0, 2))
     def pop(self, by: int) -> None:
         due = self.due(self.now + by)
-        earliest = [key for at, key, _ in due if at == due[0][0]]
+        earliest = [(at, key) for at, key, _ in due if at == due[0][0]]
         assert self.queue.pop(self.now + by) == ((due[0][0], earliest) if due else None)
         self.model = [timer for timer in self.model if not due or timer[0] > due[0][0]]
 

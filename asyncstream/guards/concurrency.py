@@ -183,7 +183,7 @@ class AdaptiveLimit(Shown):
             self._queue.let_in(None)
 
 
-class _Limited(Guard[In, Out]):
+class LimitedGuard(Guard[In, Out]):
     """Base of the guards that go by a limit."""
 
     limit: AdaptiveLimit | SharedConcurrency
@@ -201,7 +201,7 @@ class _Limited(Guard[In, Out]):
         return {"concurrency_limit": limit.limit, "concurrency_waited": limit.waited, **waits(limit)}
 
 
-class ConcurrencyLimit(_Limited[In, Out]):
+class ConcurrencyLimit(LimitedGuard[In, Out]):
     """
     Runs no more than so many calls at once; the others wait, first come first served.
 
@@ -250,7 +250,7 @@ class ConcurrencyLimit(_Limited[In, Out]):
 concurrency_limit = usable_as_decorator(ConcurrencyLimit)
 
 
-class AdaptiveConcurrency(_Limited[In, Out]):
+class AdaptiveConcurrency(LimitedGuard[In, Out]):
     """
     Runs as many calls at once as the service can take.
 

@@ -21,6 +21,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from asyncstream.elements import Timestamps
@@ -265,7 +266,7 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
 
     def _for_all_keys(self, process: Callable[..., object]) -> Receive:
         """What has broadcast elements processed by this function, which may write broadcast state."""
-        broadcast = FunctionInput(self, _no_key, process)
+        broadcast = partial(self.process_with, key_by=_no_key, process_element=process)
 
         def receive(values: Sequence[Any], timestamps: Timestamps) -> None:
             self._maps.writable = True

@@ -385,7 +385,7 @@ def kept_in(kind: str, path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     async def at_once(work: Callable[[], T]) -> T:
         return work()
 
-    def connected(store: SqliteStore, path: str, work: Callable[[Any], T], **how: Any) -> T:
+    def connected(store: SqliteStore, path: str, work: Callable[[Any], T], *how: Any) -> T:
         def by_steps(database: sqlite3.Connection) -> T:
             def rule(action: int, what: str | None, *_: str | None) -> int:
                 if not disk.step():
@@ -397,7 +397,7 @@ def kept_in(kind: str, path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
             database.set_authorizer(rule)
             return work(database)
 
-        done: T = connect(store, path, by_steps, **how)
+        done: T = connect(store, path, by_steps, *how)
         return done
 
     connect: Callable[..., Any] = SqliteStore._connected
@@ -407,8 +407,8 @@ def kept_in(kind: str, path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     _hear_audit_events()
     with patch.context() as patched:
         patched.setattr(driver, "SimulatedStore", lambda life: Watched(life, kept, disk))
-        patched.setattr("asyncstream.checkpoint.directory.aside", at_once)
-        patched.setattr("asyncstream.checkpoint.sqlite.aside", at_once)
+        for module in ("asyncstream.aside", "asyncstream.checkpoint.sqlite"):
+            patched.setattr(f"{module}.aside", at_once)
         patched.setattr(SqliteStore, "_connected", connected)
         patched.setattr(os, "fsync", disk.sync)
         yield
