@@ -35,6 +35,7 @@ __all__ = (
     "AdaptiveConcurrency",
     "AdaptiveLimit",
     "ConcurrencyLimit",
+    "LimitedGuard",
     "adaptive_concurrency",
     "concurrency_limit",
 )
