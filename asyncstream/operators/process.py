@@ -19,7 +19,7 @@ from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import KeyedState
 from asyncstream.state.snapshots import is_snapshot
-from asyncstream.state.timer_queue import OnTimer, Timer
+from asyncstream.state.timer_queue import Timer
 from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import TimerService
 
@@ -122,8 +122,8 @@ class KeyedFunctionOperator(TimedOperator):
         super().open(context)
         self._state = KeyedState(context.clock, self.tables)
         self._timers = TimerService(
-            self._firing(TimeDomain.EVENT),
-            self._firing(TimeDomain.PROCESSING),
+            self._fire,
+            self._fire,
             context.wake_at,
             self._emitter.has_room,
             context.wake_with_room,
@@ -238,41 +238,29 @@ class KeyedFunctionOperator(TimedOperator):
             **self._timers.metrics(),
         }
 
-    def _firing(self, domain: TimeDomain) -> OnTimer:
-        """
-        What has the function handle a timer of a domain: a closure, since to look up what it needs for each
-        timer is a good part of what one costs.
-        """
-        state, out, on_timer, kinds = self._state, self._emitter, self._on_timer, self._kinds
-        carries_time = domain is TimeDomain.EVENT
-
-        def fire(timestamp: int, key: Any, namespace: Any) -> None:
-            if carries_time and (left := self._timers_left) is not None:
-                if not left:
-                    raise self.blame(Timer(timestamp, key, None), _endless())
-                self._timers_left = left - 1
-            ctx = self._ctx
-            ctx.key = state.key = key
-            at_ms = timestamp
-            if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:  # where a timer may be, but no timestamp
-                at_ms = MAX_TIMESTAMP if timestamp > 0 else MIN_TIMESTAMP
-            ctx.timestamp = at_ms
-            out.timestamp = at_ms if carries_time else None
-            try:
-                if (result := on_timer(timestamp, ctx, out)) is not None:
-                    nothing_returned(result, kinds, self.context.name)
-            except BaseException as error:
-                out.flush()
-                self.fail_on(Timer(timestamp, key, None), error)
-
-        return fire
-
-
-def _endless() -> RecursionError:
-    return RecursionError(
-        f"{RUNAWAY} timers that on_timer has set since the end of input have fired; "
-        "set none when ctx.watermark is MAX_TIMESTAMP"
-    )
+    def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
+        """Have the function handle a timer of the domain that the context is in."""
+        if self._timers_left is not None:
+            self._timers_left -= self._ctx.domain is _EVENT
+            if self._timers_left < 0:
+                endless = RecursionError(
+                    f"{RUNAWAY} timers that on_timer has set since the end of input have fired; "
+                    "set none when ctx.watermark is MAX_TIMESTAMP"
+                )
+                raise self.blame(Timer(timestamp, key, None), endless)
+        ctx, out, on_timer = self._ctx, self._emitter, self._on_timer
+        ctx.key = self._state.key = key
+        at_ms = timestamp
+        if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:  # where a timer may be, but no timestamp
+            at_ms = MAX_TIMESTAMP if timestamp > 0 else MIN_TIMESTAMP
+        ctx.timestamp = at_ms
+        out.timestamp = at_ms if ctx.domain is _EVENT else None
+        try:
+            if (result := on_timer(timestamp, ctx, out)) is not None:
+                nothing_returned(result, self._kinds, self.context.name)
+        except BaseException as error:
+            out.flush()
+            self.fail_on(Timer(timestamp, key, None), error)
 
 
 class KeyedProcessOperator(KeyedFunctionOperator):

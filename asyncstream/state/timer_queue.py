@@ -109,18 +109,15 @@ class TimerQueue:
         Have a timer at `timestamp`, milliseconds since the epoch; nothing changes if it is there. Raises
         `ValueError` if the key would not be found again, see `state.keys`.
         """
-        table, run = self._table, self._run
-        if type(timestamp) is not int:
-            raise _no_time(timestamp)
-        if run and timestamp > run[-1] and namespace is None and type(key) in SOUND and not table.is_remote:
-            table.lone[timestamp] = key  # the usual case: none is as late
-            run.append(timestamp)
-            return
+        table = self._table
         bucket = table.young.get(timestamp)
         if bucket is None:
+            if type(timestamp) is not int:
+                raise _no_time(timestamp)
             if table.has_older and table.is_remote:
                 self._register_beside(timestamp, (key, namespace))
                 return
+            run = self._run
             is_latest = not run or timestamp > run[-1]
             if is_latest or not table.has_older or timestamp not in table:
                 if type(key) in SOUND:
@@ -183,21 +180,6 @@ class TimerQueue:
             while True:
                 if is_remote and self._away <= until and self._first() >= self._away:
                     self._bring(until)
-                # the usual case: timers that stand alone, one later than the other, and nothing else
-                for _ in range(0 if heap or is_remote else len(run)):
-                    timestamp = run[0]
-                    if heap or not reached < timestamp <= until:
-                        break
-                    timer = pop_lone(timestamp, MISSING)
-                    if timer is MISSING:
-                        break
-                    run.popleft()
-                    reached = timestamp
-                    repeats = 0
-                    if type(timer) is tuple:
-                        fire(timestamp, *timer)
-                    else:
-                        fire(timestamp, timer, None)
                 if run and not (heap and heap[0] < run[0]):
                     leads, timestamp = True, run.popleft()
                 elif heap:
@@ -208,9 +190,9 @@ class TimerQueue:
                     self._put_back(timestamp, leads)
                     break
                 if timestamp > reached:
-                    reached, repeats = timestamp, 0
+                    reached, repeats, most = timestamp, 0, _RUNAWAY
                 else:
-                    repeats, most = repeats + 1, most if repeats else _RUNAWAY
+                    repeats += 1
                     if repeats > most:
                         if most > _RUNAWAY:
                             timer = next(iter(table.whole(timestamp)), (None, None))
