@@ -327,10 +327,10 @@ async def test_a_breaker_that_was_open_stays_so_when_the_store_goes_away(server:
     guarded = circuit_breaker(service, failures=1, open_for=0.4, scope=SharedLimit(server.url))
     async with asyncio.timeout(60), guarded:
         await fail(guarded, 1)
+        service.takes = 0.1
         calls = [asyncio.create_task(guarded(0)) for _ in range(3)]
         await asyncio.sleep(0.1)
         await asyncio.to_thread(server.close)
-        service.takes = 0.1
         await asyncio.wait(calls)
     assert service.times[1] - service.times[0] >= 390
     assert service.times[2] - service.times[1] >= 95  # one call tries it, and then come the others
