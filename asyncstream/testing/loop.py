@@ -111,7 +111,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait for threads without a time limit: in virtual time it would be over at once."""
-        await super().shutdown_default_executor()
+        self._jumping.threads += 1  # the one that waits for them
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._jumping.threads -= 1
 
 
 class VirtualTime:

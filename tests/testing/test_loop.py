@@ -120,6 +120,15 @@ def test_time_does_not_jump_over_what_a_thread_does(monkeypatch: pytest.MonkeyPa
     assert run_virtual(main()) == 0
 
 
+def test_the_end_of_the_loop_waits_for_threads_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+
+    async def main() -> None:
+        asyncio.get_running_loop().run_in_executor(None, Event().wait, 0.1).cancel()
+
+    run_virtual(main())
+
+
 def test_time_does_not_jump_over_the_threads_of_a_step() -> None:
     """Calls timed out in no time, and a stop left them alone as ones that ignored their cancellation."""
 
