@@ -656,6 +656,21 @@ def test_a_global_window_goes_on_firing_where_there_is_more_input_after_the_end(
     assert fired.count("a") == fired.count("b") > 0
 
 
+@pytest.mark.parametrize(
+    "windows", [SessionWindows(ms(5)), TumblingWindows(ms(10)), SlidingWindows(ms(9), ms(3))]
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_after_the_end_of_time_everything_is_late(windows: WindowAssigner, restarts: bool) -> None:
+    run = harness(WindowPlan(windows, None, None, 50, COUNT))
+    run.watermark(MAX_TIMESTAMP)
+    if restarts:
+        run.restart()
+        run.operator.restore_watermark(MAX_TIMESTAMP)
+    run.records.clear()
+    run.element(("a", 1), MAX_TIMESTAMP)
+    assert run.records == [("late", ("a", 1), MAX_TIMESTAMP)]
+
+
 class SetsItsLastTick(ContinuousEventTimeTrigger):
     """As earlier versions did, when time had ended."""
 
