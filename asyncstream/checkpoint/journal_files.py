@@ -22,8 +22,7 @@ class JournalFiles(Protocol):
     A checkpoint store that has a place for a journal has a method `journal_files` that gives these.
     """
 
-    @done_aside
-    def names(self) -> list[str]:
+    async def names(self) -> list[str]:
         """Those that are there."""
 
     async def read(self, name: str) -> bytes:
@@ -61,7 +60,8 @@ class FolderFiles:
     def _path(self, name: str) -> Path:
         return self._folder / f"{self._prefix}{name}"
 
-    async def names(self) -> list[str]:
+    @done_aside
+    def names(self) -> list[str]:
         try:
             found = os.listdir(self._folder)
         except FileNotFoundError:

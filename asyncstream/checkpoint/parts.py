@@ -76,7 +76,7 @@ def encode_state(step: str, state: Any, codec: Codec) -> Encoded:
 
 
 def in_chunks(entries: Iterable[T], encode: Callable[[list[T]], bytes]) -> Iterator[bytes]:
-    """The chunks that `encode` makes of some entries at a time: the first tells how large they are."""
+    """The chunks that `encode` makes of some entries at a time: each tells how many are in the next."""
     rest, count = iter(entries), 1
     while some := list(islice(rest, count)):
         data = encode(some)

@@ -3,8 +3,11 @@ Opens SQLite databases: to look at them, and so that one writes while others rea
 
 A job that was killed leaves changes in a log beside its database. An ordinary connection moves them into the
 database when it is closed; one that may only read leaves both alone. Without a log there is nothing to move,
-and an ordinary connection also takes away the empty log that it makes, which the other one would leave. On a
-disk that is read-only no log can be made, nor does anything change, so SQLite is told to go without.
+and an ordinary connection also takes away the empty log that it makes, which the other one would leave.
+
+On a disk that is read-only no log can be made, so a database that wants one cannot be opened there unless
+SQLite is told that nothing changes, and takes no locks. Others are opened as everywhere: the disk may be
+read-only here, and written to by another machine, or outside of a container.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -40,7 +44,7 @@ def looking_at(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection to read from, and from nothing if `path` is ":memory:"; the rest as `sqlite3.connect`."""
-    if os.path.exists(f"{path}-wal") or _never_changes(path):
+    if os.path.exists(f"{path}-wal") or _is_on_read_only_disk(path):
         return read_only(path, timeout=timeout, isolation_level=isolation_level)
     return sqlite3.connect(path, timeout=timeout, isolation_level=isolation_level)
 
@@ -49,13 +53,21 @@ def read_only(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection that changes nothing, nor makes the file; the rest as `sqlite3.connect`."""
-    how = "immutable=1" if _never_changes(path) and not os.path.exists(f"{path}-wal") else "mode=ro"
-    uri = f"{Path(path).absolute().as_uri()}?{how}"
-    return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
+    uri = Path(path).absolute().as_uri()
+    connect = partial(sqlite3.connect, timeout=timeout, isolation_level=isolation_level, uri=True)
+    database = connect(f"{uri}?mode=ro")
+    if _is_on_read_only_disk(path):
+        try:
+            database.execute("PRAGMA schema_version")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN and not os.path.exists(f"{path}-wal"):
+                database.close()
+                return connect(f"{uri}?immutable=1")
+    return database
 
 
-def _never_changes(path: str) -> bool:
-    """Whether there is a file of this name on a disk that is read-only."""
+def _is_on_read_only_disk(path: str) -> bool:
+    """Whether there is a file of this name on a disk that is read-only for this process."""
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except (OSError, AttributeError):  # Windows does not say

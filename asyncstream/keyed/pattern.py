@@ -96,9 +96,10 @@ class Pattern(Generic[T]):
     within_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.stages, tuple) or not all(isinstance(one, Stage) for one in self.stages):
+        is_tuple = isinstance(self.stages, tuple) and bool(self.stages)
+        if not is_tuple or not all(isinstance(one, Stage) for one in self.stages):
             advice = "begin a pattern with Pattern.begin(name, condition)"
-            raise refuse("stages", "a tuple of Stage", self.stages, advice)
+            raise refuse("stages", "a tuple of Stage, at least one", self.stages, advice)
 
     def __repr__(self) -> str:
         first, *others = self.stages

@@ -58,8 +58,11 @@ def about(rows: Mapping[Any, Sized]) -> int:
 
 
 def paced(count: int, size: int, most: int) -> int:
-    """How many rows to handle in the next go, at `most`, when `count` of them came to `size` bytes."""
-    return max(1, min(most, count * GO_BYTES // max(size, 1)))
+    """
+    How many rows to handle in the next go, at `most`, when `count` of them came to `size` bytes; ten times as
+    many at most, for few rows say little of those to come.
+    """
+    return max(1, min(most, 10 * count, count * GO_BYTES // max(size, 1)))
 
 
 def same(value: Any) -> Any:

@@ -158,7 +158,7 @@ class PlainWindowOperator(WindowStep):
         super().advance_watermark(timestamp)
 
     def restore_watermark(self, timestamp: int) -> None:
-        self._watermark = timestamp
+        self._watermark = reached(timestamp)
         super().restore_watermark(timestamp)
 
     @abstractmethod

@@ -301,7 +301,8 @@ class ContinuousEventTimeTrigger(ContinuousTrigger):
             return FIRE
         ctx.register_event_timer(last)
         tick: ReducingState[int] = ctx.state(self._tick)
-        if tick.get() is None:
+        # when time had ended, earlier versions set the next tick to where it ends
+        if tick.get() in (None, MAX_TIMESTAMP):
             if timestamp is None:
                 # from before all time a global window would tick for ever before it got to the present
                 timestamp = ctx.watermark if last == MAX_TIMESTAMP else MIN_TIMESTAMP

@@ -154,7 +154,7 @@ def test_a_value_that_the_codec_refuses_names_the_step() -> None:
 
 def test_large_tables_are_encoded_in_chunks() -> None:
     chunks = encode_delta("step", Delta({None: dict.fromkeys(range(3500), 1)}), Table("t"), CODEC)
-    assert len(chunks) == 5
+    assert len(chunks) == 7
     state = plain_state(
         "step",
         [
@@ -177,6 +177,8 @@ def test_large_values_are_encoded_and_compacted_few_at_a_time() -> None:
     for encoded in (chunks, again, [data for _, data in lists]):
         assert max(map(len, encoded)) <= most
     assert len(chunks) < 30  # not one by one
+    mixed = encode_delta("step", Delta({None: {"small": ""} | rows}), Table("t"), CODEC)
+    assert max(map(len, mixed)) <= 11 * len(large)  # one says little of those to come
     assert decode_state("step", lists, CODEC) == {"held": [large] * (PART + 1)}
 
 

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
@@ -153,6 +154,47 @@ def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None
 
     for name in ("directory", "sqlite"):
         asyncio.run(main(MAKE[name](tmp_path)))
+
+
+DISK_WORK = ("fsync", "link", "listdir", "open", "rename", "replace", "stat", "unlink")
+
+
+@pytest.mark.parametrize("name", ["directory", "sqlite"])
+async def test_nothing_waits_for_the_disk_in_the_event_loop(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is added to the journal is the exception: it need not come to the disk."""
+    loop_thread = threading.current_thread()
+    held: list[str] = []
+
+    def watched(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is loop_thread:
+                held.append(what)
+            return call(*args, **kwargs)
+
+        return watching
+
+    store = MAKE[name](tmp_path)
+    assert isinstance(store, DirectoryStore | SqliteStore)
+    files = store.journal_files()
+    lease = await lease_of(store)
+    files.append("journal-1", b"1")
+    for what in DISK_WORK:
+        monkeypatch.setattr(os, what, watched(what, getattr(os, what)))
+    await store.put(lease, "part", b"part")
+    await store.commit(lease, 1, b"1")
+    await store.renew(lease, 30.0)
+    assert (await store.numbers(), await store.parts(), await store.read(1)) == ([1], ["part"], b"1")
+    await files.sync()
+    assert "journal-1" in await files.names()
+    assert await files.read("journal-1") == b"1"
+    await files.remove("journal-1")
+    await store.delete(lease, [1], ["part"])
+    await store.release(lease)
+    assert await store.holder() == lease.given_back()
+    await lease_of(store)
+    assert held == []
 
 
 async def test_name_that_a_network_disk_gives_and_then_denies_is_given(

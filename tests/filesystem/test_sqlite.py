@@ -81,18 +81,38 @@ def test_many_make_a_database_at_once(tmp_path: Path) -> None:
     assert not failed
 
 
-def test_on_a_disk_that_is_read_only_nothing_is_made_to_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "kept?#.db"
-    with closing(sqlite3.connect(path)) as database:
-        write_ahead(database, timeout=10)
-        database.execute("CREATE TABLE numbers AS SELECT 1 AS one")
-        database.commit()
+@pytest.fixture
+def read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of which the system says that it is on such a disk."""
     found = os.statvfs(tmp_path)
     flags = os.ST_RDONLY
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((*found[:8], flags, *found[9:])))
+    return tmp_path
+
+
+def test_a_database_that_wants_a_log_is_read_where_none_can_be_made(read_only_disk: Path) -> None:
+    path = read_only_disk / f"kept?#{'t' * 247}"  # a log beside it would have too long a name
+    with closing(sqlite3.connect(read_only_disk / "made.db")) as database:
+        write_ahead(database, timeout=10)
+        database.execute("CREATE TABLE numbers AS SELECT 1 AS one")
+        database.commit()
+    (read_only_disk / "made.db").rename(path)
     for connect in (looking_at, read_only):
         with closing(connect(str(path), timeout=10)) as database:
             assert database.execute("SELECT one FROM numbers").fetchone() == (1,)
-            assert os.listdir(tmp_path) == [path.name]  # a log could not be made
+            assert os.listdir(read_only_disk) == [path.name]
+
+
+def test_what_is_read_only_here_may_be_written_to_elsewhere(read_only_disk: Path) -> None:
+    """As in a container that has a folder of its machine to read."""
+    path = read_only_disk / "written.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE numbers AS SELECT 1 AS one")
+        writer.execute("BEGIN EXCLUSIVE")
+        for connect in (looking_at, read_only):
+            with closing(connect(str(path), timeout=0)) as database:
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    database.execute("SELECT one FROM numbers").fetchone()
+                writer.execute("COMMIT")
+                assert database.execute("SELECT one FROM numbers").fetchone() == (1,)
+                writer.execute("BEGIN EXCLUSIVE")

@@ -111,13 +111,14 @@ class Harness:
                 timestamps.clear()
 
         for kind, *arguments in script:
-            if kind == "el":
+            if kind == "el" and batched:
                 values.append(arguments[0])
                 timestamps.append(arguments[1])
-                if batched:
-                    continue
+                continue
             flush()
-            if kind == "wm":
+            if kind == "el":
+                self.element(*arguments)
+            elif kind == "wm":
                 self.watermark(arguments[0])
             elif kind == "pt":
                 self.time(arguments[0])

@@ -41,6 +41,7 @@ from asyncstream.windowing import (
     SlidingWindows,
     Sum,
     Trigger,
+    TriggerContext,
     TumblingWindows,
     WindowAssigner,
     WindowContext,
@@ -51,6 +52,8 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.sessions import SessionWindowOperator
+from asyncstream.windowing.triggers import TriggerResult
+from asyncstream.windowing.windows import Window
 from tests.naming import shown
 from tests.windowing.harness import Harness, ms
 
@@ -651,6 +654,45 @@ def test_a_global_window_goes_on_firing_where_there_is_more_input_after_the_end(
     run.watermark(MAX_TIMESTAMP)
     fired = [result.key for result in run.outputs()]
     assert fired.count("a") == fired.count("b") > 0
+
+
+@pytest.mark.parametrize(
+    "windows", [SessionWindows(ms(5)), TumblingWindows(ms(10)), SlidingWindows(ms(9), ms(3))]
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_after_the_end_of_time_everything_is_late(windows: WindowAssigner, restarts: bool) -> None:
+    run = harness(WindowPlan(windows, None, None, 50, COUNT))
+    run.watermark(MAX_TIMESTAMP)
+    if restarts:
+        run.restart()
+        run.operator.restore_watermark(MAX_TIMESTAMP)
+    run.records.clear()
+    run.element(("a", 1), MAX_TIMESTAMP)
+    assert run.records == [("late", ("a", 1), MAX_TIMESTAMP)]
+
+
+class SetsItsLastTick(ContinuousEventTimeTrigger):
+    """As earlier versions did, when time had ended."""
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
+        result = super().on_event_time(timestamp, window, ctx)
+        if timestamp < ctx.watermark == MAX_TIMESTAMP:
+            self._set(ctx.state(self._tick), MAX_TIMESTAMP, ctx)
+        return result
+
+
+def test_ticks_go_on_where_an_earlier_version_has_set_the_last() -> None:
+    def made(trigger: Trigger) -> WindowOperator:
+        return WindowOperator(itemgetter(0), WindowPlan(GlobalWindows(), trigger, aggregate=Count()))
+
+    run = Harness(lambda: made(SetsItsLastTick(ms(5))), lambda: made(ContinuousEventTimeTrigger(ms(5))))
+    run.element(("a", 1), 3)
+    run.watermark(MAX_TIMESTAMP)
+    run.restart()
+    run.outputs()
+    run.element(("a", 2), 12)
+    run.watermark(21)
+    assert values(run) == [2, 2]
 
 
 def test_never_fires() -> None:

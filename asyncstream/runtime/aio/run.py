@@ -248,7 +248,7 @@ class Run:
         for name, position in positions(self._from, self.graph, self.wiring.sources).items():
             with self._opened.bounded(name, SourceError):
                 await self.wiring.sources[name].seek(position)
-        await restore(self._from, self.graph, self.wiring)
+        await restore(self._from, self.graph, self.wiring, is_shared=self.checkpointer is None)
 
     # ------------------------------------------------------------------ the end of tasks, and failure
 

@@ -90,9 +90,12 @@ def positions(snapshot: JobSnapshot, graph: Graph, sources: Iterable[str]) -> di
     }
 
 
-async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> None:
+async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_shared: bool) -> None:
     """
     Give the operators, which are open and have seen nothing, what others remembered.
+
+    Args:
+        is_shared: another job may go on from the same snapshot, which stays as it is.
 
     Raises:
         CheckpointError: if a step has changed and cannot use what it remembered, or `migrate=` makes of it
@@ -107,14 +110,15 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring) -> Non
                 with without_collector(all_stays=True):
                     await in_slices(operator.tables.take_over(state))
             else:
-                _restore(name, operator, state)
+                # tables copy what they take up
+                _restore(name, operator, _own(state) if is_shared and not operator.tables else state)
             operator.resume()
 
 
 def _restore(step: str, operator: Operator, state: Any) -> None:
     """What is no state of this step may come from `migrate=`, or from a snapshot that was made by hand."""
     try:
-        operator.restore(state if operator.tables else _own(state))  # tables copy what they take up
+        operator.restore(state)
     except AsyncStreamError:
         raise
     except Exception as error:
@@ -124,7 +128,7 @@ def _restore(step: str, operator: Operator, state: Any) -> None:
 
 
 def _own(state: Any) -> Any:
-    """For one job: another may go on from the same snapshot, and calls may change their elements."""
+    """For one job, whose calls may change their elements."""
     with suppress(Exception):  # of a class that can be pickled and not be made again
         return freeze(state).thaw()
     return state
