@@ -35,7 +35,7 @@ _WEB: Final = frozenset({"http", "https", "ws", "wss"})
 def without_secrets(address: str) -> str:
     """
     An address as messages may show it, be it a proper one or not: without user, password and query, and on
-    the web without keys in its path. Of what is no URL, the first word.
+    the web without fragment and keys in its path. Of what is no URL, the first word.
     """
     scheme, _, rest = address.partition("://")
     if not rest or not re.fullmatch(r"[\w+.-]+", scheme):
@@ -44,7 +44,9 @@ def without_secrets(address: str) -> str:
     if "?" in before:  # the "@" is of the query, or the "?" of the password
         return f"{scheme}://..."
     place = place.partition("?")[0]
-    return f"{scheme}://{without_keys(place) if scheme in _WEB else place}"
+    if scheme.lower() in _WEB:
+        place = without_keys(place.partition("#")[0])
+    return f"{scheme}://{place}"
 
 
 def without_keys(path: str) -> str:

@@ -72,6 +72,8 @@ KEYS = (
     "https://api.telegram.example/{}/sendMessage",
     "https://stream.example/feed/{}?compress=1",
     "https://hooks.example/{}",
+    "HTTPS://hooks.example/{}#part",
+    "https://stream.example/feed#access_token={}",
 )
 LETTERS = string.ascii_letters + string.digits
 

@@ -7,6 +7,7 @@ between can replay it. It is completed once, by the end of the call or by its ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ class Several:
 
     __slots__ = ("results",)
 
-    def __init__(self, results: list[Any]) -> None:
+    def __init__(self, results: Sequence[Any]) -> None:
         self.results = results
 
 

@@ -148,7 +148,7 @@ class WayOut:
                 found = result if isinstance(result, Several) else Several([result])
                 stamps: list[int | None] = [promise.timestamp] * len(found.results)
                 with self.journeys.on(outcome.journey):
-                    self._push(found.results, self._with(stamps, self._origins(promise, found)))
+                    self._push([*found.results], self._with(stamps, self._origins(promise, found)))
             elif isinstance(outcome, Routed):
                 stamps = self._with([promise.timestamp], [promise.origin])
                 self._operator.side_output(outcome.tag).process_batch([outcome.failed], stamps)

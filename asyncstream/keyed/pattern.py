@@ -96,10 +96,10 @@ class Pattern(Generic[T]):
     within_ms: int | None = None
 
     def __post_init__(self) -> None:
-        is_tuple = isinstance(self.stages, tuple) and bool(self.stages)
-        if not is_tuple or not all(isinstance(one, Stage) for one in self.stages):
+        stages = self.stages if isinstance(self.stages, tuple) else ()
+        if not stages or not all(isinstance(one, Stage) for one in stages):
             advice = "begin a pattern with Pattern.begin(name, condition)"
-            raise refuse("stages", "a tuple of Stage, at least one", self.stages, advice)
+            raise refuse("stages", "a tuple of at least one Stage", self.stages, advice)
 
     def __repr__(self) -> str:
         first, *others = self.stages

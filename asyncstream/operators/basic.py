@@ -327,17 +327,17 @@ class PerElementSpec(Spec):
         return failure_counters(self.on_error)
 
 
-def several(results: Any) -> list[Any]:
+def several(results: Any) -> tuple[Any, ...]:
     """
-    The results of a flat map in a new list, for the function may fill its own anew; raises `TypeError` if
+    The results of a flat map by themselves, for the function may fill its list anew; raises `TypeError` if
     they are not an iterable of results. Text, bytes and mappings are iterable too, but a function that
     returns one does not mean its letters or keys.
     """
     if isinstance(results, list):
-        return [*results]
+        return tuple(results)  # which the garbage collector looks at no more, as at a list
     if isinstance(results, Awaitable | AsyncGenerator):
         advice = "what is to be awaited belongs in an async_flat_map, which returns a list"
         raise not_a_value([results], advice, "a flat map")
     if isinstance(results, str | bytes | bytearray | Mapping) or not isinstance(results, Iterable):
         raise TypeError(f"a flat map returns an iterable of results (a list, say), got {safe_repr(results)}")
-    return list(results)
+    return tuple(results)

@@ -271,7 +271,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: BEGIN.next("b"), "stage 'b': expected either where or given"),
     (lambda s: BEGIN.next("b", B, given=B), "stage 'b': expected either where or given"),
     (lambda s: Pattern(cast(Any, "a"), B), r"stages: expected .* begin a pattern with Pattern.begin\("),
-    (lambda s: Pattern(()), r"stages: expected a tuple of Stage, at least one, got \(\)"),
+    (lambda s: Pattern(()), r"stages: expected a tuple of at least one Stage, got \(\); begin a pattern"),
     (lambda s: BEGIN.next("", B), "name of a stage: expected a non-empty text"),
     (lambda s: BEGIN.next("b", later), "where: expected a plain function"),
     (lambda s: BEGIN.times(0), "least of times: expected an integer of at least 1"),

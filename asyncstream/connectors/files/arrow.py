@@ -173,9 +173,7 @@ class Tables:
             if self._has_default or not types <= _PLAIN:
                 columns[name] = column = [self._cell(value) for value in column]
                 types = set(map(type, column))
-                if (
-                    self.schema is None
-                ):  # Arrow ends the process when it looks for the type of what holds itself
+                if self.schema is None:  # Arrow ends the process over the type of what holds itself
                     check_depth(column)
             if self._checks:
                 for kind in sorted(_kinds_in(column, types)):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Condition
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -165,10 +164,11 @@ class Connection:
         self._tell(self._set_broken, str(reason))
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
+        client._ping_t = 0  # the broker is there: its answer to a ping may be behind all that is to be read
         with self._room:
             # of QoS 1 the broker sends about as much as may wait; of QoS 0 all that it has
             while len(self.arrived) >= self._limit and self._subscribed and not self._closed:
-                if not self._room.wait(client.keepalive / 3 or None):
+                if not self._room.wait(client.keepalive / 3 or None) and not self._closed:
                     _show(client)
             self.arrived.append(message)
             if len(self.arrived) == 1:
@@ -339,15 +339,14 @@ class Connection:
 
 def _show(client: Client) -> None:
     """
-    Be heard of by the broker while the client's thread reads nothing: it would take the client for dead, as
-    the client would the broker. The answer is behind what is still to be read, so the client is not to wait
-    for it.
+    Be heard of by the broker while the client's thread reads nothing: it would take the client for dead.
+    That the connection is broken is for that thread to find when it reads on. `loop_write` would say so here,
+    within a callback, and wait for the end of that for ever.
     """
     from paho.mqtt.enums import MessageType
 
     client._send_simple_command(MessageType.PINGREQ)
-    client.loop_write()
-    client._last_bytes_received = monotonic()  # what has come is still to be read
+    client._packet_write()
 
 
 def _packet_bytes(topic: str, payload: bytes) -> int:

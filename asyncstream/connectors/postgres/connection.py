@@ -129,8 +129,9 @@ def _dumper_in_utc() -> type[Dumper]:
 
     class InUtc(Dumper):
         def dump(self, obj: datetime) -> bytes:
-            with suppress(OverflowError):  # at the ends of the calendar
-                return str(obj if obj.tzinfo is None else obj.astimezone(UTC)).encode()
+            if obj.tzinfo is not None and obj.tzinfo is not UTC:
+                with suppress(OverflowError):  # at the ends of the calendar
+                    obj = obj.astimezone(UTC)
             return str(obj).encode()
 
     return InUtc

@@ -10,14 +10,16 @@ from itertools import count
 from typing import Any, ClassVar, cast
 
 import pytest
+from paho.mqtt import publish as paho
 from paho.mqtt.enums import MessageType
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
-from asyncstream.connectors.mqtt.connection import Connection, address_of
+from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of
 from asyncstream.runtime.aio.job import Job
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.mqtt import MqttServer, running_mqtt
+from tests.servers.process import HOST
 
 pytestmark = pytest.mark.broker
 
@@ -323,7 +325,7 @@ async def test_a_client_that_is_held_up_is_heard_of_by_the_broker() -> None:
         def _send_simple_command(self, command: int) -> None:
             self.said.append(command)
 
-        def loop_write(self) -> None:
+        def _packet_write(self) -> None:
             if len(self.said) == 3:
                 loop.call_soon_threadsafe(heard.set)
 
@@ -338,7 +340,25 @@ async def test_a_client_that_is_held_up_is_heard_of_by_the_broker() -> None:
         await coming
     assert list(connection.arrived) == [message]
     assert set(Client.said) == {MessageType.PINGREQ}
-    assert client._last_bytes_received > 0  # nor does the client give the broker up
+    assert client._ping_t == 0  # nor does the client give up a broker whose answer is behind what has come
+
+
+async def test_a_connection_that_breaks_while_a_client_is_held_up_is_told_of(name: str) -> None:
+    with running_mqtt() as server:
+        connection = Connection(address_of(server.url), None)
+        await connection.open()
+        await connection.subscribe([name])
+        client = cast(Any, connection._client)
+        paho.multiple([(name, b"", 0, False)] * 3, hostname=HOST, port=server.port)
+        await until(lambda: len(connection.arrived) == 1 and client._in_callback_mutex.locked())
+    client._keepalive = 0.03
+    with connection._room:
+        connection._room.notify()
+    await until(lambda: len(client._out_packet) > 1)  # pings that went nowhere
+    await until(lambda: not connection.take(1) and bool(connection._broken))
+    with pytest.raises(MqttError, match="the connection is broken"):
+        await connection.wait(1)
+    await connection.close()
 
 
 def test_the_client_may_hear_of_something_in_the_moment_in_which_the_loop_is_closed(

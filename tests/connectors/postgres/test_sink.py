@@ -59,8 +59,13 @@ async def test_points_in_time_stay_the_same_in_a_column_without_a_zone(postgres_
     do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET timezone = 'Asia/Tokyo'")
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     zones = [UTC, timezone(timedelta(hours=5))]
+
+    class Moment(datetime):
+        """As pandas has one."""
+
     first, last = datetime.min.replace(tzinfo=zones[1]), datetime.max.replace(tzinfo=UTC)
-    moments = [at.astimezone(zone) for zone in zones] + [at.replace(tzinfo=None), first, last]
+    moments = [at.astimezone(zone) for zone in zones]
+    moments += [Moment.fromisoformat(moments[1].isoformat()), at.replace(tzinfo=None), first, last]
     sink: Sink[Any] = PostgresSink(
         postgres_url,
         "t",
@@ -71,10 +76,10 @@ async def test_points_in_time_stay_the_same_in_a_column_without_a_zone(postgres_
         sink = PostgresUpsertSink(postgres_url, "t", columns=["id", "at", "plain"], key="id")
     rows = [{"id": number, "at": moment, "plain": moment} for number, moment in enumerate(moments)]
     await write(sink, rows, MemoryStore() if way == "exactly once" else None)
-    found = do(postgres_url, "SELECT at, plain FROM t WHERE id < 2 ORDER BY id")
-    assert found == [(at, at.replace(tzinfo=None))] * 2
+    found = do(postgres_url, "SELECT at, plain FROM t WHERE id < 3 ORDER BY id")
+    assert found == [(at, at.replace(tzinfo=None))] * 3
     # one without a zone is the server's to understand
-    assert do(postgres_url, "SELECT at::timestamp, plain FROM t WHERE id = 2") == [(moments[2], moments[2])]
+    assert do(postgres_url, "SELECT at::timestamp, plain FROM t WHERE id = 3") == [(moments[3], moments[3])]
     assert do(postgres_url, "SELECT count(*) FROM t") == [(len(moments),)]
 
 
