@@ -5,17 +5,22 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 
 from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.runtime.spark.worker import group_memory, shipped
-from asyncstream.runtime.spark.worker.group_log import Position
+from asyncstream.runtime.spark.worker import group_memory, keyed, shipped
+from asyncstream.runtime.spark.worker.group_log import Log, Position
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.state import Scale, Table, Tables
-from tests.spark.contract import Alarm, batches_of, functions, on_stand_in, windows
+from tests.spark.cluster import event_columns, run_stream
+from tests.spark.contract import Alarm, batches_of, functions, on_spark, on_stand_in, windows
+from tests.spark.fake_spark import StandIn
 
 AMPLE = 10**9
 
@@ -69,6 +74,39 @@ def test_what_a_worker_keeps_of_functions_does_not_lead_to_the_task_that_ran_the
     kept = list(parts_of(shipped._worker.known))
     assert any(isinstance(part, Alarm) for part in kept)
     assert not any(isinstance(part, KeyGroup) for part in kept)
+
+
+def test_of_many_small_groups_that_a_task_reads_the_collector_is_spared_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would look at all of them again and again, which takes longer than to read them."""
+    sizes: list[int] = []
+    spared: list[int] = []
+    read = Log.read
+
+    def noted(log: Log, position: Position, last: int | None = None) -> Any:
+        sizes.append(position.size)
+        return read(log, position, last)
+
+    @contextmanager
+    def sparing() -> Iterator[None]:
+        yield
+        spared.append(sizes[-1])
+
+    def run() -> None:
+        source: Any = StandIn(1, partitions=1, unsteady=False).stream(
+            [[rows] for rows in batches_of(3, count=3)], event_columns()
+        )
+        run_stream(on_spark(source.sparkSession, source, windows, key_groups=3, held_bytes=0), Path())
+
+    monkeypatch.setattr(Log, "read", noted)
+    monkeypatch.setattr(keyed, "staying", sparing)
+    run()
+    assert sizes
+    assert not spared, "all together they are small"
+    monkeypatch.setattr(keyed, "SMALL", max(sizes) + 1)
+    run()
+    assert 0 < len(spared) < len(sizes) // 2
 
 
 def parts_of(value: object) -> Iterator[object]:

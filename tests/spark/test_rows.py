@@ -319,6 +319,7 @@ class Half(NamedTuple):
         (pa.decimal128(5, 2), Decimal("1.234")),
         (pa.decimal128(5, 2), 1.5),
         (pa.list_(pa.float64()), [["a"]]),
+        (pa.duration("us"), pd.NaT),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import pickle
 import subprocess
@@ -29,6 +30,7 @@ from asyncstream import (
 )
 from asyncstream.operators.functions import FailedCall
 from asyncstream.plan import Output
+from asyncstream.runtime.spark import enrich_column
 from asyncstream.runtime.spark.stages import Route, stages_of
 from asyncstream.runtime.spark.state_transfer import route_of
 from asyncstream.runtime.spark.wire import keys as keys_of_groups
@@ -613,3 +615,18 @@ def test_what_belongs_to_a_task_goes_when_it_has_ended(monkeypatch: pytest.Monke
         gc.collect()  # as it does when a task has ended
         assert gone() is None
     assert loop._tasks.count == 2
+
+
+def test_the_function_of_a_column_is_shipped_as_stages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import cloudpickle
+    from pyspark.sql.types import LongType
+
+    monkeypatch.setattr(loop, "_tasks", loop._Tasks(os.getpid(), next_look=10**6))
+
+    async def same(row: Any) -> Any:
+        return row
+
+    of_columns = enrich_column(same, LongType())
+    udf = inspect.getclosurevars(of_columns).nonlocals["function"]
+    cloudpickle.loads(cloudpickle.dumps(udf.func))
+    assert loop._tasks.count == 1

@@ -8,7 +8,6 @@ works where Spark allows expressions only.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
@@ -23,6 +22,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.rows import arrays_of, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, token_of
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
+from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.runtime.spark.worker.stage_run import StageRun
 from asyncstream.validation import refuse
 
@@ -82,10 +82,10 @@ def enrich_column(
     stages = stages_of(graph, streaming=False)
     session = SparkSession.getActiveSession()
     at_once = None if session is None else tasks_at_once(session)
-    run = partial(run_column, token_of(stages), stages[0], name, returns, at_once)
+    shipped = Shipped((token_of(stages), stages[0], name, returns, at_once))
 
     def values(arrays: Any) -> Any:
-        return run(arrays)
+        return run_column(*shipped.value, arrays)
 
     # PySpark tells by these what kind of function it is
     values.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}

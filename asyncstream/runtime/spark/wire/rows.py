@@ -279,7 +279,7 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
                 yield f"expected a {_python_name(kind)}, got {safe_repr(value)}"
             elif (
                 types.is_date32(kind) and isinstance(value, datetime) and value.time() != time()
-            ) or getattr(value, "nanoseconds", 0):
+            ) or getattr(value, "nanoseconds", 0) > 0:  # of pandas' NaT they are NaN
                 yield _lost(value, kind)
     elif types.is_list(kind) or types.is_large_list(kind):
         yield from (f"expected a list, got {safe_repr(v)}" for v in values if isinstance(v, str | bytes))

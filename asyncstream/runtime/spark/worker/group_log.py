@@ -30,6 +30,7 @@ from asyncstream.state import Cut, Delta, Kept, Table, Tables
 from asyncstream.state.rows import Rows
 
 __all__ = (
+    "SMALL",
     "Log",
     "Position",
     "catch_up",

@@ -43,6 +43,7 @@ from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
 from asyncstream.runtime.spark.worker.group_head import Head, Kind
 from asyncstream.runtime.spark.worker.group_log import (
+    SMALL,
     Log,
     Position,
     entry_of,
@@ -119,6 +120,7 @@ class KeyGroup:
         self._outputs = outputs
         self._writers = row_writers(outputs)
         self._wakes: dict[str, int] = {}
+        self._read_bytes = 0
         self._transfer_route = route_of(number)
         self._steps = {step.name: Kind.of(step) for step in stage.steps}
         self._leads_on = {exit_.number for exit_ in stage.exits} > {output.route for output in outputs}
@@ -291,8 +293,10 @@ class KeyGroup:
             for name, tables in held.items():
                 operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
         elif kept.abouts:
-            # what is small is looked at in no time, and this task's part goes with it when it has ended
-            with nullcontext() if position.is_small else staying():
+            # what is little is looked at in no time, and this task's part goes with it when it has ended; of
+            # many small groups all would be looked at again and again while they are read
+            self._read_bytes += position.size
+            with nullcontext() if self._read_bytes < SMALL else staying():
                 for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
                     restore(operators[name], tables_of)
 
