@@ -107,8 +107,9 @@ def test_lines_of_a_service_on_java_are_no_end_of_an_error_of_ours(goes_on: str)
     assert failure_in(f"[STREAM_FAILED] Query: asyncstream.errors.{ours}{goes_on}") == ours
     proxy = "Reason: An exception was raised by the Python Proxy. Return Message: "
     connect = "[session: x] Found error inside foreachBatch Python process: "
-    above = '  File "/lib/py4j/clientserver.py", line 1, in _call_proxy\n    return x\n           ^\n'
-    mine = '  File "/home/me/job.py", line 3, in write\n    save()\n'
+    above = '  File "/spark/python/lib/py4j-src.zip/py4j/clientserver.py", line 1, in call\n    x\n    ^\n'
+    above += '  File "/lib/python3.11/site-packages/pyspark/sql/utils.py", line 2, in call\n'
+    mine = '  File "/home/me/pyspark/job.py", line 3, in write\n    save()\n'
     head = "Traceback (most recent call last):\n"
     for spark in (proxy, connect):
         assert failure_in(f"{spark}{head}{above}{mine}OSError: {REPLY}{goes_on}") == (

@@ -36,9 +36,14 @@ _SPARK: Final = re.compile(
 _HEAD: Final = "Traceback (most recent call last):\n"
 
 _NOT_THE_USERS: Final = re.compile(
-    r'^  File "[^"\n]*/(?:py4j|pyspark|asyncstream/runtime/spark)/[^"\n]*".*\n(?:    .*\n)*', re.MULTILINE
+    r'^  File "[^"\n]*/(?:(?:(?:site|dist)-packages|python|[^/"\n]+\.zip)/(?:py4j|pyspark)'
+    r'|asyncstream/runtime/spark)/[^"\n]*".*\n(?:    .*\n)*',
+    re.MULTILINE,
 )
-"""Frames of a traceback with their lines."""
+"""
+Frames of a traceback with their lines: of Spark's packages where such lie, for a user's folder may have their
+names.
+"""
 
 _LAST_FRAME: Final = re.compile(r'(?s:.*)^  File "[^"\n]*".*\n(?:    .*\n)*', re.MULTILINE)
 
