@@ -78,9 +78,8 @@ types: setup
 tests: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/spark
 
-# with a Spark in each process, which waits for much of its time
 tests-spark: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/spark
+	$(BIN)/python -m pytest tests/spark
 
 # what may differ once more on the newest Python, if that is another one than .venv has
 ifneq ($(OLDEST),$(NEWEST))
