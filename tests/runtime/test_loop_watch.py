@@ -224,6 +224,8 @@ def test_thread_ends_with_the_last_job() -> None:
         one, other = Pipeline(), Pipeline()
         for pipeline in (one, other):
             pipeline.submissions().discard()
+        for thread in watching():  # of jobs that have just ended
+            thread.join(10)
         async with one.start():
             async with other.start():
                 assert len(watching()) == 1
