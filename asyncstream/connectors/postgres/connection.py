@@ -9,22 +9,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 from uuid import UUID
 
 from asyncstream.addresses import server_address
-from asyncstream.connectors.postgres.watched import watched
+from asyncstream.connectors.postgres.watched import Connection, watched
 from asyncstream.errors import AsyncStreamError, SinkError, describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
-    import psycopg
     from psycopg import sql
     from psycopg.adapt import Dumper
 
 __all__ = (
     "BATCH",
-    "Connection",
     "NATIVE",
     "Table",
     "checked_url",
@@ -36,8 +34,6 @@ __all__ = (
     "no_table",
     "place_of",
 )
-
-Connection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
 """Types that PostgreSQL has as they are, besides numbers and texts."""

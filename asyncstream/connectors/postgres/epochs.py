@@ -30,7 +30,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from asyncstream.connectors.postgres.connection import Connection, Table, columns_of, make_batch, no_table
+from asyncstream.connectors.postgres.connection import Table, columns_of, make_batch, no_table
+from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.connectors.postgres.writing import copy_blocks, copy_rows
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.connectors.writer import Writer

@@ -30,7 +30,6 @@ from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.postgres.connection import (
-    Connection,
     Table,
     checked_url,
     columns_of,
@@ -39,6 +38,7 @@ from asyncstream.connectors.postgres.connection import (
     naming,
     place_of,
 )
+from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.errors import SourceError
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_seconds, text

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import column_names
-from asyncstream.connectors.postgres.connection import Connection, joined, make_batch
+from asyncstream.connectors.postgres.connection import joined, make_batch
 from asyncstream.connectors.postgres.epochs import Epochs
+from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.connectors.postgres.writing import TableWriter, copy_rows
 from asyncstream.connectors.rows import Default
 from asyncstream.elements import Timestamps

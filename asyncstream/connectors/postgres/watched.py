@@ -15,14 +15,15 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from psycopg import AsyncConnection, Error
+    import psycopg
+    from psycopg import Error
 
-    Connection = AsyncConnection[tuple[Any, ...]]
+__all__ = ("Connection", "watched")
 
-__all__ = ("watched",)
+Connection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"
 
 _SILENCE: Final = 30.0
 """Seconds without an answer after which the server is asked what it does."""

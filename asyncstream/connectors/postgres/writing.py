@@ -14,7 +14,6 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.lines import column_names
 from asyncstream.connectors.postgres.connection import (
     NATIVE,
-    Connection,
     Table,
     checked_url,
     columns_of,
@@ -23,6 +22,7 @@ from asyncstream.connectors.postgres.connection import (
     no_table,
     place_of,
 )
+from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.connectors.rows import Default, RowWriter
 from asyncstream.errors import SinkError, over_elements
 from asyncstream.validation import text
