@@ -289,19 +289,16 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
             "least": least,
             "most": most,
             "start": start,
-            "method": method,
             "latency": latency,
             "decrease": decrease,
         }
         if limit is not None:
-            refuse_beside("limit", AdaptiveConcurrency, **options)
+            refuse_beside("limit", AdaptiveConcurrency, method=method, **options)
         if scope is not None:
             if limit is not None or method != "aimd":
                 raise refuse("scope", "no limit=, and method='aimd'", scope)
-            limit = SharedConcurrency(
-                most, least=least, start=start, latency=latency, decrease=decrease, scope=scope
-            )
-        self._go_by(AdaptiveLimit(**options) if limit is None else limit)
+            limit = SharedConcurrency(scope=scope, **options)
+        self._go_by(AdaptiveLimit(method=method, **options) if limit is None else limit)
         self._overload = is_overload if overload is None else function("overload", overload, "outcome")
         for guard in chain(fn):
             if isinstance(guard, Retry):

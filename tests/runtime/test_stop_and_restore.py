@@ -397,6 +397,14 @@ async def test_drain_loses_nothing_that_an_async_generator_has_yielded() -> None
     assert done == yielded
 
 
+async def found_from(snapshot: Any, build: Callable[[list[Any]], Pipeline]) -> list[Any]:
+    """What a job finds that goes on from a snapshot to its end."""
+    found: list[Any] = []
+    async with build(found).start(snapshot=snapshot) as job:
+        await job.wait()
+    return found
+
+
 async def test_a_call_that_changes_its_element_does_not_change_the_snapshot() -> None:
     async def counts(element: dict[str, int]) -> dict[str, int]:
         await asyncio.sleep(1)
@@ -413,10 +421,7 @@ async def test_a_call_that_changes_its_element_does_not_change_the_snapshot() ->
         await asyncio.sleep(0.5)
         snapshot = await job.stop()
     for _ in range(2):
-        found: list[Any] = []
-        async with build(found).start(snapshot=snapshot) as job:
-            await job.wait()
-        assert found == [{"calls": 1}]
+        assert await found_from(snapshot, build) == [{"calls": 1}]
 
 
 async def test_a_snapshot_can_be_gone_on_from_twice() -> None:
@@ -449,7 +454,4 @@ async def test_a_snapshot_can_be_gone_on_from_twice() -> None:
         await asyncio.sleep(3.5)
         snapshot = await job.stop()
     for _ in range(2):
-        after: list[int] = []
-        async with build(after).start(snapshot=snapshot) as job:
-            await job.wait()
-        assert before + after == list(range(1, 10))
+        assert before + await found_from(snapshot, build) == list(range(1, 10))
