@@ -66,9 +66,10 @@ def test_a_stream_that_runs_on_keeps_no_more_than_is_open(spark: SparkSession, t
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 200)
     reader = reader.option("numPartitions", 1).option("advanceMillisPerBatch", 1000)
     rows = reader.load().selectExpr("unix_millis(timestamp) AS ts", "value")
-    partitions = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(partitions)
-    spark.conf.set(partitions, 1)
+    settings = {"spark.sql.shuffle.partitions": 1, "spark.sql.streaming.numRecentProgressUpdates": MICRO_BATCHES}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     used: dict[int, int] = {}
     try:
         writer = windows(rows).writeStream.format("noop")
@@ -79,7 +80,8 @@ def test_a_stream_that_runs_on_keeps_no_more_than_is_open(spark: SparkSession, t
             time.sleep(0.1)
         progress = query.recentProgress
     finally:
-        spark.conf.set(partitions, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
         query.stop()
     states = {each["batchId"]: each["stateOperators"][0] for each in progress}
     spans = (range(WARM, WARM + LAST), range(MICRO_BATCHES - LAST, MICRO_BATCHES))
