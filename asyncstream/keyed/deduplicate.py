@@ -166,7 +166,7 @@ class EarliestOf(TimedStep):
         if waiting is not None:
             self._waiting.clear()
             self._done.set(True)
-            self._out(waiting[1])
+            self._out.emit(waiting[1])
 
 
 class Replaced(KeyedStep):
@@ -215,15 +215,15 @@ class Replaced(KeyedStep):
         return self._log is None and bool(old[0] == at and old[1] == value)
 
     def _emit(self, old: Any, value: Any) -> None:
-        out, log = self._out, self._log
+        emit, log = self._out.emit, self._log
         if log is None:
-            out(value)
+            emit(value)
         elif old is None and log.insert:
-            out(Change(INSERT, value))
+            emit(Change(INSERT, value))
         else:
             if old is not None and log.update_before:
-                out(Change(UPDATE_BEFORE, old[1]))
-            out(Change(UPDATE_AFTER, value))
+                emit(Change(UPDATE_BEFORE, old[1]))
+            emit(Change(UPDATE_AFTER, value))
 
 
 @dataclass(frozen=True)

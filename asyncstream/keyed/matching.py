@@ -112,7 +112,7 @@ class Matching(TimedStep):
             if matches and self._skips:
                 runs, matches = [], matches[:1]
             for match in matches:
-                self._out(self._shown(match))
+                self._out.emit(self._shown(match))
         if timestamp == MAX_TIMESTAMP:  # no later time will come, and a timer for this one would fire at once
             runs = self._time_out(runs, math.inf, timestamp)
         if runs:

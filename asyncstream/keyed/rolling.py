@@ -98,7 +98,7 @@ class Rolling(KeyedStep):
     def _take(self, value: Any, timestamp: int | None) -> None:
         outcome = self._so_far.add(value)
         self._check(outcome)
-        self._out(outcome)
+        self._out.emit(outcome)
 
     def _check(self, outcome: Any) -> None:
         if self._kinds.first_deferred([outcome]) is not None:

@@ -185,14 +185,14 @@ class Top(KeyedStep):
             return
         if self._log is None:
             if max(len(before), len(after)) > first:
-                self._out(Ranking(self._state.key, [value for _, value in after[first:]]))
+                self._out.emit(Ranking(self._state.key, [value for _, value in after[first:]]))
             return
         if self._by_place:
             changes = self._by_rank(place, before, after)
         else:
             changes = _by_row(place, before, after, entered=entered)
         for change in changes:
-            self._out(change)
+            self._out.emit(change)
 
     def _by_rank(self, place: int, before: list[Row], after: list[Row]) -> Iterator[Change[Any]]:
         """Each place whose row has changed."""

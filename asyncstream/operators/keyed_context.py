@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
-from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.emitting import Collector
 from asyncstream.state import KeyedState, State, StateDescriptor
 from asyncstream.timers import TimerService
 
@@ -53,7 +53,7 @@ class KeyedContext:
 
     timestamp: int
 
-    def __init__(self, out: Emitter[Any], state: KeyedState, timers: TimerService, clock: Clock) -> None:
+    def __init__(self, out: Collector, state: KeyedState, timers: TimerService, clock: Clock) -> None:
         self.key: Any = None
         self.domain: TimeDomain | None = None
         self._out = out

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
-from asyncstream.operators.emitting import Emitter
+from asyncstream.operators.emitting import Collector, Emitter
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
@@ -113,7 +113,7 @@ class KeyedFunctionOperator(TimedOperator):
         self._function = function
         self._on_timer: Callable[..., object] = function.on_timer
         self._failures = Failures(self, on_error)
-        self._emitter: Emitter[Any] = Emitter(self, whole=not self._failures.fatal)
+        self._collector = Collector(self, whole=not self._failures.fatal)
         self._kinds = Kinds()
         self._timers_left: int | None = None  # that may fire at the end of time
         self._ended = False
@@ -125,7 +125,7 @@ class KeyedFunctionOperator(TimedOperator):
             self._fire,
             self._fire,
             context.wake_at,
-            self._emitter.has_room,
+            self._collector.has_room,
             context.wake_with_room,
             tables=self.tables,
             blame=self.blame,
@@ -138,7 +138,7 @@ class KeyedFunctionOperator(TimedOperator):
 
     def _new_context(self) -> KeyedContext:
         """What the function may ask for."""
-        return KeyedContext(self._emitter, self._state, self._timers, self.context.clock)
+        return KeyedContext(self._collector, self._state, self._timers, self.context.clock)
 
     def process_with(
         self,
@@ -152,24 +152,24 @@ class KeyedFunctionOperator(TimedOperator):
         if not self._failures.fatal:
             self._process_each(elements, key_by, process_element)
             return
-        ctx, state, out = self._ctx, self._state, self._emitter
+        ctx, state, collector, emit = self._ctx, self._state, self._collector, self._collector.emit
         ctx.domain = None
         value = None
         try:
             for value, timestamp in elements:
                 ctx.key = state.key = key_by(value)
                 if timestamp is not None:
-                    ctx.timestamp = out.timestamp = timestamp
+                    ctx.timestamp = collector.timestamp = timestamp
                 else:
-                    out.timestamp = None
+                    collector.timestamp = None
                     if ctx.timestamp_or_none is not None:
                         ctx.forget_timestamp()
-                if (result := process_element(value, ctx, out)) is not None:
+                if (result := process_element(value, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
-            out.flush()
+            collector.flush()
             self.fail_on(value, error)
-        out.flush()
+        collector.flush()
 
     def _process_each(
         self,
@@ -178,25 +178,25 @@ class KeyedFunctionOperator(TimedOperator):
         process_element: Callable[..., object],
     ) -> None:
         """As `process_with`, and of an element that fails nothing is emitted."""
-        ctx, state, out = self._ctx, self._state, self._emitter
+        ctx, state, collector, emit = self._ctx, self._state, self._collector, self._collector.emit
         ctx.domain = None
         for value, timestamp in elements:
-            mark = out.mark()
+            mark = collector.mark()
             try:
                 ctx.key = state.key = key_by(value)
                 if timestamp is not None:
-                    ctx.timestamp = out.timestamp = timestamp
+                    ctx.timestamp = collector.timestamp = timestamp
                 else:
-                    out.timestamp = None
+                    collector.timestamp = None
                     if ctx.timestamp_or_none is not None:
                         ctx.forget_timestamp()
-                if (result := process_element(value, ctx, out)) is not None:
+                if (result := process_element(value, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
             except BaseException as error:
-                out.take_back(mark)
-                out.flush()
+                collector.take_back(mark)
+                collector.flush()
                 self._failures.take(value, timestamp, error)
-        out.flush()
+        collector.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
@@ -204,18 +204,18 @@ class KeyedFunctionOperator(TimedOperator):
             self._timers_left = len(self._timers.event) + RUNAWAY
         self._ctx.domain = _EVENT
         self._timers.advance_watermark(timestamp)
-        self._emitter.flush()
+        self._collector.flush()
         super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
         if not self._ended:
             self._ctx.domain = TimeDomain.PROCESSING
             self._timers.advance_clock(now_ms)
-            self._emitter.flush()
+            self._collector.flush()
 
     def end_input(self) -> None:
         self._catch_up()
-        self._emitter.flush()
+        self._collector.flush()
         self._ended = True
         super().end_input()
 
@@ -248,18 +248,18 @@ class KeyedFunctionOperator(TimedOperator):
                     "set none when ctx.watermark is MAX_TIMESTAMP"
                 )
                 raise self.blame(Timer(timestamp, key, None), endless)
-        ctx, out, on_timer = self._ctx, self._emitter, self._on_timer
+        ctx, collector, on_timer = self._ctx, self._collector, self._on_timer
         ctx.key = self._state.key = key
         at_ms = timestamp
         if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:  # where a timer may be, but no timestamp
             at_ms = MAX_TIMESTAMP if timestamp > 0 else MIN_TIMESTAMP
         ctx.timestamp = at_ms
-        out.timestamp = at_ms if ctx.domain is _EVENT else None
+        collector.timestamp = at_ms if ctx.domain is _EVENT else None
         try:
-            if (result := on_timer(timestamp, ctx, out)) is not None:
+            if (result := on_timer(timestamp, ctx, collector.emit)) is not None:
                 nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
-            out.flush()
+            collector.flush()
             self.fail_on(Timer(timestamp, key, None), error)
 
 

@@ -138,7 +138,8 @@ class Loud(Above):
                 ctx.apply_to_keyed_state(TOTAL, fail)
         out("between")
         ctx.apply_to_keyed_state(TOTAL, lambda key, total: out(f"{key} {total.get()}"))
-        out.extend(["after"] * 300, 5)
+        for _ in range(300):
+            out("after")
         ctx.side("all", value)
         self.rules.put(*value)
         if value[0] == "fails":

@@ -302,7 +302,7 @@ class Picky(KeyedProcessFunction[Any, Any]):
         ctx.side("aside", value)
         if value % 3 == 0:
             raise Poison(value)
-        out.extend([value], ctx.timestamp_or_none)
+        out(value)
 
     def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
         raise Poison("timer")
