@@ -10,6 +10,7 @@ Arrow batches, which tasks and micro-batches are run again. Otherwise it keeps S
   of the slowest input with a watermark; and a stream ends with a micro-batch without data if the watermark
   would still move;
 * a shuffle brings a row to the partition that Spark's hash of its group says;
+* a micro-batch has one time, a second after the one before, also if it is run again;
 * state belongs to a partition and a group; a task that is given up leaves it as it was;
 * a group's rows come before timers; a timer fires when its time <= the watermark, and is gone after it.
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 __all__ = ("Frame", "StandIn")
 
 T = TypeVar("T")
+
+BEGUN_MS = 1_700_000_000_000
+"""The time of the first micro-batch."""
 
 Rows = Sequence[Mapping[str, Any]]
 Partition = list["pa.RecordBatch"]
@@ -240,7 +244,7 @@ class Grouped:
         spark, frame, column = self._frame.sparkSession, self._frame, self._column
         shipped = _shipped(processor)
         on_driver = _unshipped(shipped)
-        on_driver.init(Handle({}, time == "EventTime", 0))
+        on_driver.init(Handle({}, time == "EventTime", 0, 0))
         on_driver.close()
 
         def made(batch: MicroBatch, first: int) -> list[Partition]:
@@ -280,7 +284,8 @@ class Kept:
 class Handle:
     """Stands in for a `StatefulProcessorHandle`, over the groups of a partition."""
 
-    def __init__(self, groups: Groups, event_time: bool, watermark_ms: int) -> None:
+    def __init__(self, groups: Groups, event_time: bool, watermark_ms: int, begun_ms: int) -> None:
+        self._statefulProcessorApiClient = SimpleNamespace(_get_batch_timestamp=lambda: begun_ms)
         self.groups = groups
         self.group: Any = None
         self._event_time = event_time
@@ -443,9 +448,12 @@ class MicroBatch:
     def _keyed(
         self, processor: Any, column: str, event_time: bool, groups: Groups, rows: Partition
     ) -> Iterator[dict[str, Any]]:
-        handle = Handle(groups, event_time, self.watermark_ms)
-        time_ms = self.watermark_ms if event_time else -1
-        times = SimpleNamespace(getCurrentWatermarkInMs=lambda: time_ms)
+        begun_ms = BEGUN_MS + 1000 * self.number
+        handle = Handle(groups, event_time, self.watermark_ms, begun_ms)
+        time_ms, clock_ms = (self.watermark_ms, begun_ms) if event_time else (-1, -1)
+        times = SimpleNamespace(
+            getCurrentWatermarkInMs=lambda: time_ms, getCurrentProcessingTimeInMs=lambda: clock_ms
+        )
         processor.init(handle)
         by_group: dict[Any, list[Row]] = {}
         for row in _rows(rows):
