@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from asyncstream import PipelineError
+from asyncstream import PipelineError, SinkError
 from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
 
 
@@ -54,13 +54,30 @@ def test_micro_batch_is_written_once_and_by_each_query(path: Path) -> None:
     rows = Computed()
     mine = once_in_database(lambda: sqlite3.connect(path), insert, query="mine")
     other = once_in_database(lambda: sqlite3.connect(path), insert, query="other")
-    for write, number in [(mine, 0), (mine, 0), (mine, 1), (mine, 0), (mine, 1), (other, 0), (other, 5)]:
+    for write, number in [(mine, 0), (mine, 0), (mine, 1), (mine, 1), (other, 0), (other, 5), (other, 5)]:
         write(rows, number)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 4
         known = connection.execute("SELECT * FROM asyncstream_batches ORDER BY query").fetchall()
     assert known == [("mine", 1), ("other", 5)]
     assert rows.times == 3, "what is left out is computed: Spark's own state goes on with it"
+
+
+def test_query_that_goes_on_from_an_older_checkpoint_is_refused(path: Path) -> None:
+    """Its micro-batches have numbers that were written, and perhaps other rows, which would be left out."""
+    once = once_in_database(lambda: sqlite3.connect(path), insert, query="q")
+    for number in (0, 1, 2, 3):
+        once(Computed(), number)
+    with pytest.raises(SinkError, match="micro-batch 3 has been written, and Spark comes with 2"):
+        once(Computed(), 2)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 4
+        connection.execute("DELETE FROM out WHERE rowid > 2")
+        connection.execute("UPDATE asyncstream_batches SET batch = 1")
+        connection.commit()
+    once(Computed(), 2)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 3
 
 
 def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:

@@ -11,7 +11,8 @@ the micro-batch comes again, with the same rows and the same number. So a writer
 | Delta | the table's own log has the number, as `txnAppId` and `txnVersion` |
 
 A number counts for one query, which goes by the identity that Spark keeps in its checkpoint: a query with a
-new checkpoint is another one, and begins with 0.
+new checkpoint is another one, and begins with 0. One that goes on from an older copy of its checkpoint makes
+other micro-batches under numbers that have been written: nothing would tell what of them is new.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, SinkError
 from asyncstream.filesystem.sqlite import quoted
 from asyncstream.validation import function, refuse, text
 
@@ -70,6 +71,7 @@ def once_in_database(
 
     Raises:
         PipelineError: if an argument is not as described.
+        SinkError: by what it gives, if the micro-batch is not the last one that was written, nor behind it.
     """
     function("connect", connect)
     into = (
@@ -189,12 +191,24 @@ def _take_down(connection: Any, place: str, table: str, query: str, number: int)
     cursor.execute(f"UPDATE {table} SET batch = {place} WHERE query = {place} AND batch < {place}", known)
     if cursor.rowcount == 0:
         cursor.execute(f"SELECT batch FROM {table} WHERE query = {place}", (query,))
-        if cursor.fetchone() is not None:
+        found = cursor.fetchone()
+        if found is not None:
             connection.rollback()
+            if number < found[0]:
+                raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, found[0]))
             return False
         cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
     _check_transaction(connection, "connect: the connection commits by itself (autocommit)")
     return True
+
+
+def _ahead_of_checkpoint(where: str, number: int, last: int) -> str:
+    return (
+        f"{where}: micro-batch {last} has been written, and Spark comes with {number}, so it goes on from an "
+        "older copy of the checkpoint, and what is in this one may be written already. Go on from the "
+        f"checkpoint that belongs to what is there; or take out what has been written from {number} on, and "
+        f"set the number there to {number - 1}"
+    )
 
 
 def _check_transaction(connection: Any, problem: str) -> None:
