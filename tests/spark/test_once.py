@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -15,23 +17,33 @@ from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_f
 
 
 class Computed:
-    """Rows of which it is only known that Spark has been asked to compute them."""
+    """
+    Rows of which it is only known that Spark has been asked to compute them.
 
-    def __init__(self) -> None:
+    Args:
+        run: of the query that they are of; None: Spark does not tell.
+    """
+
+    def __init__(self, run: str | None = None) -> None:
         self.times = 0
+        if run is not None:
+            told = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run}
+            self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=told.get))
 
     @property
     def write(self) -> Computed:
         return self
 
     def format(self, name: str) -> Computed:
-        assert name == "noop"
+        return self
+
+    def options(self, **options: str) -> Computed:
         return self
 
     def mode(self, name: str) -> Computed:
         return self
 
-    def save(self) -> None:
+    def save(self, path: str | None = None) -> None:
         self.times += 1
 
 
@@ -76,6 +88,31 @@ def test_query_that_goes_on_from_an_older_checkpoint_is_refused(path: Path) -> N
         connection.execute("UPDATE asyncstream_batches SET batch = 1")
         connection.commit()
     once(Computed(), 2)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 3
+
+
+def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> None:
+    """The second one would be left out, or put in the place of the first, as what comes again."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path)
+
+    makers: list[Callable[[], Callable[[Any, int], None]]] = [
+        lambda: once_in_database(connect, insert),
+        lambda: once_in_folders("out"),
+        lambda: once_in_delta("out"),
+    ]
+    for make in makers:
+        first, second = make(), make()
+        first(Computed("run 1"), 0)
+        for again in (first, second):
+            with pytest.raises(PipelineError, match="something of micro-batch 0 has been written there"):
+                again(Computed("run 1"), 0)
+        second(Computed("run 2"), 0)  # after a crash
+        first(Computed("run 2"), 1)
+    beside = once_in_database(connect, insert, ledger="of_the_second")
+    beside(Computed("run 2"), 1)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 3
 

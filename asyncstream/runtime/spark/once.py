@@ -38,6 +38,10 @@ Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 INSERTED = 1000
 """Rows that go to a database at a time."""
 
+_latest: dict[tuple[str, str], tuple[str, int]] = {}
+"""The run and the number of what this process has written last, by where and query. A run of a query hands
+each micro-batch over once."""
+
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
 
@@ -65,13 +69,15 @@ def once_in_database(
         write: given the rows (as `foreachBatch` and `write_stream` give them) and the connection; must not
             commit. Or the name of a table, perhaps "schema.table", into which rows are inserted by the names
             of their columns.
-        ledger: the table of numbers, which is made if it is not there.
+        ledger: the table of numbers, which is made if it is not there. Where several functions write parts of
+            a micro-batch into one database, each needs its own.
         query: what to call the query in there; None: the identity that Spark gives it, which cannot be told
             over Spark Connect. A name of yours must change with the query's checkpoint.
 
     Raises:
-        PipelineError: if an argument is not as described.
-        SinkError: by what it gives, if the micro-batch is not the last one that was written, nor behind it.
+        PipelineError: if an argument is not as described; by what it gives, if something of the micro-batch
+            has been written a moment ago.
+        SinkError: by what it gives, if the micro-batch is older than the last one that was written.
     """
     function("connect", connect)
     into = (
@@ -80,9 +86,11 @@ def once_in_database(
         else function("write", write, "rows", "connection")
     )
     table, named = _quoted("ledger", ledger), _named(query)
+    twice = "write all outputs in one function, or give each function a ledger= of its own"
 
     def write_batch(rows: Rows, number: int) -> None:
         mine = named or _query_of(rows)
+        writing = _Writing(f"ledger {table}", mine, rows, number)
         connection = connect()
         place = _place(connection)
         with closing(connection):
@@ -96,7 +104,10 @@ def once_in_database(
                 connection.rollback()
                 raise
         if not is_new:
+            writing.check_first(twice)
             _compute(rows)
+        else:
+            writing.done()
 
     return write_batch
 
@@ -124,8 +135,12 @@ def once_in_folders(
         raise refuse("query", "a name that a folder can have", query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
-        folder = f"{path.rstrip('/')}/query={named or _query_of(rows)}/batch={number:08}"
+        mine = named or _query_of(rows)
+        writing = _Writing(f"path {path}", mine, rows, number)
+        writing.check_first("give each output a path= of its own")
+        folder = f"{path.rstrip('/')}/query={mine}/batch={number:08}"
         rows.write.format(format).options(**options).mode("overwrite").save(folder)
+        writing.done()
 
     return write_batch
 
@@ -145,8 +160,12 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
     named = _named(query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
-        known = {"txnAppId": named or _query_of(rows), "txnVersion": str(number)}
+        mine = named or _query_of(rows)
+        writing = _Writing(f"table {path}", mine, rows, number)
+        writing.check_first("unite the outputs, or give each a table of its own")
+        known = {"txnAppId": mine, "txnVersion": str(number)}
         rows.write.format("delta").options(**options, **known).mode("append").save(path)
+        writing.done()
 
     return write_batch
 
@@ -158,19 +177,46 @@ def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
 
 
-def _query_of(rows: Rows) -> str:
-    """The identity of the query whose micro-batch this is."""
+class _Writing:
+    """What is written of a micro-batch at one place; by its number a second part would pass for the first."""
+
+    def __init__(self, where: str, query: str, rows: Rows, number: int) -> None:
+        self._place = where, query
+        self._run = _property(rows, "spark.jobGroup.id")
+        self._number = number
+
+    def check_first(self, advice: str) -> None:
+        """Raises `PipelineError` if this run of the query has written something of the micro-batch there."""
+        if self._run is not None and _latest.get(self._place) == (self._run, self._number):
+            raise PipelineError(
+                f"{self._place[0]}: something of micro-batch {self._number} has been written there a moment "
+                f"ago, and these rows, which have not, would be taken for the same: {advice}"
+            )
+
+    def done(self) -> None:
+        if self._run is not None:
+            _latest[self._place] = self._run, self._number
+
+
+def _property(rows: Rows, name: str) -> str | None:
+    """What Spark says of the micro-batch that this is; None over Spark Connect."""
     frame = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
     try:
-        found = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    except Exception:  # over Spark Connect
-        found = None
+        found = frame.sparkSession.sparkContext.getLocalProperty(name)
+    except Exception:
+        return None
+    return None if found is None else str(found)
+
+
+def _query_of(rows: Rows) -> str:
+    """The identity of the query whose micro-batch this is."""
+    found = _property(rows, "sql.streaming.queryId")
     if found is None:
         raise PipelineError(
             "Spark does not tell here which query this is a micro-batch of: say query='a name for it', "
             "another one with each new checkpoint"
         )
-    return str(found)
+    return found
 
 
 def _compute(rows: Rows) -> None:
