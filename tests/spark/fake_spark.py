@@ -7,8 +7,8 @@ Arrow batches, which tasks and micro-batches are run again. Otherwise it keeps S
 
 * a task gets its function through pickle; what outlives it is the loop of the worker, and what is `Shipped`;
 * a micro-batch sees the largest event time of the micro-batches before it as its watermark, 0 at first, that
-  of the slowest input with a watermark; and a stream ends with a micro-batch without data if the watermark
-  would still move;
+  of the slowest input with a watermark; a query that is started again knows the watermark, but not how far
+  each input had come; and a stream ends with a micro-batch without data if the watermark would still move;
 * a shuffle brings a row to the partition that Spark's hash of its group says;
 * a micro-batch has one time, a second after the one before, also if it is run again;
 * state belongs to a partition and a group; a task that is given up leaves it as it was;
@@ -269,7 +269,7 @@ class Left:
 
     number: int = 0
     watermark_ms: int = 0
-    reached: dict[int, int] = field(default_factory=dict)
+    next_ms: int = 0
     stores: Stores = field(default_factory=dict)
 
 
@@ -512,20 +512,22 @@ class Query:
         """Run to the end."""
         frame, spark = self._frame, self._frame.sparkSession
         left = spark.checkpoints.setdefault(self._location, Left())
-        while left.number < (frame.batches or 0) or min(left.reached.values(), default=0) > left.watermark_ms:
+        reached: dict[int, int] = {}
+        while left.number < (frame.batches or 0) or left.next_ms > left.watermark_ms:
             if left.number == spark.stop_before:
                 break
-            watermark_ms = max(left.watermark_ms, min(left.reached.values(), default=0))
+            watermark_ms = left.next_ms
             if spark.unsteady and spark.random.random() < 0.1:
                 # the driver ends before it has committed, and the next one begins with what was
                 with MicroBatch(spark, left.number, watermark_ms, deepcopy(left.stores)) as given_up:
                     frame.made(given_up, 0)
             stores = deepcopy(left.stores)
-            with MicroBatch(spark, left.number, watermark_ms, stores, left.reached) as batch:
+            with MicroBatch(spark, left.number, watermark_ms, stores, reached) as batch:
                 rows = frame.made(batch, 0)
             self._write(Frame(spark, partial(_as_they_are, rows), frame.schema), left.number)
+            reached, left.stores = batch.reached, stores
             left.number, left.watermark_ms = left.number + 1, watermark_ms
-            left.reached, left.stores = batch.reached, stores
+            left.next_ms = max(watermark_ms, min(reached.values(), default=0))
         return self
 
     def awaitTermination(self, timeout: float) -> bool:
