@@ -63,6 +63,7 @@ class Source(Shown, ABC, Generic[T]):
         checkpoint_soon: asks the job for a checkpoint; set with `writer`, None without checkpoints.
         hands_over: other jobs go on with its splits while this one runs, or when it has died, from what was
             acknowledged.
+        needs_writer: without `writer`, what it has given is done when it is read on, and not given again.
     """
 
     rejects: bool = False
@@ -70,6 +71,7 @@ class Source(Shown, ABC, Generic[T]):
     started_over: bool = False
     checkpoint_soon: Callable[[], None] | None = None
     hands_over: bool = False
+    needs_writer: bool = False
 
     async def open(self) -> None:
         """Called once, before the first `read`."""

@@ -84,6 +84,7 @@ class DeadLetterSource(Source[Any]):
         self._letters = letters
         self.rejects = letters.rejects
         self.hands_over = letters.hands_over
+        self.needs_writer = letters.needs_writer
 
     def _join(self) -> None:
         """The source of the letters knows the job as well."""

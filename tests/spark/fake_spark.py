@@ -7,9 +7,10 @@ Arrow batches, which tasks and micro-batches are run again. Otherwise it keeps S
 
 * a task gets its function through pickle; what outlives it is the loop of the worker, and what is `Shipped`;
 * a micro-batch sees the largest event time of the micro-batches before it as its watermark, 0 at first, that
-  of the slowest input with a watermark; and a stream ends with a micro-batch without data if the watermark
-  would still move;
+  of the slowest input with a watermark; a query that is started again knows the watermark, but not how far
+  each input had come; and a stream ends with a micro-batch without data if the watermark would still move;
 * a shuffle brings a row to the partition that Spark's hash of its group says;
+* a micro-batch has one time, a second after the one before, also if it is run again;
 * state belongs to a partition and a group; a task that is given up leaves it as it was;
 * a group's rows come before timers; a timer fires when its time <= the watermark, and is gone after it.
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 __all__ = ("Frame", "StandIn")
 
 T = TypeVar("T")
+
+BEGUN_MS = 1_700_000_000_000
+"""The time of the first micro-batch."""
 
 Rows = Sequence[Mapping[str, Any]]
 Partition = list["pa.RecordBatch"]
@@ -240,7 +244,7 @@ class Grouped:
         spark, frame, column = self._frame.sparkSession, self._frame, self._column
         shipped = _shipped(processor)
         on_driver = _unshipped(shipped)
-        on_driver.init(Handle({}, time == "EventTime", 0))
+        on_driver.init(Handle({}, time == "EventTime", 0, 0))
         on_driver.close()
 
         def made(batch: MicroBatch, first: int) -> list[Partition]:
@@ -265,7 +269,7 @@ class Left:
 
     number: int = 0
     watermark_ms: int = 0
-    reached: dict[int, int] = field(default_factory=dict)
+    next_ms: int = 0
     stores: Stores = field(default_factory=dict)
 
 
@@ -280,7 +284,8 @@ class Kept:
 class Handle:
     """Stands in for a `StatefulProcessorHandle`, over the groups of a partition."""
 
-    def __init__(self, groups: Groups, event_time: bool, watermark_ms: int) -> None:
+    def __init__(self, groups: Groups, event_time: bool, watermark_ms: int, begun_ms: int) -> None:
+        self._statefulProcessorApiClient = SimpleNamespace(_get_batch_timestamp=lambda: begun_ms)
         self.groups = groups
         self.group: Any = None
         self._event_time = event_time
@@ -443,9 +448,12 @@ class MicroBatch:
     def _keyed(
         self, processor: Any, column: str, event_time: bool, groups: Groups, rows: Partition
     ) -> Iterator[dict[str, Any]]:
-        handle = Handle(groups, event_time, self.watermark_ms)
-        time_ms = self.watermark_ms if event_time else -1
-        times = SimpleNamespace(getCurrentWatermarkInMs=lambda: time_ms)
+        begun_ms = BEGUN_MS + 1000 * self.number
+        handle = Handle(groups, event_time, self.watermark_ms, begun_ms)
+        time_ms, clock_ms = (self.watermark_ms, begun_ms) if event_time else (-1, -1)
+        times = SimpleNamespace(
+            getCurrentWatermarkInMs=lambda: time_ms, getCurrentProcessingTimeInMs=lambda: clock_ms
+        )
         processor.init(handle)
         by_group: dict[Any, list[Row]] = {}
         for row in _rows(rows):
@@ -504,20 +512,22 @@ class Query:
         """Run to the end."""
         frame, spark = self._frame, self._frame.sparkSession
         left = spark.checkpoints.setdefault(self._location, Left())
-        while left.number < (frame.batches or 0) or min(left.reached.values(), default=0) > left.watermark_ms:
+        reached: dict[int, int] = {}
+        while left.number < (frame.batches or 0) or left.next_ms > left.watermark_ms:
             if left.number == spark.stop_before:
                 break
-            watermark_ms = max(left.watermark_ms, min(left.reached.values(), default=0))
+            watermark_ms = left.next_ms
             if spark.unsteady and spark.random.random() < 0.1:
                 # the driver ends before it has committed, and the next one begins with what was
                 with MicroBatch(spark, left.number, watermark_ms, deepcopy(left.stores)) as given_up:
                     frame.made(given_up, 0)
             stores = deepcopy(left.stores)
-            with MicroBatch(spark, left.number, watermark_ms, stores, left.reached) as batch:
+            with MicroBatch(spark, left.number, watermark_ms, stores, reached) as batch:
                 rows = frame.made(batch, 0)
             self._write(Frame(spark, partial(_as_they_are, rows), frame.schema), left.number)
+            reached, left.stores = batch.reached, stores
             left.number, left.watermark_ms = left.number + 1, watermark_ms
-            left.reached, left.stores = batch.reached, stores
+            left.next_ms = max(watermark_ms, min(reached.values(), default=0))
         return self
 
     def awaitTermination(self, timeout: float) -> bool:

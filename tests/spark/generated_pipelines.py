@@ -147,22 +147,34 @@ def is_of(number: int, row: dict[str, Any]) -> bool:
     return row.get("source") == number
 
 
-def with_watermarks(drawn: Drawn, batches: Batches) -> Iterator[tuple[int | None, Rows]]:
-    """W(0) and rows(0), W(1) and rows(1), … W(n), with the watermark of the source that is behind."""
+def with_watermarks(
+    drawn: Drawn, batches: Batches, stopped_before: int | None = None
+) -> Iterator[tuple[int | None, Rows]]:
+    """
+    W(0) and rows(0), W(1) and rows(1), … W(n), with the watermark of the source that is behind.
+
+    Args:
+        stopped_before: the micro-batch before which it is forgotten how far each source had come.
+    """
     largest: dict[int, int] = {}
-    for partitions in [*batches, []]:
+    known: int | None = None
+    for number, partitions in enumerate([*batches, []]):
+        if number == stopped_before:
+            largest.clear()
         rows = [
             {**row, "source": source}
             for source in range(drawn.sources)
             for part in drawn.divided(partitions, source)
             for row in part
         ]
-        known = len(largest) == drawn.sources
-        yield (min(largest.values()) - drawn.delay - 1 if known else None), rows
+        yield known, rows
         for source in range(drawn.sources):
             latest = drawn.largest([row for row in rows if row["source"] == source])
             if latest is not None:
                 largest[source] = max(latest, largest.get(source, latest))
+        if len(largest) == drawn.sources:
+            reached = min(largest.values()) - drawn.delay - 1
+            known = reached if known is None else max(known, reached)
 
 
 def merged(drawn: Drawn, partitions: list[Rows], strategy: WatermarkStrategy) -> Iterator[tuple[int, Rows]]:
@@ -191,12 +203,14 @@ def embedded(
     *,
     streaming: bool,
     moving: WatermarkStrategy | None = None,
+    stopped_before: int | None = None,
 ) -> list[str]:
     """
     What the embedded engine gives, in its order; of a stream, while its input has not ended.
 
     Args:
         moving: the watermarks of a bounded job's partitions; None: there is one at the end.
+        stopped_before: see `with_watermarks`.
     """
 
     async def elements() -> AsyncIterator[dict[str, Any]]:
@@ -206,7 +220,7 @@ def embedded(
                 for row in rows:
                     yield row
             return
-        for known, rows in with_watermarks(drawn, batches):
+        for known, rows in with_watermarks(drawn, batches, stopped_before):
             if streaming:
                 # nothing goes ahead of a watermark, and a micro-batch has ended when the next begins
                 if known is not None:

@@ -111,7 +111,7 @@ def group_of(define: Define, store: Store, key_groups: int = 4) -> KeyGroup:
 def run(define: Define, store: Store) -> None:
     """A micro-batch in which nothing comes."""
     group = group_of(define, store)
-    times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0)
+    times = SimpleNamespace(getCurrentWatermarkInMs=lambda: 0, getCurrentProcessingTimeInMs=lambda: 0)
     due = SimpleNamespace(getExpiryTimeInMs=lambda: 0)
     list(group.handleExpiredTimer((label_of(0),), times, due))
 

@@ -108,7 +108,8 @@ def test_stream_gives_what_the_embedded_engine_gives(
         for name, lines in run_stream(plan, Path("checkpoint")).items():
             found[name] += lines
         spark.rescale("checkpoint", min(partitions, key_groups))
-    compare(plan, told.ordered, found, embedded(drawn, batches, streaming=True))
+    expected = embedded(drawn, batches, streaming=True, stopped_before=stopped_before)
+    compare(plan, told.ordered, found, expected)
 
 
 @pytest.mark.timeout(600 + EXAMPLES)

@@ -49,6 +49,20 @@ def test_micro_batch_that_is_run_again_replaces_its_file(tmp_path: Path) -> None
     assert aside(tmp_path) == []
 
 
+def test_query_that_goes_on_from_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Files of micro-batches that it knows nothing of would stay beside those that have their rows anew."""
+    folder = BatchFolder(str(tmp_path), "append")
+    for number in range(99_999_998, 100_000_001):
+        folder.commit(written(folder, number, [number]))
+    (tmp_path / "query-1-99999998.jsonl").rename(tmp_path / "query-1-99999998.jsonl.gz")
+    with pytest.raises(SinkError, match=r"query-1-100000000\.jsonl of a later micro-batch than 99999999"):
+        folder.commit(written(folder, 99_999_999, [1, 2]))
+    (tmp_path / "query-1-100000000.jsonl").unlink()
+    folder.commit(written(folder, 99_999_999, [1, 2]))
+    (tmp_path / "query-1-99999998.jsonl.gz").unlink()
+    assert lines(tmp_path) == {"query-1-99999999.jsonl": [1, 2]}
+
+
 def test_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> Iterator[Any]:
         yield from ()

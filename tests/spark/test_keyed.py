@@ -31,11 +31,11 @@ from asyncstream.runtime.spark.wire.keys import GROUPING
 from asyncstream.runtime.spark.worker import outputs
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
-from asyncstream.state import ValueDescriptor
+from asyncstream.state import TimeToLive, ValueDescriptor
 from asyncstream.windowing import Collect, Count, CountTrigger, GlobalWindows, Sum, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream, run_to_the_end
 from tests.spark.contract import doubled, embedded, key_of, on_stand_in, row
-from tests.spark.fake_spark import StandIn
+from tests.spark.fake_spark import BEGUN_MS, StandIn
 
 
 def test_timer_at_the_end_of_time_stays_among_us() -> None:
@@ -93,6 +93,41 @@ def test_calls_in_the_order_of_a_key_are_made_in_that_order_behind_a_shuffle() -
 
     batches = [[row(1_000 + number, key) for number in range(9) for key in "ab"]]
     assert sorted(on_stand_in(batches, define, packed=1, records=1)) == embedded(batches, define)
+
+
+class Clocked(KeyedProcessFunction[Any, Any]):
+    """Tells how many seconds of processing time are over with each element, and whether one came lately."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.lately = ctx.state(ValueDescriptor[bool]("lately", ttl=TimeToLive(2)))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        out({"line": f"{ctx.key} {(ctx.now_ms - BEGUN_MS) / 1000} {self.lately.get()}"})
+        if self.lately.get() is None:
+            self.lately.set(True)
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_processing_time_is_that_of_the_micro_batch_also_if_it_runs_again(seed: int, is_timed: bool) -> None:
+    """Whether a stream follows it or not: else a repeated micro-batch would find other state expired."""
+    from pyspark.sql.types import StringType
+
+    pipeline = Pipeline()
+    rows: Stream[Any] = pipeline.source([], name="rows")
+    if is_timed:
+        rows = rows.event_time(lambda row: row["ts"], BoundedOutOfOrderness(2))
+    rows.key_by(key_of).process(Clocked()).to([], name="lines")
+    source: Any = StandIn(seed).stream([[[row(n, key) for key in "ab"]] for n in range(5)], event_columns())
+    plan = pipeline.on_spark(
+        source.sparkSession,
+        inputs={"rows": source},
+        outputs={"lines": columns(line=StringType())},
+        key_groups=3,
+    )
+    found = run_stream(plan, Path())["lines"]
+    lately = [None, True, None, True, None]
+    assert sorted(found) == [f"{key} {n}.0 {lately[n]}" for key in "ab" for n in range(5)]
 
 
 class Echo(KeyedProcessFunction[Any, Any]):

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 
-from asyncstream import PipelineError
+from asyncstream import PipelineError, SinkError
 from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
 
 
 class Computed:
-    """Rows of which it is only known that Spark has been asked to compute them."""
+    """
+    Rows of which it is only known that Spark has been asked to compute them.
 
-    def __init__(self) -> None:
+    Args:
+        run: of the query that they are of; None: Spark does not tell.
+    """
+
+    def __init__(self, run: str | None = None) -> None:
         self.times = 0
+        if run is not None:
+            told = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run}
+            self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=told.get))
 
     @property
     def write(self) -> Computed:
         return self
 
     def format(self, name: str) -> Computed:
-        assert name == "noop"
+        return self
+
+    def options(self, **options: str) -> Computed:
         return self
 
     def mode(self, name: str) -> Computed:
         return self
 
-    def save(self) -> None:
+    def save(self, path: str | None = None) -> None:
         self.times += 1
 
 
@@ -54,13 +66,55 @@ def test_micro_batch_is_written_once_and_by_each_query(path: Path) -> None:
     rows = Computed()
     mine = once_in_database(lambda: sqlite3.connect(path), insert, query="mine")
     other = once_in_database(lambda: sqlite3.connect(path), insert, query="other")
-    for write, number in [(mine, 0), (mine, 0), (mine, 1), (mine, 0), (mine, 1), (other, 0), (other, 5)]:
+    for write, number in [(mine, 0), (mine, 0), (mine, 1), (mine, 1), (other, 0), (other, 5), (other, 5)]:
         write(rows, number)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 4
         known = connection.execute("SELECT * FROM asyncstream_batches ORDER BY query").fetchall()
     assert known == [("mine", 1), ("other", 5)]
     assert rows.times == 3, "what is left out is computed: Spark's own state goes on with it"
+
+
+def test_query_that_goes_on_from_an_older_checkpoint_is_refused(path: Path) -> None:
+    """Its micro-batches have numbers that were written, and perhaps other rows, which would be left out."""
+    once = once_in_database(lambda: sqlite3.connect(path), insert, query="q")
+    for number in (0, 1, 2, 3):
+        once(Computed(), number)
+    with pytest.raises(SinkError, match="micro-batch 3 has been written, and Spark comes with 2"):
+        once(Computed(), 2)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 4
+        connection.execute("DELETE FROM out WHERE rowid > 2")
+        connection.execute("UPDATE asyncstream_batches SET batch = 1")
+        connection.commit()
+    once(Computed(), 2)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 3
+
+
+def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> None:
+    """The second one would be left out, or put in the place of the first, as what comes again."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path)
+
+    makers: list[Callable[[], Callable[[Any, int], None]]] = [
+        lambda: once_in_database(connect, insert),
+        lambda: once_in_folders("out"),
+        lambda: once_in_delta("out"),
+    ]
+    for make in makers:
+        first, second = make(), make()
+        first(Computed("run 1"), 0)
+        for again in (first, second):
+            with pytest.raises(PipelineError, match="something of micro-batch 0 has been written there"):
+                again(Computed("run 1"), 0)
+        second(Computed("run 2"), 0)  # after a crash
+        first(Computed("run 2"), 1)
+    beside = once_in_database(connect, insert, ledger="of_the_second")
+    beside(Computed("run 2"), 1)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 3
 
 
 def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:

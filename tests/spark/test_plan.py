@@ -14,6 +14,7 @@ from asyncstream.runtime.spark import PlanSettings
 from asyncstream.runtime.spark.stages import StageKind, stages_of
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, frame
+from tests.spark.fake_spark import StandIn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,6 +156,16 @@ def test_stream_refuses_delays_that_differ(spark: SparkSession, tmp_path: Any) -
     planned(frame(spark, []), define)
 
 
+def test_description_says_what_a_restart_forgets_of_several_inputs() -> None:
+    spark: Any = StandIn(1)
+    pipeline = Pipeline()
+    one, other = (timed(pipeline.source([], name=name)) for name in ("one", "other"))
+    counted(one.union(other)).to([], name="out")
+    inputs = {name: spark.stream([[[]]], event_columns()) for name in ("one", "other")}
+    plan = pipeline.on_spark(spark, inputs=inputs, outputs={"out": event_columns()})
+    assert "its watermark stays where it was until all of them have brought elements" in plan.describe()
+
+
 def test_stream_follows_processing_time_only_if_it_is_asked_to(spark: SparkSession, tmp_path: Any) -> None:
     rows = a_stream(spark, tmp_path)
     minute = timedelta(minutes=1)
@@ -223,8 +234,10 @@ def test_description_says_what_differs(spark: SparkSession, tmp_path: Any) -> No
         "ask: 7 calls at once in every running task, not in all",
         "ask: order ordered holds within a partition and micro-batch",
         "the end of a stream does not close open windows",
+        "by which state outlives its time to live, stands still during a micro-batch",
     ):
         assert expected in text
+    assert "watermark stays where it was until all of them" not in text
     text = planned(frame(spark, []), define).describe()
     assert "event time moves once, at the end of input: nothing is late, and all timers fire then" in text
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from asyncstream import PipelineError, SourceError
-from asyncstream.connectors import Items, Source, SourceBatch, SplitSource
+from asyncstream.connectors import DeadLetterSource, Items, Source, SourceBatch, SplitSource
+from asyncstream.connectors.kafka import KafkaSource
+from asyncstream.connectors.mqtt import MqttSource
+from asyncstream.connectors.nats import NatsConsumerSource
+from asyncstream.connectors.postgres import PostgresOutbox
+from asyncstream.connectors.redis import RedisGroupSource
 from asyncstream.runtime.spark import register_source
 from asyncstream.runtime.spark.sources.pulled import Offset, Pulled
 from asyncstream.runtime.spark.sources.register import SourceSettings
@@ -106,12 +113,81 @@ def run_pulled(
     run_virtual(main())
 
 
+class Next(Slow):
+    """Begins with what comes next."""
+
+    came: ClassVar[list[int]]
+
+    async def open(self) -> None:
+        self.at = len(self.came)
+
+    async def read(self) -> SourceBatch[int]:
+        if self.at == len(self.came):
+            await asyncio.Event().wait()
+        found = self.came[self.at :]
+        self.at = len(self.came)
+        return SourceBatch(found)
+
+
+def test_a_first_micro_batch_has_its_rows_though_its_source_would_begin_elsewhere_by_now() -> None:
+    """Spark asks again where it begins: before its rows are read, and in a driver that is started again."""
+
+    class Log(Next):
+        came: ClassVar[list[int]] = [1, 2, 3]
+
+    async def use(pulled: Pulled) -> None:
+        start = await pulled.initial()
+        Log.came += [4, 5]
+        end = json.loads(json.dumps(await pulled.latest(start, None)))
+        Log.came += [6, 7]
+        assert await pulled.initial() == start
+        assert await pulled.values(start, end) == {"": [4, 5]}
+        again = Pulled(partial(Log, 0), 0.2)
+        assert await again.values(await again.initial(), end) == {"": [4, 5]}
+        last = await again.latest(end, None)
+        assert await again.values(end, last) == {"": [6, 7]}
+        await again.close()
+
+    run_pulled(partial(Log, 0), use)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), SourceError("gone"), SystemExit("gone")])
+def test_what_a_source_raises_names_it(error: BaseException) -> None:
+    from asyncstream.runtime.spark.sources.format import StreamReader
+
+    class Failing(Slow):
+        async def read(self) -> SourceBatch[int]:
+            raise error
+
+    settings = SourceSettings(lambda: Failing(0), "prices", event_columns(), 50, 5.0)
+    reader = StreamReader(settings, event_columns(), 50, None)
+    with pytest.raises(SourceError, match=r"^source 'prices': (\w+: )?gone"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    reader.stop()
+
+
+def test_source_that_shares_out_what_it_reads_is_refused() -> None:
+    """Without a job of ours it acknowledges as it reads, and what is acknowledged does not come again."""
+    sources: list[Callable[[], Source[Any]]] = [
+        lambda: KafkaSource("orders", bootstrap_servers="kafka:9092", group="billing"),
+        lambda: RedisGroupSource("redis://cache", "orders", group="billing"),
+        lambda: NatsConsumerSource("nats://hub", "orders", durable="billing"),
+        lambda: MqttSource("mqtt://hub", "orders", client_id="billing"),
+        lambda: PostgresOutbox("postgresql://db/shop", "orders"),
+        lambda: DeadLetterSource(KafkaSource("failed", bootstrap_servers="kafka:9092", group="billing")),
+    ]
+    session: Any = StandIn(1)
+    for make in sources:
+        with pytest.raises(PipelineError, match=r"^make: \w+ shares out what it reads"):
+            register_source(session, make, schema=event_columns())
+
+
 def test_micro_batch_is_what_comes_while_it_waits() -> None:
     async def use(pulled: Pulled) -> None:
         start = await pulled.initial()
         assert start == {"position": "0", "rows": {}}
         end = await pulled.latest(start, None)
-        assert end == {"position": "4", "rows": {"": 4}}
+        assert end == {"position": "4", "rows": {"": 4}, "from": "0"}
         assert await pulled.values(start, end) == {"": [1, 2, 3, 4]}
         end = await pulled.latest(end, 2)
         assert end["position"] == "6", "it is full"

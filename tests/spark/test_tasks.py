@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import os
@@ -55,6 +56,7 @@ from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from asyncstream.windowing import WindowResult
 from tests.spark.cluster import columns
 from tests.spark.contract import on_stand_in, row
+from tests.spark.fake_spark import Worker
 from tests.spark.tasks import batch, one_stage, unpack
 
 
@@ -252,6 +254,27 @@ def test_first_copy_of_a_stage_stays_and_the_oldest_is_closed() -> None:
         assert not function.closed
         loop.resident(str(number), stage)
     assert function.closed
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_function_that_cannot_be_closed_does_not_concern_the_stage_that_takes_its_place(
+    hangs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unclosable(AsyncFunction[Any, Any]):
+        async def close(self) -> None:
+            if hangs:
+                await asyncio.Event().wait()
+            raise OSError("gone")
+
+    worker = Worker()
+    pipeline = Pipeline()
+    pipeline.source([]).to([], name="out")
+    (stage,) = stages_of(pipeline._graph, streaming=False)
+    worker.call(worker.resident("0", stage).lend(Unclosable()).open())
+    for number in range(1, 17):
+        worker.resident(str(number), stage)
+    worker.end()
+    assert ("did not end within 10 s" if hangs else "OSError: gone") in caplog.text
 
 
 @pytest.mark.parametrize("key", [None, "k", b"k", 7, 7.5, True, ("a", 1), ("a", ("b", None))])

@@ -64,6 +64,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
     """
 
     hands_over = True
+    needs_writer = True
 
     def __init__(
         self,

@@ -92,6 +92,8 @@ class NatsConsumerSource(NatsSource[T]):
             `timedelta` or seconds; more than a restart takes.
     """
 
+    needs_writer = True
+
     def __init__(
         self,
         url: str,

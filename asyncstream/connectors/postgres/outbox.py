@@ -135,6 +135,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         batch: how many rows one read brings at most.
     """
 
+    needs_writer = True
+
     @overload
     def __init__(
         self: PostgresOutbox[dict[str, Any]], url: str, table: str, **options: Unpack[_Options]

@@ -73,6 +73,8 @@ class RedisGroupSource(RedisSource[T]):
             than a restart takes.
     """
 
+    needs_writer = True
+
     def __init__(
         self,
         url: str,

@@ -180,14 +180,22 @@ def differences(
         found.append(
             f"Spark knows no time before 1970: the watermark that it shows is {SHIFT_YEARS} years later"
         )
+        if sum(bool(timed.steps) for timed in timed_inputs(graph)) > 1:
+            found.append(
+                "a query that is started again has forgotten how far each of several inputs had come: its "
+                "watermark stays where it was until all of them have brought elements once more"
+            )
+        found.append(
+            "processing time, by which state outlives its time to live, stands still during a micro-batch, "
+            "and is the same if that is run again"
+        )
         found.append("the end of a stream does not close open windows")
         found.append(
             "the number of key groups and of shuffle partitions is fixed when the checkpoint is made"
         )
     if keyed and streaming and processing_time:
         found.append(
-            "processing time stands still during a micro-batch; there is one at every trigger, with rows or "
-            "without, and availableNow does not end"
+            "there is a micro-batch at every trigger, with rows or without, and availableNow does not end"
         )
     if keyed and not streaming:
         moving = replays(steps, streaming=streaming)

@@ -11,7 +11,8 @@ the micro-batch comes again, with the same rows and the same number. So a writer
 | Delta | the table's own log has the number, as `txnAppId` and `txnVersion` |
 
 A number counts for one query, which goes by the identity that Spark keeps in its checkpoint: a query with a
-new checkpoint is another one, and begins with 0.
+new checkpoint is another one, and begins with 0. One that goes on from an older copy of its checkpoint makes
+other micro-batches under numbers that have been written: nothing would tell what of them is new.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, SinkError
 from asyncstream.filesystem.sqlite import quoted
 from asyncstream.validation import function, refuse, text
 
@@ -36,6 +37,10 @@ Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 
 INSERTED = 1000
 """Rows that go to a database at a time."""
+
+_latest: dict[tuple[str, str], tuple[str, int]] = {}
+"""The run and the number of what this process has written last, by where and query. A run of a query hands
+each micro-batch over once."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -64,12 +69,15 @@ def once_in_database(
         write: given the rows (as `foreachBatch` and `write_stream` give them) and the connection; must not
             commit. Or the name of a table, perhaps "schema.table", into which rows are inserted by the names
             of their columns.
-        ledger: the table of numbers, which is made if it is not there.
+        ledger: the table of numbers, which is made if it is not there. Where several functions write parts of
+            a micro-batch into one database, each needs its own.
         query: what to call the query in there; None: the identity that Spark gives it, which cannot be told
             over Spark Connect. A name of yours must change with the query's checkpoint.
 
     Raises:
-        PipelineError: if an argument is not as described.
+        PipelineError: if an argument is not as described; by what it gives, if something of the micro-batch
+            has been written a moment ago.
+        SinkError: by what it gives, if the micro-batch is older than the last one that was written.
     """
     function("connect", connect)
     into = (
@@ -78,9 +86,11 @@ def once_in_database(
         else function("write", write, "rows", "connection")
     )
     table, named = _quoted("ledger", ledger), _named(query)
+    twice = "write all outputs in one function, or give each function a ledger= of its own"
 
     def write_batch(rows: Rows, number: int) -> None:
         mine = named or _query_of(rows)
+        writing = _Writing(f"ledger {table}", mine, rows, number)
         connection = connect()
         place = _place(connection)
         with closing(connection):
@@ -94,7 +104,10 @@ def once_in_database(
                 connection.rollback()
                 raise
         if not is_new:
+            writing.check_first(twice)
             _compute(rows)
+        else:
+            writing.done()
 
     return write_batch
 
@@ -122,8 +135,12 @@ def once_in_folders(
         raise refuse("query", "a name that a folder can have", query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
-        folder = f"{path.rstrip('/')}/query={named or _query_of(rows)}/batch={number:08}"
+        mine = named or _query_of(rows)
+        writing = _Writing(f"path {path}", mine, rows, number)
+        writing.check_first("give each output a path= of its own")
+        folder = f"{path.rstrip('/')}/query={mine}/batch={number:08}"
         rows.write.format(format).options(**options).mode("overwrite").save(folder)
+        writing.done()
 
     return write_batch
 
@@ -143,8 +160,12 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
     named = _named(query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
-        known = {"txnAppId": named or _query_of(rows), "txnVersion": str(number)}
+        mine = named or _query_of(rows)
+        writing = _Writing(f"table {path}", mine, rows, number)
+        writing.check_first("unite the outputs, or give each a table of its own")
+        known = {"txnAppId": mine, "txnVersion": str(number)}
         rows.write.format("delta").options(**options, **known).mode("append").save(path)
+        writing.done()
 
     return write_batch
 
@@ -156,19 +177,46 @@ def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
 
 
-def _query_of(rows: Rows) -> str:
-    """The identity of the query whose micro-batch this is."""
+class _Writing:
+    """What is written of a micro-batch at one place; by its number a second part would pass for the first."""
+
+    def __init__(self, where: str, query: str, rows: Rows, number: int) -> None:
+        self._place = where, query
+        self._run = _property(rows, "spark.jobGroup.id")
+        self._number = number
+
+    def check_first(self, advice: str) -> None:
+        """Raises `PipelineError` if this run of the query has written something of the micro-batch there."""
+        if self._run is not None and _latest.get(self._place) == (self._run, self._number):
+            raise PipelineError(
+                f"{self._place[0]}: something of micro-batch {self._number} has been written there a moment "
+                f"ago, and these rows, which have not, would be taken for the same: {advice}"
+            )
+
+    def done(self) -> None:
+        if self._run is not None:
+            _latest[self._place] = self._run, self._number
+
+
+def _property(rows: Rows, name: str) -> str | None:
+    """What Spark says of the micro-batch that this is; None over Spark Connect."""
     frame = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
     try:
-        found = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    except Exception:  # over Spark Connect
-        found = None
+        found = frame.sparkSession.sparkContext.getLocalProperty(name)
+    except Exception:
+        return None
+    return None if found is None else str(found)
+
+
+def _query_of(rows: Rows) -> str:
+    """The identity of the query whose micro-batch this is."""
+    found = _property(rows, "sql.streaming.queryId")
     if found is None:
         raise PipelineError(
             "Spark does not tell here which query this is a micro-batch of: say query='a name for it', "
             "another one with each new checkpoint"
         )
-    return str(found)
+    return found
 
 
 def _compute(rows: Rows) -> None:
@@ -189,12 +237,24 @@ def _take_down(connection: Any, place: str, table: str, query: str, number: int)
     cursor.execute(f"UPDATE {table} SET batch = {place} WHERE query = {place} AND batch < {place}", known)
     if cursor.rowcount == 0:
         cursor.execute(f"SELECT batch FROM {table} WHERE query = {place}", (query,))
-        if cursor.fetchone() is not None:
+        found = cursor.fetchone()
+        if found is not None:
             connection.rollback()
+            if number < found[0]:
+                raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, found[0]))
             return False
         cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
     _check_transaction(connection, "connect: the connection commits by itself (autocommit)")
     return True
+
+
+def _ahead_of_checkpoint(where: str, number: int, last: int) -> str:
+    return (
+        f"{where}: micro-batch {last} has been written, and Spark comes with {number}, so it goes on from an "
+        "older copy of the checkpoint, and what is in this one may be written already. Go on from the "
+        f"checkpoint that belongs to what is there; or take out what has been written from {number} on, and "
+        f"set the number there to {number - 1}"
+    )
 
 
 def _check_transaction(connection: Any, problem: str) -> None:

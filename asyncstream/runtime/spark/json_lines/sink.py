@@ -77,7 +77,7 @@ class BatchFolder:
     def commit(self, written: Sequence[Written]) -> None:
         """
         Make what the tasks have written the file of their micro-batch, in place of the one it had before;
-        raises `SinkError` if that fails, or if others have written to the folder.
+        raises `SinkError` if that fails, or if others, or later micro-batches, have written to the folder.
         """
         if not written:
             return
@@ -86,7 +86,7 @@ class BatchFolder:
         final = self._folder / f"{_prefix(query)}{number:08}.jsonl"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._check_others(query)
+            self._check_others(query, number)
             if parts:
                 whole = parts[0] if len(parts) == 1 else self._joined(query, number, parts)
                 os.replace(whole, final)
@@ -102,11 +102,19 @@ class BatchFolder:
         if written:
             self._clean(written[0].query, written[0].number)
 
-    def _check_others(self, query: str) -> None:
-        if self._existing == "append":
-            return
+    def _check_others(self, query: str, number: int) -> None:
         for name in os.listdir(self._folder):
-            if name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith((".", _prefix(query))):
+            if not name.endswith((".jsonl", ".jsonl.gz")) or name.startswith("."):
+                continue
+            if name.startswith(_prefix(query)):
+                other = name.removeprefix(_prefix(query)).partition(".")[0]
+                if other.isdecimal() and int(other) > number:
+                    raise SinkError(
+                        f"{self._folder} holds {name} of a later micro-batch than {number}, so Spark "
+                        "goes on from an older copy of the checkpoint: start from the one that belongs to "
+                        f"the folder, or remove what {number} and later ones have written"
+                    )
+            elif self._existing != "append":
                 raise SinkError(
                     f"{self._folder} holds what others have written, such as {name}: take another folder, or "
                     "pass existing='append'; a query that goes on needs the checkpoint it had"

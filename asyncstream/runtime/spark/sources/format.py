@@ -8,6 +8,7 @@ workers. What they do is elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -15,11 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from asyncstream.connectors import Source, SplitSource
-from asyncstream.errors import PipelineError
+from asyncstream.errors import AsyncStreamError, PipelineError, SourceError, describe_error
 from asyncstream.runtime.spark.sources.pulled import Offset, Pulled
 from asyncstream.runtime.spark.sources.register import SourceSettings
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.worker.loop import loop_thread
+from asyncstream.runtime.spark.worker.operators import telling_the_cause
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -62,13 +64,15 @@ class BoundedReader(DataSourceReader):
 
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._make = settings.make
+        self._name = settings.name
         self._writer = _writer(settings, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        source = self._make()
-        if not isinstance(source, SplitSource):
-            return [InputPartition(None)]
-        return [InputPartition(name) for name in loop_thread().call(source.names())]
+        with _naming(self._name):
+            source = self._make()
+            if not isinstance(source, SplitSource):
+                return [InputPartition(None)]
+            return [InputPartition(name) for name in loop_thread().call(source.names())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         def make() -> Source[Any]:
@@ -76,12 +80,13 @@ class BoundedReader(DataSourceReader):
             return source.part(partition.value) if isinstance(source, SplitSource) else source
 
         loop, pulled = loop_thread(), Pulled(make, WAIT_SECONDS)
-        try:
-            loop.call(pulled.initial())
-            while (values := loop.call(pulled.more())) is not None:
-                yield from self._writer.batches(values)
-        finally:
-            loop.call(pulled.close())
+        with _naming(self._name):
+            try:
+                loop.call(pulled.initial())
+                while (values := loop.call(pulled.more())) is not None:
+                    yield from self._writer.batches(values)
+            finally:
+                loop.call(pulled.close())
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -109,7 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: Pulled | None = None
 
     def initialOffset(self) -> Offset:
-        return self._starting or loop_thread().call(self._pulled.initial())
+        with _naming(self._settings.name):
+            return self._starting or loop_thread().call(self._pulled.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most)
@@ -121,20 +127,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_done:
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = loop_thread().call(self._pulled.latest(start, most, self._wait))
+        with _naming(self._settings.name):
+            end = loop_thread().call(self._pulled.latest(start, most, self._wait))
         self._is_done = self._wait is not None and end == start
         return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        splits = loop_thread().call(self._pulled.values(start, end))
-        return [InputPartition(_packed(self._writer.batches(values))) for values in splits.values()]
+        with _naming(self._settings.name):
+            splits = loop_thread().call(self._pulled.values(start, end))
+            return [InputPartition(_packed(self._writer.batches(values))) for values in splits.values()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_stream(partition.value) as batches:
             yield from batches
 
     def commit(self, end: Offset) -> None:
-        loop_thread().call(self._pulled.done(end))
+        with _naming(self._settings.name):
+            loop_thread().call(self._pulled.done(end))
 
     def stop(self) -> None:
         if self._made is not None:
@@ -145,6 +154,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._made is None:
             self._made = Pulled(self._settings.make, WAIT_SECONDS)
         return self._made
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """What a source raises in this block is told as ours, and by the name of its format."""
+    with telling_the_cause():
+        try:
+            yield
+        except SourceError as error:
+            raise SourceError(f"source {name!r}: {error}") from error.__cause__
+        except AsyncStreamError:
+            raise
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            raise SourceError(f"source {name!r}: {describe_error(error)}") from error
 
 
 def _writer(settings: SourceSettings, schema: StructType) -> RowWriter:

@@ -10,6 +10,10 @@ and how many elements of each split are in it::
 The count is what a micro-batch is read again by, after a crash: the reads of a source need not be cut as they
 were, and what comes of several splits need not be mixed as it was, but each split is in order. So the same
 elements are in it, of each split in the same order.
+
+Spark notes where a micro-batch ends. Where the first one begins it asks again, of another driver too, and a
+source that begins with what comes next stands elsewhere by then. So the end of the first one says, besides,
+from which position it was read: `"from"`.
 """
 
 from __future__ import annotations
@@ -50,15 +54,17 @@ class Pulled:
         self._codec = JsonCodec()
         self._source: Source[Any] | None = None
         self._reading: asyncio.Task[SourceBatch[Any] | None] | None = None
+        self._initial: Offset | None = None
         self._at: Offset | None = None  # where the source stands; None: not at the end of a micro-batch
         self._has_ended = False
         self._last: tuple[Offset, Offset, Splits] | None = None
 
     async def initial(self) -> Offset:
-        """Where a query begins that has no checkpoint."""
-        source = await self._opened()
-        self._at = self._offset(source.position(), {})
-        return self._at
+        """Where a query begins that has no checkpoint; Spark asks more than once."""
+        if self._initial is None:
+            source = await self._opened()
+            self._initial = self._at = self._offset(source.position(), {})
+        return self._initial
 
     async def latest(self, start: Offset, most: int | None, wait_seconds: float | None = None) -> Offset:
         """
@@ -91,6 +97,8 @@ class Pulled:
             count += len(batch.values)
             assert self._source is not None
             end = self._offset(self._source.position(), {name: len(each) for name, each in found.items()})
+        if found and start == self._initial:
+            end["from"] = start["position"]
         self._at = end
         if found:
             self._last = start, end, found
@@ -103,7 +111,7 @@ class Pulled:
         """
         if self._last is not None and self._last[:2] == (start, end):
             return self._last[2]
-        await self._go_to(start)
+        await self._go_to({"position": end["from"], "rows": {}} if "from" in end else start)
         self._at = None
         missing: Counter[str] = Counter(end["rows"])
         found: dict[str, list[Any]] = {name: [] for name in missing}

@@ -136,6 +136,14 @@ def register_source(
     source = make()
     if not isinstance(source, Source):
         raise refuse("make", "a function that gives a Source", source)
+    if source.needs_writer or source.hands_over:
+        raise PipelineError(
+            f"make: {type(source).__name__} shares out what it reads, and what it has given is done when a "
+            "checkpoint of asyncstream has it, which a query of Spark's has not: a micro-batch that is run "
+            "again would lack rows, or have others; take a source that reads from a position, as "
+            "RedisStreamSource, NatsStreamSource and KafkaSource without group= do, or write what comes into "
+            "a file, a table or a log first"
+        )
     if source.rejects:
         raise PipelineError(
             "make: a source with on_malformed='reject' has an output for that, which a DataFrame has not"

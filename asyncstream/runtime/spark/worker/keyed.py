@@ -13,9 +13,10 @@ One micro-batch, for one group, in the order in which the embedded engine would 
 `W(N)` is Spark's watermark less one millisecond: Spark's is max - delay, Flink's and ours max - delay - 1.
 For the same reason our timer for t is Spark's for t + 1. Both are as `clocks` shows them to Spark.
 
-A stream that follows processing time besides runs in Spark's other mode, in which only the clock fires timers
-and every trigger makes a micro-batch, with rows or without. Groups that wait for event time are then woken in
-each of them. Processing time stands still during a micro-batch, and advances after W(N) and before rows(N).
+Processing time stands still during a micro-batch, at what Spark has noted for it, and advances after W(N) and
+before rows(N). A stream that follows it besides runs in Spark's other mode, in which only the clock fires
+timers and every trigger makes a micro-batch, with rows or without. Groups that wait for event time are then
+woken in each of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asyncstream.clock import Clock, ManualClock, SystemClock
+from asyncstream.clock import Clock, ManualClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
@@ -246,9 +247,7 @@ class KeyGroup:
             position: where the log has come to.
             held: the tables of the group at this position; None: they are read.
         """
-        clock: Clock = SystemClock()
-        if self._terms.processing_time:
-            clock = ManualClock(turn.times.getCurrentProcessingTimeInMs())
+        clock = ManualClock(self._batch_time_ms(turn.times))
         self._wakes.clear()
         kept_ms = turn.kept.watermark_ms
         # W(N - 1), as far as it matters: the emitter of something at or below it knew it
@@ -278,6 +277,16 @@ class KeyGroup:
             for operator in operators.values():
                 operator.close()
         return _Done(parts, tables, position, timer_ms, counts)
+
+    def _batch_time_ms(self, times: Any) -> int:
+        """
+        When the micro-batch has begun, as the checkpoint has it: it is the same if the micro-batch runs
+        again, so what has outlived its time to live is the same, too.
+        """
+        now_ms: int = times.getCurrentProcessingTimeInMs()
+        if now_ms < 0:  # Spark tells it in its modes with timers only, but knows it in all
+            now_ms = self._handle._statefulProcessorApiClient._get_batch_timestamp()
+        return now_ms
 
     def _restore(
         self,

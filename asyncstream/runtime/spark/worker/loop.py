@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -22,10 +23,14 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE, within
+from asyncstream.errors import describe_error
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.runtime.spark.stages import Stage
 
 __all__ = ("LoopThread", "Resident", "loop_thread", "settle", "staying", "token_of")
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,8 +85,15 @@ class Resident:
         return self._lent.setdefault(id(function), _Lent(function))
 
     async def close(self) -> None:
+        """
+        Close the functions that are open. What one raises, or that it does not end, does not concern the task
+        that needs the place, which is of another stage and perhaps of another query.
+        """
         for lent in self._lent.values():
-            await lent.really_close()
+            try:
+                await within(CANCEL_PATIENCE, lent.really_close())
+            except (Exception, KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
+                logger.warning("%r could not be closed: %s", lent.function, describe_error(error))
 
 
 class LoopThread:
