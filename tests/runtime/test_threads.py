@@ -286,6 +286,33 @@ def test_failed_opening_is_raised_where_it_was_asked_for() -> None:
         job.open()
 
 
+def test_who_is_interrupted_while_a_job_starts_gives_it_up() -> None:
+    """Ctrl-C, say, while it waits for another job to end that holds the store."""
+    happened: list[str] = []
+
+    class Slow(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            await asyncio.sleep(60)
+            happened.append("opens")
+
+        async def invoke(self, value: int) -> int:
+            return value
+
+        async def close(self) -> None:
+            happened.append("closes")
+
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(Slow()).discard()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: boom())
+    try:
+        with pytest.raises(Boom), pipeline.start_in_thread():
+            happened.append("runs")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert happened == ["closes"]
+
+
 def test_thread_keeps_checkpoints_and_goes_on() -> None:
     checkpoints = Checkpoints(store=MemoryStore())
     seen: list[int] = []
