@@ -93,7 +93,8 @@ class ThreadedJob(FromThread):
 
     def _give_up(self) -> None:
         """Cancel the job, if it has begun to open and not ended."""
-        wait({self._begun, self._opened}, return_when=FIRST_COMPLETED)
+        either: set[Future[Any]] = {self._begun, self._opened}
+        wait(either, return_when=FIRST_COMPLETED)
         if self._begun.done():
             loop, task = self._begun.result()
             with suppress(RuntimeError):  # the loop is closed: it has ended
