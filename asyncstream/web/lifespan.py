@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import Checkpoints, Place
 from asyncstream.checkpoint.settings import checkpoints_of
+from asyncstream.long_work import is_frozen
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
-from asyncstream.runtime.aio.long_work import is_frozen
 from asyncstream.runtime.aio.process import GRACE
 from asyncstream.validation import Duration, count, duration_seconds, instance, text
 from asyncstream.web.ending import Ending, told_to_end
