@@ -33,6 +33,7 @@ And what these stand on:
     codec         values as bytes, and back
     filesystem    folders, locks and SQLite files on a disk
     aside         disk work in threads, waits that end, tasks that somebody keeps
+    long_work     work on the event loop that is done in slices
     sharing       an object that several steps open and close
     lease         who may write to a store and to its sinks
     timers        event- and processing-time timers of a key

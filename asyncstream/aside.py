@@ -98,9 +98,13 @@ class Tasks(set[asyncio.Task[Any]]):
     def start(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
         """Run `coroutine` as one of them, until it ends."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.keep(task)
+        return task
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Have one that runs be one of them, until it ends."""
         self.add(task)
         task.add_done_callback(self.discard)
-        return task
 
 
 class DiskThread:

@@ -32,7 +32,7 @@ FLOORS = (
         "validation",
     ),
     ("eventtime", "lease", "state", "metrics"),
-    ("aside", "sharing", "timers"),
+    ("aside", "long_work", "sharing", "timers"),
     ("operators",),
     ("async_wait", "guards", "keyed", "windowing"),
     ("joins", "calls"),

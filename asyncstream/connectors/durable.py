@@ -119,7 +119,7 @@ class DurableSubmissions(Submissions[T]):
             CodecError: if it cannot be kept.
             SourceError: if the inbox fails; of an `InboxBroken` it is uncertain whether it was accepted.
         """
-        submitted = Submitted(self.inbox.codec.encode(value), id)
+        submitted = self.inbox.submitted(value, id)
         if self._ended or self._queue or not self._has_room():
             await self._wait_for_room(seconds)
         if self._failure is not None:

@@ -43,7 +43,7 @@ from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.errors import CodecError, SinkBroken, SinkError, SourceError, describe_error
 from asyncstream.filesystem.sqlite import OpenFile, database_path, looking_at, write_ahead
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms
@@ -97,6 +97,14 @@ class Inbox:
 
     def __repr__(self) -> str:
         return f"Inbox({self.path!r})"
+
+    def submitted(self, value: Any, id: str | None) -> Submitted:
+        """An element as it is kept; raises `CodecError` if it cannot be."""
+        data = self.codec.encode(value)
+        if not isinstance(data, bytes):
+            raise CodecError(f"its codec gave {type(data).__name__} for the element, and not bytes")
+        # of these very types, as the database gives them back: an enum's member is a str, too
+        return Submitted(bytes(data), None if id is None else str.__str__(id))
 
 
 class Submitted(NamedTuple):

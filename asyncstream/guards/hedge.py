@@ -137,10 +137,11 @@ class Hedge(Guard[In, Out]):
         return asyncio.create_task(call())
 
     def _let_go(self, losers: list[asyncio.Task[Out]]) -> None:
+        """Cancel them, and wait for none: one that takes its time, or ignores that, holds up the end only."""
         for loser in losers:
             loser.cancel()
-        if losers:  # one that ignores that holds up the end only
-            self._losers.start(end(*losers))
+            loser.add_done_callback(heed)  # it may end with an error of its own
+            self._losers.keep(loser)
 
     async def stop(self) -> None:
         await self._losers.stop()

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.elements import Timestamps
 from asyncstream.errors import describe_error
+from asyncstream.long_work import in_slices
 from asyncstream.lookup.answers import MISSED, Answers, Joined
-from asyncstream.lookup.table import LookupTable
+from asyncstream.lookup.table import SLICE, LookupTable
 from asyncstream.operators.flow import Attended
 from asyncstream.operators.spec import Spec
 
@@ -41,7 +42,7 @@ class ReadLookup(Attended):
     def __init__(self, table: LookupTable[Any], joined: Joined) -> None:
         super().__init__()
         self._table = table
-        self._rows: Mapping[Any, Any] = {}
+        self._rows: dict[Any, Any] = {}
         self._answers = Answers(self, joined)
         self._reads = 0
         self._failed_reads = 0
@@ -87,8 +88,9 @@ class ReadLookup(Attended):
 
     async def _read_again(self) -> None:
         try:
-            self._rows = await self._table.read()
+            before, self._rows = self._rows, await self._table.read()
             self._reads += 1
+            await in_slices(_letting_go(before))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a cancellation is one more error, unless it is the job that stops
@@ -105,6 +107,14 @@ class ReadLookup(Attended):
         finally:
             self._reading = None
         self._wait()
+
+
+def _letting_go(rows: dict[Any, Any]) -> Iterator[None]:
+    """Let rows go that nobody asks for any more: all at once would hold the event loop."""
+    while rows:
+        for _ in range(min(SLICE, len(rows))):
+            rows.popitem()
+        yield
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError, describe_error, safe_repr
 from asyncstream.filesystem.sqlite import database_path, read_only
+from asyncstream.long_work import in_slices
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.sharing import hold, release
 from asyncstream.shown import shown_ms, shown_value
@@ -36,11 +37,14 @@ from asyncstream.validation import (
     takes,
 )
 
-__all__ = ("LookupTable",)
+__all__ = ("SLICE", "LookupTable")
 
 R = TypeVar("R")
 
 Rows = Iterable[Any]
+
+SLICE: Final = 1000
+"""Rows that are taken, or let go, in about a millisecond."""
 
 _PATIENCE: Final = 20.0
 """Seconds to wait while another connection has the database for itself."""
@@ -158,9 +162,9 @@ class LookupTable(Generic[R]):
         if isinstance(self.load, AsyncFunction):
             await release(self.load)
 
-    async def read(self) -> Mapping[Any, Any]:
+    async def read(self) -> dict[Any, Any]:
         """
-        All rows by their keys; of several with one key the last.
+        All rows by their keys, in a dict of their own; of several with one key the last.
 
         Raises:
             TypeError: if what was loaded is no table.
@@ -175,13 +179,20 @@ class LookupTable(Generic[R]):
             return dict(found)
         if isinstance(found, Mapping | str | bytes) or not isinstance(found, Iterable):
             raise TypeError(f"a table with key= is a list of rows, got {type(found).__name__}")
-        rows = {}
-        for row in found:
-            try:
-                rows[self.key(row)] = row
-            except Exception as error:
-                raise ValueError(f"row {safe_repr(row)} has no key: {describe_error(error)}") from error
+        rows: dict[Any, Any] = await in_slices(_by_key(found, self.key))
         return rows
+
+
+def _by_key(found: Rows, key: Callable[[Any], Any]) -> Generator[None, None, dict[Any, Any]]:
+    rows = {}
+    for number, row in enumerate(found, start=1):
+        try:
+            rows[key(row)] = row
+        except Exception as error:
+            raise ValueError(f"row {safe_repr(row)} has no key: {describe_error(error)}") from error
+        if number % SLICE == 0:
+            yield
+    return rows
 
 
 def _table(load: Any, key: Any, every: Duration | None, shown: str) -> LookupTable[Any]:

@@ -3,8 +3,9 @@ Ends a job in time when the process is told to end, whatever server the job live
 
 A server that is told to end stops accepting connections, waits until those that are open are done, and only
 then tells the application. A stream of server-sent events is done when its job is: so the job has to be ended
-first, at the signal itself. `told_to_end` therefore puts a handler in front of the server's own, which it
-calls in turn. A process whose signals no server has taken for itself is left alone.
+first, at the signal itself. And while an application starts, a server waits for that before it ends.
+`told_to_end` therefore puts a handler in front of the server's own, which it calls in turn. A process whose
+signals no server has taken for itself is left alone.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from types import FrameType
 from typing import Any
 
+from asyncstream.errors import JobStopped
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.process import end_job
 
@@ -32,18 +34,38 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Ending:
     """
     Ends a job once, at the first request: it is stopped with a checkpoint if it `keeps` them, and otherwise
-    drained. Running calls get the grace, in seconds.
+    drained. Running calls get the grace, in seconds. One that does not run yet is not begun.
     """
 
     def __init__(self, job: Job, *, keeps: bool, grace: float) -> None:
         self._job = job
         self._keeps = keeps
         self._grace = grace
+        self._opening: asyncio.Timeout | None = None
         self._task: asyncio.Task[None] | None = None
+
+    async def open(self, opening: Awaitable[Job]) -> None:
+        """
+        Wait for the job to run, which may take long: another one may have to end first.
+
+        Raises:
+            JobStopped: if it is to end before that.
+        """
+        try:
+            async with asyncio.timeout(None) as self._opening:
+                await opening
+        except TimeoutError:
+            if self._opening is None or not self._opening.expired():
+                raise
+            raise JobStopped(f"the process was told to end while {self._job.name!r} was starting") from None
+        finally:
+            self._opening = None
 
     def begin(self) -> None:
         """End the job from now on: it takes in nothing more. To be called in its event loop."""
-        if self._task is None:
+        if self._opening is not None:
+            self._opening.reschedule(asyncio.get_running_loop().time())
+        elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(
                 self._end(), name="asyncstream end of service"
             )

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 from asyncstream.checkpoint import Checkpoints, Place
 from asyncstream.checkpoint.settings import checkpoints_of
+from asyncstream.long_work import is_frozen
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio import OPEN_SECONDS, Job
-from asyncstream.runtime.aio.long_work import is_frozen
 from asyncstream.runtime.aio.process import GRACE
 from asyncstream.validation import Duration, count, duration_seconds, instance, text
 from asyncstream.web.ending import Ending, told_to_end
@@ -42,10 +42,10 @@ def lifespan(
 
         app = FastAPI(lifespan=asyncstream.web.lifespan(pipeline, checkpoints="state"))
 
-    The service starts when the job runs, and does not if the job cannot. When the process is told to end
-    (SIGTERM, Ctrl-C) the job is ended at once: it takes in nothing more, running calls get `grace`, streams
-    of events are ended behind the last result, and so the server has no connection left to wait for. With
-    checkpoints the job is stopped with a last one, else it is drained.
+    The service starts when the job runs, and does not if the job cannot, or the process is told to end before
+    (`JobStopped`). When it is told to (SIGTERM, Ctrl-C) the job is ended at once: it takes in nothing more,
+    running calls get `grace`, streams of events are ended behind the last result, and so the server has no
+    connection left to wait for. With checkpoints the job is stopped with a last one, else it is drained.
 
     What is in memory when the service starts is frozen for the garbage collector (`gc.freeze`) until it ends,
     unless the program has done so itself: modules, models and restored state stay, and to look through them
@@ -75,12 +75,15 @@ def lifespan(
 
     @asynccontextmanager
     async def running(app: Any) -> AsyncIterator[dict[str, Job]]:
-        async with pipeline.start(checkpoints=kept, open_timeout=open_timeout) as job:
-            ending = Ending(job, keeps=kept is not None, grace=seconds)
+        job = pipeline.start(checkpoints=kept, open_timeout=open_timeout)
+        ending = Ending(job, keeps=kept is not None, grace=seconds)
+        async with AsyncExitStack() as leaving:
+            leaving.enter_context(told_to_end(ending.begin))
+            await ending.open(leaving.enter_async_context(job))
             relay_all(job, replay)
-            with told_to_end(ending.begin), _frozen():
-                yield {key: job}
-                await ending.wait()
+            leaving.enter_context(_frozen())
+            yield {key: job}
+            await ending.wait()
 
     return running
 

@@ -8,6 +8,7 @@ holds. That is backpressure as long as clients are few; when they are many, an a
 from __future__ import annotations
 
 from asyncstream.errors import JobStopped
+from asyncstream.guards.outcomes import members
 from asyncstream.validation import Duration, count, duration_seconds
 from asyncstream.web.asgi import Application, Message, Receive, Scope, Send, answer_json, retry_after
 
@@ -22,8 +23,8 @@ class LoadLimit:
     ASGI middleware: `app.add_middleware(asyncstream.web.LoadLimit, limit=500)`.
 
     A request that changes something (POST, PUT, ...) is refused before its body is read if `limit` others
-    are still unanswered. One whose handler raises `JobStopped`, because the job is ending or has failed, is
-    answered with 503 as well.
+    are still unanswered. One whose handler raises `JobStopped`, or a group of them, because the job is ending
+    or has failed, is answered with 503 as well.
 
     Args:
         app: the application.
@@ -58,8 +59,9 @@ class LoadLimit:
         self._unanswered += 1
         try:
             await self._app(scope, receive, note)
-        except JobStopped:
-            if began:
+        except Exception as error:
+            # of several elements that are submitted at once, in a task group, each may be refused
+            if began or not all(isinstance(one, JobStopped) for one in members(error)):
                 raise
             await self._refuse(send, "the job takes no more elements")
         finally:

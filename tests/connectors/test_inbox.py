@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncstream import ManualClock, PipelineError, SourceError
+from asyncstream import CodecError, ManualClock, PipelineError, SourceError
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
 from asyncstream.connectors.writer import Writer
@@ -39,14 +40,10 @@ def opened(inbox: Inbox, writer: Writer | None = None) -> Iterator[InboxFile]:
         file.close()
 
 
-def submitted(inbox: Inbox, value: Any, id: str | None = None) -> Submitted:
-    return Submitted(inbox.codec.encode(value), id)
-
-
 def accept(inbox: Inbox, file: InboxFile, *values: Any) -> list[bool]:
     """Each is an element, or a pair of an id and an element."""
     pairs = [value if isinstance(value, tuple) else (None, value) for value in values]
-    return file.accept([submitted(inbox, value, id) for id, value in pairs])
+    return file.accept([inbox.submitted(value, id) for id, value in pairs])
 
 
 def forget(file: InboxFile, until: int) -> None:
@@ -110,6 +107,44 @@ def test_an_element_of_which_a_bit_has_changed_is_refused(path: Path, id: str | 
         assert file.rows(1, 2, 9) == [(2, 3)]
 
 
+class Reference(StrEnum):
+    FIRST = "a"
+
+
+class Packed(bytes):
+    """What some codecs give."""
+
+
+class Giving:
+    """A codec that gives what it is told to."""
+
+    name = "giving"
+
+    def __init__(self, kind: Callable[[bytes], Any]) -> None:
+        self.kind = kind
+
+    def encode(self, value: Any) -> bytes:
+        given: bytes = self.kind(b"%d" % value)
+        return given
+
+    def decode(self, data: bytes) -> Any:
+        return int(data)
+
+
+def test_ids_and_bytes_of_other_classes_come_back_for_what_they_are(path: Path) -> None:
+    inbox = Inbox(path, codec=Giving(Packed))
+    with opened(inbox) as file:
+        assert accept(inbox, file, (Reference.FIRST, 1), ("b", 2)) == [True, True]
+        assert accept(inbox, file, ("a", 1), (Reference.FIRST, 1)) == [False, False]
+    with opened(inbox) as file:
+        assert file.rows(0, 2, 9) == [(1, 1), (2, 2)]
+
+
+def test_what_a_codec_gives_that_is_not_bytes_is_refused(path: Path) -> None:
+    with pytest.raises(CodecError, match="its codec gave bytearray for the element, and not bytes"):
+        Inbox(path, codec=Giving(bytearray)).submitted(1, "a")
+
+
 def test_an_inbox_without_checks_is_read_and_gets_them(path: Path) -> None:
     inbox = Inbox(path)
     with opened(inbox) as file:
@@ -128,7 +163,7 @@ def test_a_group_that_fails_leaves_nothing_and_the_next_goes_on(path: Path) -> N
     inbox = Inbox(path)
     with opened(inbox) as file:
         with pytest.raises(InboxBroken, match="cannot write to"):
-            file.accept([submitted(inbox, 1, "a"), Submitted(b"", object())])  # type: ignore[arg-type]
+            file.accept([inbox.submitted(1, "a"), Submitted(b"", object())])  # type: ignore[arg-type]
         assert accept(inbox, file, ("a", 2)) == [True]
         assert file.rows(0, 1, 9) == [(1, 2)]
 
@@ -279,7 +314,7 @@ def test_inbox_is_as_a_list_and_a_dict(
                         values.append(len(values))
                         if id is not None:
                             times[id] = (len(values), clock.now_ms())
-                news = file.accept([submitted(inbox, 0, id) for id in step])
+                news = file.accept([inbox.submitted(0, id) for id in step])
                 assert news == expected
             assert (file.state.newest, file.state.forgotten) == (len(values), forgotten)
         if len(values) > forgotten:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 from typing import Any
 
@@ -159,6 +160,35 @@ async def test_who_is_cancelled_waits_until_its_calls_have_ended() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == [7, 7]
+
+
+@pytest.mark.usefixtures("others_frozen")
+async def test_a_call_that_has_lost_is_cancelled_once_and_the_end_waits_for_it() -> None:
+    told: list[dict[str, Any]] = []
+    happened: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+
+    async def slow_at_first(value: int) -> int:
+        is_first = not happened
+        happened.append("called")
+        try:
+            await asyncio.sleep(100 if is_first else 1)
+        except asyncio.CancelledError as error:
+            await asyncio.sleep(5)  # a transaction is rolled back, say
+            happened.append("rolled back")
+            raise OSError("the connection is gone") from error  # of which nobody is to hear
+        return value
+
+    async with hedge(slow_at_first, after=1, at_most=1) as hedged:
+        assert await hedged.invoke(7) == 7
+        assert happened == ["called", "called"]
+        await asyncio.sleep(10)
+        assert happened[2:] == ["rolled back"]
+        happened.clear()
+        assert await hedged.invoke(8) == 8
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    gc.collect()
+    assert told == []
 
 
 async def test_both_calls_have_the_same_key() -> None:

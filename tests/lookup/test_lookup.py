@@ -7,9 +7,10 @@ import csv
 import json
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ from asyncstream import (
     PipelineError,
     Stream,
     UserFunctionError,
+    long_work,
 )
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import retry
-from asyncstream.lookup import Asked, How, Joined, StreamLookupSpec
+from asyncstream.lookup import Asked, How, Joined, StreamLookupSpec, read, table
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.call_log import retry_of
 from asyncstream.operators.fingerprint import fingerprint
@@ -252,6 +254,53 @@ async def test_a_table_is_read_again_behind_the_elements(caplog: pytest.LogCaptu
         await settled()
         await job.drain()
     assert (service.opened, service.closed) == (1, 1)
+
+
+class Row(dict[str, int]):
+    made = 0
+    gone = 0
+
+    def __del__(self) -> None:
+        Row.gone += 1
+
+
+@virtual
+async def test_others_run_while_a_large_table_is_taken_in_and_the_one_before_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(long_work, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(table, "SLICE", 1)
+    monkeypatch.setattr(read, "SLICE", 1)
+    rows, taken, gone, clock = 200, [0], [0], ManualClock(0)
+
+    def as_taken() -> Iterator[Row]:
+        for number in range(rows):
+            Row.made += 1
+            yield Row(id=number)
+
+    async def load() -> Iterator[Row]:
+        return as_taken()
+
+    async def look() -> None:
+        while True:
+            taken.append(Row.made)
+            gone.append(Row.gone)
+            await asyncio.sleep(0)
+
+    Row.made = Row.gone = 0
+    made = Pipeline("lookups")
+    planes = LookupTable.from_call(load, "id", every=60)
+    made.submissions(name="in").lookup(planes, on=int, name="planes").discard()
+    looking = asyncio.create_task(look())
+    async with made.start(clock=clock) as job:
+        rows = 1
+        clock.set_ms(60_001)
+        while Row.gone < 200:  # noqa: ASYNC110 - of the garbage of another task
+            await asyncio.sleep(0)
+        await job.drain()
+    looking.cancel()
+    for counts in (taken, gone):
+        assert max(later - before for before, later in pairwise(counts)) <= 2
 
 
 @virtual

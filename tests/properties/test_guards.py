@@ -18,6 +18,8 @@ from asyncstream.guards import (
     batched,
     cached,
     circuit_breaker,
+    concurrency_limit,
+    hedge,
     rate_limit,
     retry,
     single_flight,
@@ -54,6 +56,8 @@ GUARDS: dict[str, Make] = {
     "cached": lambda fn: cached(fn, ttl=0.05, stale_for=0.05, size=3),
     "single_flight": single_flight,
     "adaptive": lambda fn: adaptive_concurrency(fn, most=4),
+    "limit": lambda fn: concurrency_limit(fn, most=2),
+    "hedge": lambda fn: hedge(fn, after=0.03, at_most=1),
     "batched": lambda fn: batched(Each(fn), size=3, wait=0.02),
 }
 
@@ -62,11 +66,16 @@ milliseconds = st.integers(0, 200).map(lambda ms: ms / 1000)
 
 
 class Scripted:
-    """Takes and gives what a script says, call by call; then it answers at once."""
+    """
+    Takes and gives what a script says, call by call; then it answers at once. What is cancelled takes a
+    moment to end.
+    """
 
     def __init__(self, script: list[tuple[float, bool]]) -> None:
         self.script = iter(script)
         self.running = 0
+        self.cancelled = 0
+        self.ended_well = 0
 
     async def __call__(self, value: int) -> tuple[str, int]:
         takes, fails = next(self.script, (0.0, False))
@@ -74,6 +83,11 @@ class Scripted:
         try:
             if takes:
                 await asyncio.sleep(takes)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            await asyncio.sleep(0.01)
+            self.ended_well += 1
+            raise
         finally:
             self.running -= 1
         if fails:
@@ -98,8 +112,8 @@ def test_each_element_has_exactly_one_outcome_in_any_nest(
     The nest is named from the inside out. Elements are (value, when it comes, how long it has before it
     is cancelled).
 
-    Whoever is not cancelled gets his own value's answer, or an error of the service or of a guard; and
-    when all have their outcome and the nest is closed, nothing runs any more.
+    Whoever is not cancelled gets his own value's answer, or an error of the service or of a guard; no call is
+    cancelled twice; and when all have their outcome and the nest is closed, nothing runs any more.
     """
     service = Scripted(script)
     outcomes: Counter[int] = Counter()
@@ -123,6 +137,8 @@ def test_each_element_has_exactly_one_outcome_in_any_nest(
             await asyncio.gather(
                 *(element(guarded, number, *one) for number, one in enumerate(elements)),
             )
+            await asyncio.sleep(1)  # of who has lost, and what is renewed
+            assert service.ended_well == service.cancelled
         await asyncio.sleep(0)
         assert service.running == 0
         assert asyncio.all_tasks() == {asyncio.current_task()}

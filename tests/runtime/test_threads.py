@@ -22,6 +22,7 @@ import pytest
 from asyncstream import (
     AsyncFunction,
     Checkpoints,
+    CodecError,
     JobStopped,
     KeyedContext,
     KeyedProcessFunction,
@@ -32,12 +33,13 @@ from asyncstream import (
     UserFunctionError,
     sharing,
 )
+from asyncstream.connectors.submissions import Submissions
 from asyncstream.operators import exclusive
 from asyncstream.operators.emitting import Emitter
-from asyncstream.runtime.aio import from_thread
+from asyncstream.runtime.aio import tickets
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.tickets import Tickets
-from tests.runtime.parts import boom, sleeping
+from tests.runtime.parts import Boom, boom, sleeping
 
 THREADS = 16
 EACH = 100
@@ -154,19 +156,19 @@ def test_thread_that_waits_for_room_hears_of_the_end(end: str) -> None:
 @pytest.mark.usefixtures("others_frozen")
 def test_all_who_wait_hear_of_the_end_though_others_come_meanwhile() -> None:
     """Python 3.11 may collect garbage, and let another thread go on, while a tuple is made of a set."""
-    tickets, waiting = Tickets(), Future[bool]()
-    tickets._waiting.add(waiting)
+    those, waiting = Tickets(), Future[bool]()
+    those._waiting.add(waiting)
 
     def submit(phase: str, info: dict[str, int]) -> None:
-        if len(tickets._waiting) < 10:
-            tickets._waiting.add(Future())
+        if len(those._waiting) < 10:
+            those._waiting.add(Future())
 
     gc.collect()
     threshold = gc.get_threshold()
     gc.callbacks.append(submit)
     gc.set_threshold(1)
     try:
-        tickets.refuse()
+        those.refuse()
     finally:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(submit)
@@ -282,6 +284,33 @@ def test_failed_opening_is_raised_where_it_was_asked_for() -> None:
         job.open()
     with pytest.raises(PipelineError, match="runs once"):
         job.open()
+
+
+def test_who_is_interrupted_while_a_job_starts_gives_it_up() -> None:
+    """Ctrl-C, say, while it waits for another job to end that holds the store."""
+    happened: list[str] = []
+
+    class Slow(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            await asyncio.sleep(60)
+            happened.append("opens")
+
+        async def invoke(self, value: int) -> int:
+            return value
+
+        async def close(self) -> None:
+            happened.append("closes")
+
+    pipeline = Pipeline()
+    pipeline.submissions().async_map(Slow()).discard()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: boom())
+    try:
+        with pytest.raises(Boom), pipeline.start_in_thread():
+            happened.append("runs")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert happened == ["closes"]
 
 
 def test_thread_keeps_checkpoints_and_goes_on() -> None:
@@ -407,7 +436,7 @@ def test_answer_that_comes_in_the_moment_of_a_look_at_the_loop_is_given(
             result(self, 60)  # it is done before who has waited goes on
             raise
 
-    monkeypatch.setattr(from_thread, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(tickets, "LOOK_AGAIN", 0.001)
     monkeypatch.setattr(Future, "result", late)
     pipeline = Pipeline()
     pipeline.submissions().async_map(sleeping(0.02)).answers(lambda value: value)
@@ -430,13 +459,27 @@ class Ended:
 
 @pytest.mark.usefixtures("others_frozen")
 def test_what_the_loop_did_not_come_to_before_its_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(from_thread, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(tickets, "LOOK_AGAIN", 0.001)
     pipeline = Pipeline()
     pipeline.submissions().discard()
     job, loop = pipeline.start(), cast(asyncio.AbstractEventLoop, Ended())
     with pytest.raises(JobStopped, match="the job has ended"):
         FromThread(job, lambda: loop).wait()
+    with pytest.raises(JobStopped, match="closed under it"):
+        Tickets().submit(Submissions(), 1, None, loop, seconds=None)
     gc.collect()  # a coroutine that was not awaited would be told of
+
+
+@pytest.mark.parametrize("error", [Boom, TimeoutError, CodecError])
+def test_whatever_comes_of_handing_in_is_told_to_the_thread(error: type[Exception]) -> None:
+    class Failing(Submissions[int]):
+        async def submit(self, value: int, **options: Any) -> bool:
+            raise error("of the user's own code")
+
+    pipeline = Pipeline()
+    pipeline.source(Failing()).discard()
+    with pipeline.start_in_thread() as job, pytest.raises(error, match="of the user's own code"):
+        job.submit(1, timeout=60)
 
 
 class Session(AsyncFunction[int, int]):

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from asyncstream import Checkpoints, Job, MemoryStore, Pipeline, PipelineError
+from asyncstream import AsyncFunction, Checkpoints, Job, JobStopped, MemoryStore, Pipeline, PipelineError
 from asyncstream.testing.loop import run_virtual
 from asyncstream.web import JobDep, lifespan
 from asyncstream.web.ending import told_to_end
@@ -143,6 +143,42 @@ def test_server_hears_of_a_signal_after_the_job() -> None:
         assert heard == ["server", "other job", "job", "server"]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_service_that_is_told_to_end_while_it_starts_does_not_start(number: int) -> None:
+    """It may have to wait for long, until another job has ended that holds the store, say."""
+    happened: list[str] = []
+
+    class Slow(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            happened.append("opens")
+            signal.raise_signal(number)
+            await asyncio.sleep(1e6)
+
+        async def invoke(self, value: int) -> int:
+            return value
+
+        async def close(self) -> None:
+            happened.append("closes")
+
+    async def main() -> None:
+        pipeline = Pipeline("shop")
+        pipeline.submissions(name="orders").async_map(Slow(), name="slow").discard()
+        async with lifespan(pipeline, open_timeout=1e7)(None):
+            happened.append("runs")
+
+    def server(number: int, frame: object) -> None:
+        happened.append("server")
+
+    before = signal.signal(number, server)
+    try:
+        with pytest.raises(JobStopped, match="told to end while 'shop' was starting"):
+            run_virtual(main())
+        assert signal.getsignal(number) is server
+    finally:
+        signal.signal(number, before)
+    assert happened == ["opens", "server", "closes"]
 
 
 def test_signals_that_no_server_takes_are_left_alone() -> None:

@@ -52,10 +52,13 @@ def test_what_a_handler_does_behind_its_answer_does_not_count() -> None:
     assert run_virtual(main()).status == 202
 
 
-def test_job_that_takes_no_more_is_told_as_unavailable() -> None:
+@pytest.mark.parametrize(
+    "error", [JobStopped("it ends"), ExceptionGroup("two elements", [JobStopped("1"), JobStopped("2")])]
+)
+def test_job_that_takes_no_more_is_told_as_unavailable(error: Exception) -> None:
     async def main() -> Answer:
         async def stopped(scope: Scope, receive: Receive, send: Send) -> None:
-            raise JobStopped("it ends")
+            raise error
 
         app = LoadLimit(stopped, limit=1)
         await request(app, http("/", method="POST"))
@@ -74,6 +77,17 @@ def test_error_behind_the_beginning_of_an_answer_is_not_hidden() -> None:
 
         with pytest.raises(JobStopped):
             await request(LoadLimit(breaks), http("/", method="POST"))
+
+    run_virtual(main())
+
+
+def test_error_that_stands_beside_that_of_the_job_is_not_hidden() -> None:
+    async def main() -> None:
+        async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+            raise ExceptionGroup("two elements", [JobStopped("it ends"), ZeroDivisionError()])
+
+        with pytest.raises(ExceptionGroup):
+            await request(LoadLimit(fails), http("/", method="POST"))
 
     run_virtual(main())
 

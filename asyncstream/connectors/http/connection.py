@@ -29,7 +29,8 @@ from asyncstream.addresses import refuse_address
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
-from asyncstream.connectors.http.answers import ENCODINGS, refusal
+from asyncstream.connectors.http.answers import refusal
+from asyncstream.connectors.http.session import new_session
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.messages import RejectedMessage
@@ -168,12 +169,8 @@ class ConnectedSource(Source[T]):
 
     async def open(self) -> None:
         timeout = duration_seconds("timeout", self._connection.timeout)
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout),
-            headers={"Accept-Encoding": ENCODINGS},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trace_configs=[self._staying()],
+        self._session = new_session(
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout), traces=[self._staying()]
         )
         self._waiting: deque[Arrival] = deque()
         self._error: SourceError | None = None

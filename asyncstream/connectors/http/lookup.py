@@ -19,7 +19,8 @@ from yarl import URL
 
 from asyncstream.addresses import refuse_address
 from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.http.answers import ENCODINGS, TooLarge, Undecodable, decoded, read_body, refusal
+from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body, refusal
+from asyncstream.connectors.http.session import new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.guards import (
@@ -200,12 +201,10 @@ class HttpLookup(AsyncFunction[In, Out]):
         return self._method not in SAFE_METHODS
 
     async def open(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._concurrency),
+        self._session = new_session(
             timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers={"Accept-Encoding": ENCODINGS},
-            cookie_jar=None if self._cookies else aiohttp.DummyCookieJar(),
-            auto_decompress=False,
+            connections=self._concurrency,
+            cookies=self._cookies,
         )
         if self.guards is not None:
             await self.guards.open()

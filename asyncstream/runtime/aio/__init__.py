@@ -9,7 +9,7 @@ Drives a pipeline in an asyncio event loop. In reading order:
 | `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |
 | `jobclock`, `wakeups` | processing time, and who is woken by it |
 | `checkpoints`, `checkpoint_checks`, `tenure` | when one is taken, and how; of what it can be; by whom |
-| `captures`, `table_log`, `long_work` | what is in it; tables, by what has changed; work in slices |
+| `captures`, `table_log` | what is in it; tables, by what has changed |
 | `recovery`, `dry_run`, `restarts`, `snapshot` | going on from one, only asking, again and again; by hand |
 | `spilling`, `numbering`, `journeys` | state on disk; which element is which; which ones are followed |
 | `inspection`, `blocking`, `status`, `progress`, `state_view` | how a job stands, and what is in its way |

@@ -49,13 +49,13 @@ from asyncstream.connectors.base import Source
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, LeaseLost, SinkBroken, SourceError, describe_error
 from asyncstream.lease import Lease
+from asyncstream.long_work import give_back
 from asyncstream.metrics import BYTES, Histogram, Timings
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.spec import JournalUse
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.checkpoint_checks import check_settings
-from asyncstream.runtime.aio.long_work import give_back
 from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import Bound, fence, signed, survey, transactional_sinks

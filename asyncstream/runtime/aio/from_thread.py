@@ -21,6 +21,7 @@ from asyncstream.errors import JobStopped, PipelineError
 from asyncstream.runtime.aio.inspection import STUCK_SECONDS, Shown
 from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.status import JobState, JobStatus
+from asyncstream.runtime.aio.tickets import wait_in_thread
 from asyncstream.validation import Duration, duration_seconds
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 __all__ = ("FromThread",)
 
 T = TypeVar("T")
-
-LOOK_AGAIN = 1.0
-"""Seconds between two looks whether the event loop that is to do something is still there."""
 
 
 class FromThread:
@@ -183,12 +181,10 @@ class FromThread:
         except RuntimeError:
             work.close()
             raise self._ended() from self.error
-        # not by a time limit of result(): it may be done in the moment in which that is over, and what it has
-        # raised may be a TimeoutError of its own
-        while not futures.wait({doing}, LOOK_AGAIN).done:
-            if loop.is_closed() and not doing.done():  # the loop was closed before it came to this
-                work.close()
-                raise self._ended() from self.error
+        wait_in_thread(doing, loop)
+        if not doing.done():  # the loop was closed before it came to this
+            work.close()
+            raise self._ended() from self.error
         try:
             return doing.result()
         except futures.CancelledError:  # by the end of the loop

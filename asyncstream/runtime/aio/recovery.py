@@ -26,8 +26,8 @@ from asyncstream.checkpoint.segments import Decoder
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, SinkError, SourceError
+from asyncstream.long_work import in_slices, without_collector
 from asyncstream.plan import Graph, SinkStep
-from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.numbering import position_in, with_position
 from asyncstream.runtime.aio.wiring import RunWiring

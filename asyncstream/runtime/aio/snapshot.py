@@ -16,9 +16,9 @@ from asyncstream.errors import (
     SourceError,
     describe_error,
 )
+from asyncstream.long_work import in_slices, without_collector
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from asyncstream.long_work import in_slices
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.long_work import in_slices
 from asyncstream.state import DiskRows, StateBackend, Tables
 
 __all__ = ("Spilling",)

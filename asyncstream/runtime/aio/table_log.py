@@ -27,8 +27,8 @@ from asyncstream.checkpoint.segments import ABOUT, Compaction, encode_delta
 from asyncstream.codec import Codec
 from asyncstream.errors import describe_error
 from asyncstream.lease import Lease
+from asyncstream.long_work import in_slices, without_collector
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.aio.long_work import in_slices, without_collector
 from asyncstream.state import Cut, OldRows, Tables
 
 __all__ = ("TableLog",)

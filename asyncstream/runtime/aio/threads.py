@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -49,6 +50,7 @@ class ThreadedJob(FromThread):
     def __init__(self, job: Job, loop_factory: Callable[[], Any] | None = None) -> None:
         super().__init__(job, self._running_loop)
         self._loop_factory = loop_factory
+        self._begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
         self._opened: Future[asyncio.AbstractEventLoop] = Future()
         self._failure: BaseException | None = None
         self._abandoned = False
@@ -70,7 +72,8 @@ class ThreadedJob(FromThread):
         self._thread.start()
         try:
             self._opened.result()
-        except BaseException:
+        except BaseException:  # of the start; or of a signal, such as Ctrl-C, while this waited for it
+            self._give_up()
             self._thread.join()
             raise
         return self
@@ -88,6 +91,15 @@ class ThreadedJob(FromThread):
         if failure is not None and not isinstance(failure, _Abandoned):
             raise failure
 
+    def _give_up(self) -> None:
+        """Cancel the job, if it has begun to open and not ended."""
+        either: set[Future[Any]] = {self._begun, self._opened}
+        wait(either, return_when=FIRST_COMPLETED)
+        if self._begun.done():
+            loop, task = self._begun.result()
+            with suppress(RuntimeError):  # the loop is closed: it has ended
+                loop.call_soon_threadsafe(task.cancel)
+
     # ------------------------------------------------------------------ in the thread
 
     def _work(self) -> None:
@@ -101,8 +113,11 @@ class ThreadedJob(FromThread):
 
     async def _main(self) -> None:
         self._leave = asyncio.Event()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._begun.set_result((loop, task))
         async with self._job:
-            self._opened.set_result(asyncio.get_running_loop())
+            self._opened.set_result(loop)
             await self._leave.wait()
             if self._abandoned:
                 raise _Abandoned

@@ -8,14 +8,30 @@ who gives up cancels it: only one of the two succeeds, so both sides know the sa
 from __future__ import annotations
 
 import asyncio
+import math
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any
 
 from asyncstream.aside import Tasks
+from asyncstream.clock import monotonic_seconds
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.errors import AsyncStreamError, JobStopped
+from asyncstream.errors import JobStopped
 
-__all__ = ("Tickets", "no_room")
+__all__ = ("Tickets", "no_room", "wait_in_thread")
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks whether the event loop that is to do something is still there."""
+
+
+def wait_in_thread(done: Future[Any], loop: asyncio.AbstractEventLoop, seconds: float | None = None) -> None:
+    """Wait for what an event loop is to do, for so long at most; not for one that was closed before."""
+    until = math.inf if seconds is None else monotonic_seconds() + seconds
+    # not by a time limit of result(): it may be done in the moment in which that is over, and what it has
+    # raised may be a TimeoutError of its own
+    while not futures.wait({done}, max(0.0, min(LOOK_AGAIN, until - monotonic_seconds()))).done:
+        if loop.is_closed() or monotonic_seconds() >= until:
+            return
 
 
 class Tickets:
@@ -54,12 +70,14 @@ class Tickets:
                 loop.call_soon_threadsafe(self._begin, to, value, id, ticket)
             except RuntimeError:  # the loop is closed
                 raise JobStopped("the job takes no more elements") from None
-            try:
-                return ticket.result(seconds)
-            except TimeoutError:
-                if ticket.cancel():
-                    raise no_room(seconds) from None
-                return ticket.result()  # it was decided in this very moment
+            wait_in_thread(ticket, loop, seconds)
+            if not ticket.cancel():  # it is decided, or what was claimed is being made safe
+                wait_in_thread(ticket, loop)
+                if ticket.done():
+                    return ticket.result()
+            if loop.is_closed():
+                raise JobStopped("the event loop of the job was closed under it")
+            raise no_room(seconds)
         finally:
             self._waiting.discard(ticket)
 
@@ -69,7 +87,10 @@ class Tickets:
     async def _hand_in(self, to: Submissions[Any], value: Any, id: str | None, ticket: Future[bool]) -> None:
         try:
             is_new = await to.submit(value, id=id, claim=ticket.set_running_or_notify_cancel)
-        except AsyncStreamError as error:
+        except asyncio.CancelledError:  # by the end of the loop
+            _refuse(ticket, JobStopped("the job takes no more elements"))
+            raise
+        except Exception as error:  # of a codec or a tracer of the user's, too
             _refuse(ticket, error)
         else:
             if not ticket.cancelled():
@@ -84,7 +105,7 @@ class Tickets:
             _refuse(ticket, JobStopped("the job takes no more elements"))
 
 
-def _refuse(ticket: Future[bool], error: AsyncStreamError) -> None:
+def _refuse(ticket: Future[bool], error: Exception) -> None:
     if not ticket.done() and (ticket.running() or ticket.set_running_or_notify_cancel()):
         ticket.set_exception(error)
 

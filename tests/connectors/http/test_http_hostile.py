@@ -162,6 +162,48 @@ def test_error_in_bounded_time_and_memory(talk: Talk, says: str) -> None:
     assert most < 10_000_000
 
 
+@pytest.mark.parametrize("unasked", [LENGTH % 1 + b"0", LENGTH % 1, b"}"])
+def test_no_request_is_given_what_came_before_it(unasked: bytes) -> None:
+    """On a connection that is kept comes an answer that nobody asked for, or a part of one."""
+    connections = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        try:
+            while request := await reader.readuntil(b"\r\n\r\n"):
+                number = request.split()[1][1:]
+                if number == b"0":  # not the client that is looked at
+                    for kept in clients:
+                        kept.write(unasked)
+                else:
+                    clients.append(writer)
+                writer.write(LENGTH % 1 + number)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    clients: list[asyncio.StreamWriter] = []
+
+    async def main() -> list[Any]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with HttpLookup(f"http://127.0.0.1:{port}/{{}}", timeout=20, attempts=1) as lookup:
+            answers = [await lookup.invoke(1), await lookup.invoke(2)]
+            writer.write(b"GET /0 HTTP/1.1\r\n\r\n")
+            await reader.readexactly(len(LENGTH % 1) + 1)  # what was written before this has come, too
+            answers += [await lookup.invoke(number) for number in (3, 4, 5)]
+        writer.close()
+        server.close()
+        return answers
+
+    assert asyncio.run(main()) == [1, 2, 3, 4, 5]
+    assert connections == 3
+
+
 def test_what_is_nested_too_deeply_for_a_request_is_refused() -> None:
     async def main() -> None:
         nested: Any = ()

@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
-from asyncstream.runtime.aio import long_work
-from asyncstream.runtime.aio.long_work import (
+from asyncstream import long_work
+from asyncstream.long_work import (
     FEW,
     FROZEN_AT_START,
     URGENT_SLICES,

@@ -1,0 +1,64 @@
+"""
+The aiohttp session of a lookup or a source: no cookies, what can be decompressed here, and connections on
+which answers are those to their requests.
+
+HTTP/1.1 tells by nothing but their order which answer belongs to which request. A service that sends one that
+was not asked for, or a body that is longer than it says, would have each later request on that connection
+given the answer to the one before it. So a connection on which something came between two requests is not
+used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+import aiohttp
+
+from asyncstream.connectors.http.answers import ENCODINGS
+
+__all__ = ("new_session",)
+
+
+def new_session(
+    *,
+    timeout: aiohttp.ClientTimeout,
+    connections: int = 100,
+    cookies: bool = False,
+    traces: Sequence[aiohttp.TraceConfig] = (),
+) -> aiohttp.ClientSession:
+    """
+    A session, in the event loop that runs, and to be closed.
+
+    Args:
+        timeout: for its requests.
+        connections: at most.
+        cookies: keep those of all answers, and send them with all requests.
+        traces: what is to hear of its requests.
+    """
+    return aiohttp.ClientSession(
+        connector=_InStep(limit=connections),
+        timeout=timeout,
+        headers={"Accept-Encoding": ENCODINGS},
+        cookie_jar=None if cookies else aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trace_configs=[*traces],
+    )
+
+
+class _InStep(aiohttp.TCPConnector):
+    """Gives out no connection of before on which something has come that nobody asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._used = WeakSet[Any]()
+
+    async def connect(self, *args: Any, **options: Any) -> Any:
+        while True:
+            connection = await super().connect(*args, **options)
+            protocol: Any = connection.protocol
+            if protocol not in self._used or not protocol.should_close:
+                self._used.add(protocol)
+                return connection
+            connection.close()
