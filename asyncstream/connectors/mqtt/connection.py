@@ -26,6 +26,7 @@ from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
+    from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
 __all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls", "naming")
@@ -118,6 +119,7 @@ class Connection:
     Attributes:
         arrived: messages that were not taken yet; with those of QoS 1 to be acknowledged in their order.
         resumed: the broker has kept a session of this client.
+        is_kept: the broker keeps the session when this is closed.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Connection:
         self._changed = asyncio.Event()
         self.arrived: deque[MQTTMessage] = deque()
         self.resumed = False
+        self.is_kept = True
 
     # ------------------------------------------------------------------ the client's thread
 
@@ -324,9 +327,10 @@ class Connection:
                 await self._subscribe()
         client, self._client = self._client, None
         if client is not None:
+            farewell = None if self.is_kept else _session_ends()
 
             def leave() -> None:
-                client.disconnect()
+                client.disconnect(properties=farewell)
                 client.loop_stop()
 
             await aside(leave)
@@ -335,6 +339,16 @@ class Connection:
             client.on_publish = client.on_subscribe = None
         if self._opened.done():
             heed(self._opened)
+
+
+def _session_ends() -> Properties:
+    """Has the broker forget a session at once."""
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    wishes = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+    wishes.SessionExpiryInterval = 0
+    return wishes
 
 
 def _show(client: Client) -> None:

@@ -111,6 +111,8 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         )
         with naming(SourceError, f"read {self._what}"):
             await connection.open()
+            # one that is new, and not read: a job that is refused for it would be let in by it the next time
+            connection.is_kept = connection.resumed or self.writer is None
             await connection.subscribe(self._topics)
 
     def is_replayable(self) -> bool:
@@ -118,6 +120,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
 
     async def _fetch(self) -> Sequence[MQTTMessage]:
         connection = self._opened()
+        connection.is_kept = True
         with naming(SourceError, f"read {self._what}"):
             while not (found := connection.take(self._batch)):
                 is_full = len(self._unacknowledged) >= self._most
