@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 from uuid import UUID
 
 from asyncstream.addresses import server_address
+from asyncstream.connectors.messages import unreadable
 from asyncstream.connectors.postgres.watched import Connection, watched
 from asyncstream.errors import AsyncStreamError, SinkError, describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
-    from psycopg import sql
+    from psycopg import AsyncCursor, sql
     from psycopg.adapt import Dumper
 
 __all__ = (
     "BATCH",
     "NATIVE",
     "Table",
+    "UnreadableRow",
     "checked_url",
     "columns_of",
     "connect",
@@ -33,6 +35,7 @@ __all__ = (
     "naming",
     "no_table",
     "place_of",
+    "rows_of",
 )
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
@@ -223,6 +226,41 @@ def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
         raise kind(f"cannot {doing}: {said}") from error
     except (OSError, UnicodeEncodeError) as error:  # of half a character, which has no encoding
         raise kind(f"cannot {doing}: {error}") from error
+
+
+class UnreadableRow(dict[str, Any]):
+    """
+    A row with a value that is nothing in Python, such as a date of 'infinity': texts by the names of columns.
+
+    Attributes:
+        reason: what is wrong with it.
+    """
+
+    reason: str
+
+
+async def rows_of(cursor: AsyncCursor[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows that a cursor has; what cannot be read is an `UnreadableRow`."""
+    try:
+        return await cursor.fetchall()
+    except Exception:  # over a value: the rows are here
+        return [await _row_of(cursor) for _ in range(cursor.rowcount)]
+
+
+async def _row_of(cursor: AsyncCursor[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await cursor.fetchone() or {}
+    except Exception as error:
+        found, place = cursor.pgresult, cursor.rownumber
+        if found is None or place is None:
+            raise
+        row = UnreadableRow()
+        for number, column in enumerate(cursor.description or ()):
+            cell = found.get_value(place, number)
+            row[column.name] = None if cell is None else cell.decode()
+        row.reason = unreadable(error)
+        await cursor.scroll(1)
+        return row
 
 
 def joined(columns: Sequence[str]) -> sql.Composed:

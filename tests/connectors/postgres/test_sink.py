@@ -223,6 +223,21 @@ async def test_what_does_not_fit_is_told_of(
         )
 
 
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("TABLE t (n int, m int GENERATED ALWAYS AS (2 * n) STORED)", "Generated columns cannot be used"),
+        ("VIEW t AS SELECT 1 AS n, 2 AS m", "cannot copy to view"),
+    ],
+)
+async def test_what_takes_no_rows_is_told_of_before_any_are_staged(
+    postgres_url: str, table: str, says: str
+) -> None:
+    do(postgres_url, f"CREATE {table}")
+    with pytest.raises(SinkError, match=says):
+        await write(PostgresSink(postgres_url, "t", columns=["n", "m"]), [], MemoryStore())
+
+
 async def test_who_may_write_needs_no_right_to_make_tables_that_are_there(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
     store = MemoryStore()
