@@ -224,7 +224,7 @@ class Connection:
         )
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_message = self._on_message
-        client.on_publish = client.on_subscribe = self._on_answer
+        client.on_publish = client.on_subscribe = client.on_unsubscribe = self._on_answer
         client.connect_timeout = _PATIENCE
         if self._tls is not None:
             client.tls_set_context(self._tls)
@@ -269,6 +269,11 @@ class Connection:
 
     async def _subscribe(self) -> None:
         _, mid = self._connected().subscribe(self._subscriptions)
+        await self._answered(mid)
+
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        """Have no more messages of these come than the broker has for this client already."""
+        _, mid = self._connected().unsubscribe(list(topics))
         await self._answered(mid)
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
@@ -336,7 +341,7 @@ class Connection:
             await aside(leave)
             # with the last reference the client closes its sockets
             client.on_connect = client.on_disconnect = client.on_message = None
-            client.on_publish = client.on_subscribe = None
+            client.on_publish = client.on_subscribe = client.on_unsubscribe = None
         if self._opened.done():
             heed(self._opened)
 
