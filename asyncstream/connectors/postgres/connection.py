@@ -30,6 +30,7 @@ __all__ = (
     "checked_url",
     "columns_of",
     "connect",
+    "follow_types",
     "joined",
     "make_batch",
     "naming",
@@ -206,6 +207,26 @@ async def make_batch(
     changes += [SQL("ADD COLUMN {} bigint").format(Identifier(name)) for name in added]
     if changes:
         await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(changes)))
+
+
+async def follow_types(connection: Connection, table: Table) -> bool:
+    """Whether columns of a table have other types than when `BATCH` was made, which has these from now on."""
+    from psycopg.sql import SQL, Identifier
+
+    query = (
+        "SELECT was.attname, format_type(now.atttypid, now.atttypmod) FROM pg_attribute AS was "
+        "JOIN pg_attribute AS now USING (attname) WHERE was.attrelid = to_regclass(%s) "
+        "AND now.attrelid = to_regclass(%s) AND now.attnum > 0 "
+        "AND (was.atttypid, was.atttypmod) <> (now.atttypid, now.atttypmod)"
+    )
+    batch = Identifier(*BATCH)
+    names = [name.as_string(connection) for name in (batch, table.identifier)]
+    changed = await (await connection.execute(query, names, prepare=False)).fetchall()
+    if changed:
+        change = SQL("ALTER COLUMN {} TYPE {} USING NULL")
+        changes = [change.format(Identifier(name), SQL(type_)) for name, type_ in changed]
+        await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(changes)))
+    return bool(changed)
 
 
 def no_table(what: str) -> SinkError:
