@@ -271,7 +271,10 @@ class ConnectedSource(Source[T]):
         if 200 <= response.status < 300:
             return response
         response.release()
-        raise refusal(response, url)
+        target = response.headers.get("Location")
+        raise refusal(
+            response, url, None if target is None else f"it has moved to {shown(target)}: give that"
+        )
 
     def position(self) -> Any:
         return self._place

@@ -52,8 +52,8 @@ class RestSource(ConnectedSource[Any]):
         first: the number of the first page.
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each item is to become one; see
             `connectors.models`. An item that is none is malformed.
-        poll: how long to wait at the end, before the last page is asked for again (a `timedelta` or seconds);
-            None: the end of the last page is the end of input.
+        poll: how long to wait at the end, before the last page with items is asked for again (a `timedelta`
+            or seconds); None: the end of the last page is the end of input.
         pause: how long to wait between two pages, for the service's sake.
         max_bytes: the largest page, compressed or not.
         options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
@@ -96,6 +96,7 @@ class RestSource(ConnectedSource[Any]):
     async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
         at, read = (None, 0) if place is None else (place["page"], place["items"])
         round_trip = _RoundTrip()
+        before: tuple[Any, int] | None = None
         while True:
             items, following = await self._asked(session, at)
             round_trip.check(self._url, at, items if self._page is not None else ())
@@ -103,12 +104,14 @@ class RestSource(ConnectedSource[Any]):
                 read += 1
                 yield Arrival(self._value(item), {"page": at, "items": read})
             if following is not None and following != at:
-                at, read = following, 0
+                before, (at, read) = (at, read), (following, 0)
                 await asyncio.sleep(self._pause)
             elif self._poll is None:
                 return
             else:
                 await asyncio.sleep(self._poll)
+                if self._page is not None and not read and before is not None:
+                    (at, read), round_trip = before, _RoundTrip()  # there may be room in it yet
 
     async def _asked(self, session: aiohttp.ClientSession, at: Any) -> tuple[list[Any], Any]:
         """The items of a page, and what the next one is called."""

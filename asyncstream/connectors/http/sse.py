@@ -169,6 +169,12 @@ class SseSource(ConnectedSource[Any]):
                 raise SourceError(
                     f"{shown(self._url)} answers with {response.content_type!r} instead of text/event-stream"
                 )
+            encoding = response.headers.get("Content-Encoding", "").strip().lower()
+            if encoding not in ("", "identity"):
+                raise SourceError(
+                    f"{shown(self._url)} answers with events compressed as {encoding[:50]!r}, which was not "
+                    "asked for: have the service, or the proxy before it, leave them as they are"
+                )
             parser = EventParser(place or "", self._limit)
             while piece := await self._piece(response):
                 try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.connectors.base import Source, SourceBatch
@@ -390,15 +391,19 @@ class KafkaSource(Source[Any]):
 
     async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Read these, from what is committed, or from the checkpoint if that is further."""
+        from aiokafka.errors import CommitFailedError
+
         consumer = self._opened()
         try:
             with telling(self._what, SourceError):
+                begun: dict[TopicPartition, int] = {}
                 for partition in partitions:
                     known = [await consumer.committed(partition), self._kept.get(split_of(partition))]
                     offset = max((one for one in known if one is not None), default=None)
                     first = (await consumer.beginning_offsets([partition]))[partition]
                     if offset is None and self._start == "latest":
                         offset = (await consumer.end_offsets([partition]))[partition]
+                        begun[partition] = offset
                     elif offset is None:
                         offset = first
                     elif offset < first:
@@ -407,6 +412,9 @@ class KafkaSource(Source[Any]):
                     self._partitions[split_of(partition)] = partition
                     self._positions[split_of(partition)] = offset
                     self._handover.begin(split_of(partition), offset)
+                # or who has it when this member has died begins with what comes by then
+                with suppress(CommitFailedError):  # they are dealt out again
+                    await self._commit(consumer, begun)
         except SourceError as error:  # the client would log it, and go on
             self._failed = error
         self._kept.clear()
@@ -420,8 +428,12 @@ class KafkaSource(Source[Any]):
         if new and self._consumer is not None:
             offsets = {self._partitions[name]: offset for name, offset in new.items()}
             with telling(f"cannot commit offsets of group {self._group!r}", SourceError):
-                async with answered_within(patience_of(self._options)):  # the client tries again for ever
-                    await self._consumer.commit(offsets)
+                await self._commit(self._consumer, offsets)
+
+    async def _commit(self, consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+        async with answered_within(patience_of(self._options)):  # the client tries again for ever
+            if offsets:
+                await consumer.commit(offsets)
 
     # ------------------------------------------------------------------ positions
 

@@ -26,6 +26,7 @@ from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
+    from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
 __all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls", "naming")
@@ -118,6 +119,7 @@ class Connection:
     Attributes:
         arrived: messages that were not taken yet; with those of QoS 1 to be acknowledged in their order.
         resumed: the broker has kept a session of this client.
+        is_kept: the broker keeps the session when this is closed.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Connection:
         self._changed = asyncio.Event()
         self.arrived: deque[MQTTMessage] = deque()
         self.resumed = False
+        self.is_kept = True
 
     # ------------------------------------------------------------------ the client's thread
 
@@ -221,7 +224,7 @@ class Connection:
         )
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_message = self._on_message
-        client.on_publish = client.on_subscribe = self._on_answer
+        client.on_publish = client.on_subscribe = client.on_unsubscribe = self._on_answer
         client.connect_timeout = _PATIENCE
         if self._tls is not None:
             client.tls_set_context(self._tls)
@@ -266,6 +269,11 @@ class Connection:
 
     async def _subscribe(self) -> None:
         _, mid = self._connected().subscribe(self._subscriptions)
+        await self._answered(mid)
+
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        """Have no more messages of these come than the broker has for this client already."""
+        _, mid = self._connected().unsubscribe(list(topics))
         await self._answered(mid)
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
@@ -324,17 +332,28 @@ class Connection:
                 await self._subscribe()
         client, self._client = self._client, None
         if client is not None:
+            farewell = None if self.is_kept else _session_ends()
 
             def leave() -> None:
-                client.disconnect()
+                client.disconnect(properties=farewell)
                 client.loop_stop()
 
             await aside(leave)
             # with the last reference the client closes its sockets
             client.on_connect = client.on_disconnect = client.on_message = None
-            client.on_publish = client.on_subscribe = None
+            client.on_publish = client.on_subscribe = client.on_unsubscribe = None
         if self._opened.done():
             heed(self._opened)
+
+
+def _session_ends() -> Properties:
+    """Has the broker forget a session at once."""
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    wishes = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
+    wishes.SessionExpiryInterval = 0
+    return wishes
 
 
 def _show(client: Client) -> None:

@@ -47,7 +47,8 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
     Args:
         url: the address of the broker, which must speak MQTT 5: `mqtt://user:password@host:1883`, or
             `mqtts://` for TLS.
-        topics: what to subscribe to, with MQTT's wildcards; at least one.
+        topics: what to subscribe to, with MQTT's wildcards; at least one. Of one that is left out later, a
+            job that goes on reads what the broker has for it by then.
         client_id: the name of this job at the broker, the same after a restart and of no other client: a
             second client of this id ends the first one's connection.
         decode: what messages hold: "json", "bytes", "text", or a function that makes an element of the bytes.
@@ -112,6 +113,8 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         )
         with naming(SourceError, f"read {self._what}"):
             await connection.open()
+            # one that is new, and not read: a job that is refused for it would be let in by it the next time
+            connection.is_kept = connection.resumed or self.writer is None
             await connection.subscribe(self._topics)
 
     def is_replayable(self) -> bool:
@@ -119,6 +122,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
 
     async def _fetch(self) -> Sequence[MQTTMessage]:
         connection = self._opened()
+        connection.is_kept = True
         with naming(SourceError, f"read {self._what}"):
             while not (found := connection.take(self._batch)):
                 is_full = len(self._unacknowledged) >= self._most
@@ -147,21 +151,25 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
 
     # ------------------------------------------------------------------ positions
 
-    def position(self) -> dict[str, int]:
-        return {"run": self._run, "read": self._read}
+    def position(self) -> dict[str, Any]:
+        return {"run": self._run, "read": self._read, "topics": list(self._topics)}
 
-    async def seek(self, position: dict[str, int]) -> None:
+    async def seek(self, position: dict[str, Any]) -> None:
         if self._refuses_gaps and not self._opened().resumed:
             raise SourceError(
                 f"cannot go on with {self._what}: the broker has no session of client {self._client_id!r}, "
                 "so messages since the checkpoint may be lost; if_forgotten='go_on' goes on with those that "
                 "come"
             )
+        # the session remembers them
+        if left_out := [topic for topic in position.get("topics", ()) if topic not in self._topics]:
+            with naming(SourceError, f"read {self._what}"):
+                await self._opened().unsubscribe(left_out)
 
     def acknowledges(self) -> bool:
         return self.writer is not None
 
-    async def acknowledge(self, position: dict[str, int]) -> None:
+    async def acknowledge(self, position: dict[str, Any]) -> None:
         if position["run"] != self._run:
             return  # all that an earlier run has not acknowledged was sent again
         done: list[int] = []

@@ -28,6 +28,9 @@ _EXPIRES: Final = 30.0
 LOOK: Final = 1.0
 """Seconds between two looks whether the connection is still there, while nothing comes."""
 
+_PAUSE: Final = 0.1
+"""Seconds after which the server is asked again that has said that nothing comes of a request."""
+
 _PINGS: Final[float] = 20.0
 """Seconds between two pings, of which the third finds a connection broken if none was answered."""
 
@@ -126,10 +129,16 @@ class Pull:
             if len(self._messages) == 1:
                 self._changed.set()
             return
+        description = (message.headers or {}).get("Description", "")
         if status in ("404", "408", "409", "503"):
-            description = (message.headers or {}).get("Description", "")
             if status == "409" and "Deleted" in description:
                 self._broken = f"the server says: {description}"
+            if status == "409" and "MaxRequest" in description:
+                self._broken = (
+                    f"the server says: {description}. The consumer allows less than {self._batch} messages, "
+                    f"or {_EXPIRES:g} s, in a request: give batch=, or change what it allows (max_batch, "
+                    "max_expires, max_bytes)"
+                )
             if status == "503":  # of a consumer that was deleted while nothing was asked of it
                 self._broken = "nobody answers: the consumer was deleted, or JetStream is not there"
             self._asked, self._ended = 0, True
@@ -161,3 +170,5 @@ class Pull:
                 raise ConnectionError("the connection is broken")
             if self._ended and not waits:
                 return []
+            if self._ended:  # by too many that ask, say: who asks again at once is told so at once
+                await asyncio.sleep(_PAUSE)

@@ -7,10 +7,11 @@ The server hands each message to one member and waits for its acknowledgement fo
 it hands it out again. A message is acknowledged when no checkpoint is kept that does not hold it. Until then
 the server is told, well within that time, that work on it is in progress.
 
-A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges. So
-when the server hands out such a message again, after a crash or because no consumer was heard of in time, it
-is known, and not read a second time. What is handed out again comes in the order in which `ack_wait` went by,
-which is not always that of the stream: the server counts from the last that it has heard of each message.
+A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges; and
+when the stream was made, for in another one of its name they are the numbers of other messages. So when the
+server hands out such a message again, after a crash or because no consumer was heard of in time, it is known,
+and not read a second time. What is handed out again comes in the order in which `ack_wait` went by, which is
+not always that of the stream: the server counts from the last that it has heard of each message.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import naming
+from asyncstream.connectors.nats.connection import connect, naming
 from asyncstream.connectors.nats.source import NatsSource, number_of
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ("NatsConsumerSource", "Numbers")
 
 T = TypeVar("T")
+
+_Position: TypeAlias = dict[str, Any] | list[list[int]]
 
 _PART: Final = 500
 """Messages that the server is told of in one go; then others have their turn in this process."""
@@ -79,13 +82,14 @@ class NatsConsumerSource(NatsSource[T]):
     the same consumer: each message goes to one of them. What a job had that was away for longer than
     `ack_wait` goes to others, and is read twice if it was in a checkpoint of that job. Without checkpoints,
     messages are acknowledged when the next ones are read. After a crash, what had been read and is in no
-    checkpoint comes again, perhaps in another order.
+    checkpoint comes again, perhaps in another order. A consumer that is gone is not gone on with.
 
     Args:
         url, stream, decode, on_malformed, ends, batch, client: as for `NatsStreamSource`.
         durable: the name of the consumer; made if it is not there. One that is there must be pulled from, and
             its messages be acknowledged one by one; best without `max_ack_pending`, for all messages since
-            the oldest checkpoint that is kept are pending.
+            the oldest checkpoint that is kept are pending, and without `max_deliver`, for the server gives up
+            a message that was handed out so many times, to jobs that have crashed.
         subject: of a consumer that is made: messages of these subjects only; None: all.
         start: where a consumer that is made begins: at the "first" message, or with the "next" one.
         ack_wait: of a consumer that is made: after which time the server hands out a message again: a
@@ -197,21 +201,37 @@ class NatsConsumerSource(NatsSource[T]):
 
     # ------------------------------------------------------------------ positions
 
-    def position(self) -> list[list[int]]:
-        return self._numbers.ranges()
+    def position(self) -> dict[str, Any]:
+        return {"held": self._numbers.ranges(), "made_ms": self._made_ms}
 
-    async def seek(self, position: list[list[int]]) -> None:
-        state = (await self._about()).state
-        if position and state.last_seq < position[-1][1]:
-            raise SourceError(
-                f"cannot go on behind message {position[-1][1]} of {self._what}: its last one is "
-                f"{state.last_seq}: is it the same stream?"
-            )
-        self._held = {number: "" for first, last in position for number in range(first, last + 1)}
-        self._numbers = Numbers(position)
+    async def can_seek(self, position: _Position) -> None:
+        from nats.js.errors import NotFoundError
 
-    async def forget(self, position: list[list[int]]) -> None:
-        done = Numbers(position)
+        with naming(SourceError, f"read {self._what}"):
+            client = await connect(self._url, self._options)
+            try:
+                await client.jetstream().consumer_info(self._stream, self._durable)
+            except NotFoundError as error:
+                raise SourceError(
+                    f"cannot go on with consumer {self._durable!r} of {self._what}: it is not there any "
+                    "more, nor what it knew of messages that were not read or not acknowledged. Make it "
+                    "again, to begin where that one was; or begin anew, by another name for the source or "
+                    "restore='none'"
+                ) from error
+            finally:
+                await client.close()
+
+    async def seek(self, position: _Position) -> None:
+        ranges, made_ms = _held_of(position)
+        last = ranges[-1][1] if ranges else 0
+        reason = self._lacks((await self._about()).state, last, made_ms)
+        if reason is not None:
+            raise SourceError(f"cannot go on behind message {last} of {self._what}: {reason}")
+        self._held = {number: "" for first, last in ranges for number in range(first, last + 1)}
+        self._numbers = Numbers(ranges)
+
+    async def forget(self, position: _Position) -> None:
+        done = Numbers(_held_of(position)[0])
         heard = {number: reply for number, reply in self._held.items() if reply and number in done}
         await self._say(b"+ACK", list(heard.values()))
         gone = set(heard)
@@ -226,3 +246,10 @@ class NatsConsumerSource(NatsSource[T]):
             self._numbers = Numbers()
             for number in sorted(self._held):
                 self._numbers.add(number)
+
+
+def _held_of(position: _Position) -> tuple[list[list[int]], int | None]:
+    """What is held, and when the stream was made, if that was written down."""
+    if isinstance(position, list):  # in earlier checkpoints
+        return position, None
+    return position["held"], position["made_ms"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
-    from nats.js.api import StreamInfo
+    from nats.js.api import StreamInfo, StreamState
 
 __all__ = ("NatsSource", "NatsStreamSource", "number_of", "time_ms_of")
 
@@ -53,13 +54,14 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         self._decode = decoder(decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
         self._pull: Pull | None = None
+        self._made_ms: int | None = None  # when the stream was made that is read
 
     async def open(self) -> None:
         await super().open()
         self._pull = None
         with naming(SourceError, f"read {self._what}"):
             self._client = await connect(self._url, self._options)
-            await self._about()
+            self._made_ms = _made_ms_of(await self._about())
 
     @property
     def _js(self) -> JetStreamContext:
@@ -73,6 +75,24 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
                 return await self._js.stream_info(self._stream)
             except NotFoundError as error:
                 raise SourceError(f"there is no {self._what}") from error
+
+    def _lacks(self, state: StreamState, number: int, made_ms: int | None) -> str | None:
+        """
+        Why the stream is not the one of a position; None: it is.
+
+        Args:
+            state: of the stream.
+            number: of the last message that the position knows of.
+            made_ms: when its stream was made; None: that was not written down.
+        """
+        if state.last_seq < number:
+            return f"its last one is {state.last_seq}: is it the same stream?"
+        if made_ms is not None and self._made_ms is not None and made_ms != self._made_ms:
+            return (
+                "the stream was made anew since, and its numbers are those of other messages; begin with "
+                "what it holds by another name for the source, or restore='none'"
+            )
+        return None
 
     @abstractmethod
     async def _begin(self) -> str:
@@ -181,8 +201,8 @@ class NatsStreamSource(NatsSource[T]):
     def _taken(self, messages: Sequence[Msg]) -> None:
         self._read, self._waiting = _place_of(messages[-1])
 
-    def position(self) -> int:
-        return self._read
+    def position(self) -> dict[str, int | None]:
+        return {"read": self._read, "made_ms": self._made_ms}
 
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         last, waiting = self._read, self._waiting
@@ -190,30 +210,35 @@ class NatsStreamSource(NatsSource[T]):
             number, behind = _place_of(message)
             # those between are of other subjects, or were deleted, or are gone
             if number != last + 1 and (self._subject is None or waiting):
-                await self._check(last)
+                await self._check(last, self._made_ms)
                 break
             last, waiting = number, behind
         return messages
 
-    async def _check(self, position: int) -> None:
+    async def _check(self, number: int, made_ms: int | None) -> None:
         """Refuse a position that this stream has not had, or behind which messages are gone."""
         state = (await self._about()).state
-        if state.last_seq < position:
-            reason = f"its last one is {state.last_seq}: is it the same stream?"
-        elif self._refuses_gaps and state.first_seq > position + 1:
+        reason = self._lacks(state, number, made_ms)
+        if reason is None and self._refuses_gaps and state.first_seq > number + 1:
             reason = f"those up to {state.first_seq - 1} are gone; if_trimmed='go_on' goes on with the others"
-        else:
-            return
-        raise SourceError(f"cannot go on behind message {position} of {self._what}: {reason}")
+        if reason is not None:
+            raise SourceError(f"cannot go on behind message {number} of {self._what}: {reason}")
 
-    async def seek(self, position: int) -> None:
-        await self._check(position)
-        self._read, self._waiting, self._pull = position, 0, None
+    async def seek(self, position: dict[str, Any] | int) -> None:
+        at = {"read": position} if isinstance(position, int) else position  # in earlier checkpoints
+        await self._check(at["read"], at.get("made_ms"))
+        self._read, self._waiting, self._pull = at["read"], 0, None
 
 
 def number_of(message: Msg) -> int:
     """The number of a message in its stream."""
     return int(_tokens(message)[-4])
+
+
+def _made_ms_of(about: StreamInfo) -> int | None:
+    made: Any = about.created  # a text, of earlier clients
+    found = datetime.fromisoformat(made) if isinstance(made, str) else made
+    return None if found is None else int(found.timestamp() * 1000)
 
 
 def _place_of(message: Msg) -> tuple[int, int]:

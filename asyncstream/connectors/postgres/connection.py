@@ -13,26 +13,30 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 from uuid import UUID
 
 from asyncstream.addresses import server_address
+from asyncstream.connectors.messages import unreadable
 from asyncstream.connectors.postgres.watched import Connection, watched
 from asyncstream.errors import AsyncStreamError, SinkError, describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
-    from psycopg import sql
+    from psycopg import AsyncCursor, sql
     from psycopg.adapt import Dumper
 
 __all__ = (
     "BATCH",
     "NATIVE",
     "Table",
+    "UnreadableRow",
     "checked_url",
     "columns_of",
     "connect",
+    "follow_types",
     "joined",
     "make_batch",
     "naming",
     "no_table",
     "place_of",
+    "rows_of",
 )
 
 NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
@@ -205,6 +209,26 @@ async def make_batch(
         await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(changes)))
 
 
+async def follow_types(connection: Connection, table: Table) -> bool:
+    """Whether columns of a table have other types than when `BATCH` was made, which has these from now on."""
+    from psycopg.sql import SQL, Identifier
+
+    query = (
+        "SELECT was.attname, format_type(now.atttypid, now.atttypmod) FROM pg_attribute AS was "
+        "JOIN pg_attribute AS now USING (attname) WHERE was.attrelid = to_regclass(%s) "
+        "AND now.attrelid = to_regclass(%s) AND now.attnum > 0 "
+        "AND (was.atttypid, was.atttypmod) <> (now.atttypid, now.atttypmod)"
+    )
+    batch = Identifier(*BATCH)
+    names = [name.as_string(connection) for name in (batch, table.identifier)]
+    changed = await (await connection.execute(query, names, prepare=False)).fetchall()
+    if changed:
+        change = SQL("ALTER COLUMN {} TYPE {} USING NULL")
+        changes = [change.format(Identifier(name), SQL(type_)) for name, type_ in changed]
+        await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(changes)))
+    return bool(changed)
+
+
 def no_table(what: str) -> SinkError:
     """The error of a sink without a table, to be raised by the caller."""
     return SinkError(f"there is no {what}: create it, with columns of the types you want")
@@ -223,6 +247,41 @@ def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
         raise kind(f"cannot {doing}: {said}") from error
     except (OSError, UnicodeEncodeError) as error:  # of half a character, which has no encoding
         raise kind(f"cannot {doing}: {error}") from error
+
+
+class UnreadableRow(dict[str, Any]):
+    """
+    A row with a value that is nothing in Python, such as a date of 'infinity': texts by the names of columns.
+
+    Attributes:
+        reason: what is wrong with it.
+    """
+
+    reason: str
+
+
+async def rows_of(cursor: AsyncCursor[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows that a cursor has; what cannot be read is an `UnreadableRow`."""
+    try:
+        return await cursor.fetchall()
+    except Exception:  # over a value: the rows are here
+        return [await _row_of(cursor) for _ in range(cursor.rowcount)]
+
+
+async def _row_of(cursor: AsyncCursor[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await cursor.fetchone() or {}
+    except Exception as error:
+        found, place = cursor.pgresult, cursor.rownumber
+        if found is None or place is None:
+            raise
+        row = UnreadableRow()
+        for number, column in enumerate(cursor.description or ()):
+            cell = found.get_value(place, number)
+            row[column.name] = None if cell is None else cell.decode()
+        row.reason = unreadable(error)
+        await cursor.scroll(1)
+        return row
 
 
 def joined(columns: Sequence[str]) -> sql.Composed:

@@ -162,6 +162,8 @@ class Epochs:
             lease = self._lease.to_text()
         await self._do(connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", lease, name)
         await make_batch(connection, self._table, self._columns)
+        # nothing: what the table takes no rows of, a view or a generated column say, would be staged for ever
+        await self._bring_in(connection, self._columns, [])
         await self.commit(connection, target)
         await self._do(connection, "DELETE FROM {staged}")
         self._number, self.position = 0, standing.last + 2
@@ -234,11 +236,15 @@ class Epochs:
         query = self._sql(
             "SELECT columns, rows FROM {staged} WHERE position BETWEEN %s AND %s ORDER BY position, number"
         )
-        async with connection.cursor("asyncstream_blocks", binary=True) as staged:
-            await staged.execute(query, (first, last))
-            while page := await staged.fetchmany(_PAGE):
-                for columns, blocks in groupby(page, key=itemgetter(0)):
-                    rows += await self._bring_in(connection, columns, [block for _, block in blocks])
+        staged = connection.cursor("asyncstream_blocks", binary=True)
+        try:
+            async with staged:
+                await staged.execute(query, (first, last))
+                while page := await staged.fetchmany(_PAGE):
+                    for columns, blocks in groupby(page, key=itemgetter(0)):
+                        rows += await self._bring_in(connection, columns, [block for _, block in blocks])
+        finally:
+            await staged.close()  # the client leaves it open if the connection breaks as it is closed
         return rows
 
     async def _bring_in(self, connection: Connection, columns: Sequence[str], blocks: list[bytes]) -> int:

@@ -31,12 +31,14 @@ from asyncstream.connectors.messages import RejectedMessage, check_follows
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.postgres.connection import (
     Table,
+    UnreadableRow,
     checked_url,
     columns_of,
     connect,
     joined,
     naming,
     place_of,
+    rows_of,
 )
 from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.errors import SourceError
@@ -100,6 +102,7 @@ _LOCK: Final = 0x6F7574626F78
 class _Options(TypedDict, total=False):
     id: str
     consumer: str
+    on_malformed: Literal["fail", "reject"]
     channel: str | None
     every: Duration
     dead_after: Duration
@@ -125,8 +128,9 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         consumer: the name of this one among those that share the table, the same after a restart.
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
             `connectors.models`.
-        on_malformed: what to do with a row that is no `model`: "fail" with `SourceError`, after all before it
-            were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
+        on_malformed: what to do with a row that is no `model`, or has a value that is nothing in Python, such
+            as a date of 'infinity': "fail" with `SourceError`, after all before it were delivered; or
+            "reject": a `RejectedMessage` goes to the source's `rejected` output.
         channel: look for rows as soon as there is a `NOTIFY` on this channel; best one of a trigger.
         every: how often to look without being told: a `timedelta` or seconds.
         dead_after: after which time a consumer that is not heard of is dead: a `timedelta` or seconds; more
@@ -148,7 +152,6 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         table: str,
         *,
         model: type[U],
-        on_malformed: Literal["fail", "reject"] = "fail",
         **options: Unpack[_Options],
     ) -> None: ...
     def __init__(
@@ -244,13 +247,15 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
 
     def _element(self, message: dict[str, Any]) -> Any:
         row = {name: cell for name, cell in message.items() if name not in _OURS}
+        if isinstance(message, UnreadableRow):
+            return RejectedMessage(self._what, row[self._id], row, message.reason)
         try:
             return row if self._model is None else self._model(row)
         except Unfit as error:
             return RejectedMessage(self._what, str(row[self._id]), row, str(error))
 
     def _taken(self, messages: Sequence[dict[str, Any]]) -> None:
-        self._read = messages[-1][_OURS[1]]
+        self._read = int(messages[-1][_OURS[1]])
 
     async def _fetch(self) -> list[dict[str, Any]]:
         """Rows that were not asked for yet; none at the end."""
@@ -260,7 +265,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
                 if not rows and not await self._take_over(connection):
                     rows = await self._claim(connection)
             if rows:
-                self._asked = rows[-1][_OURS[1]]
+                self._asked = int(rows[-1][_OURS[1]])
                 return rows
             if self._has_claimed:  # of a consumer that is dead
                 continue
@@ -401,5 +406,6 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         from psycopg.rows import dict_row
 
         async with connection.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(self._sql(statement), values)
-            return await cursor.fetchall()
+            # not prepared: the server refuses to go on with what was, once the table has another column
+            await cursor.execute(self._sql(statement), values, prepare=False)
+            return await rows_of(cursor)

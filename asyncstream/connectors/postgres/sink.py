@@ -15,7 +15,7 @@ from asyncstream.connectors.postgres.connection import joined, make_batch
 from asyncstream.connectors.postgres.epochs import Epochs
 from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.connectors.postgres.writing import TableWriter, copy_rows
-from asyncstream.connectors.rows import Default
+from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
 from asyncstream.validation import choice, refuse
@@ -140,7 +140,8 @@ class PostgresUpsertSink(CountingSink[Any]):
 
     Args:
         url, table, columns: as for `PostgresSink`.
-        key: the columns of a unique key of the table; among `columns`.
+        key: the columns of a unique key of the table; among `columns`. An element in which one is null is
+            refused, unless there is an index with `NULLS NOT DISTINCT`.
         default: as for `PostgresSink`.
     """
 
@@ -158,6 +159,7 @@ class PostgresUpsertSink(CountingSink[Any]):
         missing = [name for name in self._key if name not in self._to.columns]
         if missing:
             raise refuse("key", "names that are among columns", key, f"missing there: {missing}")
+        self._takes_null = False  # there is an index to which nulls are equal
 
     async def open(self) -> None:
         await self._to.open(keeps=True)
@@ -166,10 +168,23 @@ class PostgresUpsertSink(CountingSink[Any]):
     async def _make_batch(self, connection: Connection) -> None:
         """A table for one batch: to copy rows and to insert them from there is the quickest way."""
         await make_batch(connection, self._to.table, self._to.columns, ("asyncstream_number",))
+        query = (
+            "SELECT coalesce(bool_or((to_jsonb(i)->>'indnullsnotdistinct')::bool), false) FROM pg_index AS i "
+            "WHERE indrelid = to_regclass(%s)"
+        )
+        cursor = await connection.execute(query, (self._to.table.identifier.as_string(connection),))
+        self._takes_null = await cursor.fetchone() == (True,)
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
         rows = [(number, *row) for number, row in enumerate(self._to.rows(values))]
+        if not self._takes_null:
+            places = [1 + self._to.columns.index(name) for name in self._key]
+            for value, row in zip(values, rows, strict=True):
+                if any(row[place] is None for place in places):
+                    # to the index they differ, and in a batch they would be one
+                    error = ValueError(f"its key, {' and '.join(self._key)}, is null")
+                    raise SinkError(why_unwritten(value, self._to.what, error)) from error
 
         async def put(connection: Connection) -> None:
             await copy_rows(

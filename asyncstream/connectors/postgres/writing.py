@@ -18,6 +18,7 @@ from asyncstream.connectors.postgres.connection import (
     checked_url,
     columns_of,
     connect,
+    follow_types,
     naming,
     no_table,
     place_of,
@@ -125,8 +126,17 @@ class TableWriter:
         Write elements, as a `whole` transaction or not; see `do`. Raises `SinkBroken` where it is not over
         them that the server does not take them.
         """
+        from psycopg import DataError
+
+        write = self.transaction if whole else self.do
         with over_elements(_is_over_rows):
-            await (self.transaction if whole else self.do)(work)
+            try:
+                await write(work)
+            except SinkError as error:
+                is_over_type = isinstance(error.__cause__, DataError)
+                if not is_over_type or not await self.do(lambda to: follow_types(to, self.table)):
+                    raise
+                await write(work)
 
     @property
     def is_open(self) -> bool:

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.redis.connection import Client, Entry, id_of, naming
+from asyncstream.connectors.redis.connection import Client, Entry, connect, id_of, naming
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_ms, text
@@ -62,7 +62,8 @@ class RedisGroupSource(RedisSource[T]):
     A job that goes on after a crash neither misses an entry nor reads one twice. Only what a member had that
     was away for longer than `dead_after` is read by others, and a second time if it was in a checkpoint of
     that member. Without checkpoints, entries are acknowledged as they are read. Timestamps are those of the
-    ids. Members share the stream, so its order is kept within each of them.
+    ids. Members share the stream, so its order is kept within each of them. A group that is gone, with the
+    stream or without it, is not gone on with. Entries that are trimmed before they are read are missed.
 
     Args:
         url, stream, field, decode, on_malformed, ends, batch: as for `RedisStreamSource`.
@@ -245,14 +246,33 @@ class RedisGroupSource(RedisSource[T]):
         claimed = sorted(id.decode() for id in self._claimed)
         return {"run": self._run, "read": self._read.decode(), "claimed": claimed}
 
-    async def seek(self, position: dict[str, Any]) -> None:
-        with naming(SourceError, f"read {self._what}"):
-            about: dict[str, Any] = await self._opened().xinfo_stream(self._stream)
-        if id_of(about["last-generated-id"]) < id_of(position["read"]):
-            raise SourceError(
-                f"cannot go on behind entry {position['read']} of {self._what}: its last one is "
-                f"{about['last-generated-id'].decode()}: is it the same stream?"
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        redis = connect(self._url)
+        try:
+            await self._check(redis, position)
+        finally:
+            await redis.aclose()
+
+    async def _check(self, redis: Client, position: dict[str, Any]) -> None:
+        """Refuse a position that this stream has not had, or whose group is gone: it would begin anew."""
+        with self._there():
+            about: dict[str, Any] = await redis.xinfo_stream(self._stream)
+            groups = await redis.xinfo_groups(self._stream)
+        read, last = position["read"], about["last-generated-id"].decode()
+        if id_of(last) < id_of(read):
+            reason = f"its last one is {last}: is it the same stream?"
+        elif self._group.encode() not in [group["name"] for group in groups]:
+            reason = (
+                f"group {self._group!r} is not there any more, so what its members had not acknowledged may "
+                f"be lost. Make it again (XGROUP CREATE {self._stream} {self._group} {read}); or begin anew, "
+                "by another name for the source or restore='none'"
             )
+        else:
+            return
+        raise SourceError(f"cannot go on behind entry {read} of {self._what}: {reason}")
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        await self._check(self._opened(), position)
         self._base, self._read = position, position["read"].encode()
 
     async def forget(self, position: dict[str, Any]) -> None:

@@ -59,6 +59,19 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
         with naming(SourceError, f"read {self._what}"):
             await self._client.ping()
 
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        """Errors name the stream; one says that there is none."""
+        from redis.exceptions import ResponseError
+
+        with naming(SourceError, f"read {self._what}"):
+            try:
+                yield
+            except ResponseError as error:
+                if "no such key" not in str(error):
+                    raise
+                raise SourceError(f"there is no {self._what}") from error
+
     def _element(self, message: Entry) -> Any:
         id, fields = message
         return GONE if fields is None else self._entries.read(id, fields)  # deleted since it was delivered
@@ -76,7 +89,7 @@ class RedisStreamSource(RedisSource[T]):
     once.
 
     Nothing is acknowledged, and others may read the same stream. Entries must stay until they are read: a
-    stream that was trimmed behind the position is refused. Timestamps are those of the ids.
+    stream that was trimmed behind the position, or made anew, is refused. Timestamps are those of the ids.
 
     Args:
         url: the address of the Redis: `redis://user:password@host:6379/0`.
@@ -118,19 +131,6 @@ class RedisStreamSource(RedisSource[T]):
         self._read, self._number = about["last-generated-id"], about["entries-added"]
         if self._from_first:
             self._read, self._number = FIRST, self._number - about["length"]
-
-    @contextmanager
-    def _there(self) -> Iterator[None]:
-        """Errors name the stream; one says that there is none."""
-        from redis.exceptions import ResponseError
-
-        with naming(SourceError, f"read {self._what}"):
-            try:
-                yield
-            except ResponseError as error:
-                if "no such key" not in str(error):
-                    raise
-                raise SourceError(f"there is no {self._what}") from error
 
     async def _about(self, redis: Client) -> dict[str, Any]:
         with self._there():
@@ -181,6 +181,11 @@ class RedisStreamSource(RedisSource[T]):
             reason = f"its last one is {about['last-generated-id'].decode()}: is it the same stream?"
         elif self._refuses_gaps and is_cut and about["length"] < unread:
             reason = "entries behind it were trimmed or deleted; if_trimmed='go_on' goes on with the others"
+        elif self._refuses_gaps and is_cut and about["length"] > unread:  # than there can be of that stream
+            reason = (
+                "the stream was made anew, and what was not read of the one before is gone; "
+                "if_trimmed='go_on' goes on with the new one"
+            )
         else:
             return
         raise SourceError(f"cannot go on behind entry {position['id']} of {self._what}: {reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -245,6 +246,14 @@ async def test_what_is_no_event_stream_is_an_error(tmp_path: Path) -> None:
             await read_all(RestSource(url))
 
 
+async def test_events_that_are_compressed_are_an_error() -> None:
+    body = gzip.compress(b"data: 1\n\n")
+    headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
+    async with serve(lambda request: _answer(web.Response(body=body, headers=headers))) as url:
+        with pytest.raises(SourceError, match="events compressed as 'gzip', which was not asked for"):
+            await read_all(SseSource(url))
+
+
 async def test_pages_by_link_and_by_number() -> None:
     service = Service()
     async with serve(service) as url:
@@ -365,7 +374,7 @@ async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., S
         return web.json_response([])
 
     async with serve(elsewhere) as other, serve(status(302, Location=f"{other}/x")) as url:
-        with pytest.raises(SourceError):
+        with pytest.raises(SourceError, match=f"(has moved|another origin).*{other}/x"):
             await read_all(make(url, headers={"X-Key": "secret"}))
     assert given == []
 
@@ -418,6 +427,29 @@ async def test_last_page_is_polled_for_what_comes_behind() -> None:
                 found += batch.values
                 there[len(found) :] = [3, 4]
         assert found == [1, 2, 3, 4]
+        await source.close()
+
+
+async def test_a_numbered_page_that_was_not_full_is_polled_until_it_is() -> None:
+    there = list(range(3))
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        begin = 10 * (int(request.query["page"]) - 1)
+        answer = web.json_response(there[begin : begin + 10])
+        if begin >= len(there) and len(there) < 30:  # once it was said that there is nothing behind
+            there.extend(range(len(there), len(there) + 4))
+        return answer
+
+    async with serve(page) as url:
+        source = RestSource(url, page="page", poll=0.001)
+        await source.open()
+        found: list[int] = []
+        async with asyncio.timeout(60):
+            while len(found) < 31:
+                batch = await source.read()
+                assert batch is not None
+                found += batch.values
+        assert found == list(range(31))
         await source.close()
 
 

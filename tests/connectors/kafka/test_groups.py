@@ -118,6 +118,21 @@ async def test_a_partition_is_handed_over_when_what_was_read_of_it_is_done(kafka
         await first.stop()
 
 
+async def test_where_a_group_begins_with_the_latest_is_written_down_before_a_member_can_die(
+    kafka_groups: Kafka,
+) -> None:
+    topic = await kafka_groups.topic(1)
+    source = KafkaSource(
+        topic, bootstrap_servers=kafka_groups.address, group=f"g-{topic}", client=QUICK, start="latest"
+    )
+    await source.open()
+    async with asyncio.timeout(60):
+        while not source.splits():
+            await source.read()
+    assert await kafka_groups.committed(f"g-{topic}", topic, 1) == {0: 0}
+    await source.close()
+
+
 async def copy(folder: Path, id: str, address: str, read: str, write: str) -> None:
     """A member that copies a topic until it is killed."""
 

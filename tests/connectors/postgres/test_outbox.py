@@ -211,6 +211,51 @@ async def test_what_is_no_order_fails_behind_those_before_it(outbox: str) -> Non
     await source.close()
 
 
+VALUES = (
+    ("timestamptz", "infinity"),
+    ("date[]", "{-infinity}"),
+    ("time", "24:00"),
+    ("date", "0044-03-15 BC"),
+)
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES)
+async def test_a_row_with_a_value_that_is_nothing_in_python_costs_itself(
+    postgres_url: str, kind: str, value: str
+) -> None:
+    do(postgres_url, f"CREATE TABLE outbox (id bigserial PRIMARY KEY, at {kind})")
+    do(postgres_url, f"INSERT INTO outbox (at) VALUES (NULL), ('{value}'), (NULL)")
+    strict = opened(postgres_url)
+    await strict.open()
+    batch = await strict.read()
+    assert batch is not None
+    assert batch.values == [{"id": 1, "at": None}]
+    with pytest.raises(SourceError, match=r"table 'outbox' of .*, 2: it cannot be read: .*'at': '"):
+        await strict.read()
+    await strict.close()
+    source = opened(postgres_url, on_malformed="reject", ends=True, lease=2)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert [row["id"] for row in batch.values] == [1, 3]
+    assert [(one.id, one.value["id"]) for one in batch.rejected] == [("2", "2")]
+    await source.forget(source.position())
+    assert left(postgres_url) == []
+    await source.close()
+
+
+async def test_a_table_that_gets_a_column_is_read_on(outbox: str) -> None:
+    source = opened(outbox, batch=1)
+    await source.open()
+    for _ in range(7):  # the client prepares what comes often
+        await source.read()
+    do(outbox, "ALTER TABLE outbox ADD COLUMN note text DEFAULT 'none'")
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values == [{"id": 8, "payload": {"n": 8}, "note": "none"}]
+    await source.close()
+
+
 async def test_wrong_settings_are_told_of(outbox: str) -> None:
     for more, says in (
         ({"table": "lacking"}, "step 'in': cannot read table 'lacking' of .*: there is no such table"),

@@ -177,6 +177,45 @@ async def test_a_table_that_was_altered_is_written_on(postgres_url: str) -> None
     assert do(postgres_url, "SELECT n, note FROM t ORDER BY n") == [(1, "none"), (2**40, "none")]
 
 
+@pytest.mark.parametrize("way", ["exactly once", "ignore", "by key"])
+async def test_a_table_that_is_altered_while_it_is_written_takes_what_it_now_takes(
+    postgres_url: str, way: str
+) -> None:
+    do(postgres_url, "CREATE TABLE t (n int PRIMARY KEY, name varchar(2))")
+    columns = ["n", "name"]
+    sink: PostgresSink | PostgresUpsertSink
+    if way == "by key":
+        sink = PostgresUpsertSink(postgres_url, "t", columns=columns, key="n")
+        await sink.open()
+    else:
+        sink = PostgresSink(postgres_url, "t", columns=columns, on_conflict="ignore")
+        await (sink.recover(None) if way == "exactly once" else sink.open())
+    await sink.write([{"n": 1, "name": "a"}], None)
+    for row in ({"n": 2**40, "name": "b"}, {"n": 2, "name": "long"}):
+        with pytest.raises(SinkError, match=r"out of range|too long"):
+            await sink.write([row], None)
+    do(postgres_url, "ALTER TABLE t ALTER n TYPE bigint, ALTER name TYPE text")
+    await sink.write([{"n": 2**40, "name": "long"}], None)
+    if way == "exactly once":
+        assert isinstance(sink, PostgresSink)
+        await sink.prepare(1)
+        await sink.commit(1)
+    await sink.close()
+    assert do(postgres_url, "SELECT * FROM t ORDER BY n") == [(1, "a"), (2**40, "long")]
+
+
+async def test_an_element_without_a_key_is_refused_unless_nulls_are_one(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (k int UNIQUE, v int)")
+    rows = [{"k": None, "v": number} for number in range(3)]
+    with pytest.raises(SinkError, match=r"cannot write .* its key, k, is null"):
+        await write(PostgresUpsertSink(postgres_url, "t", columns=["k", "v"], key="k"), rows)
+    do(postgres_url, "ALTER TABLE t DROP CONSTRAINT t_k_key")
+    do(postgres_url, "CREATE UNIQUE INDEX ON t (k) NULLS NOT DISTINCT")
+    for _ in range(2):
+        await write(PostgresUpsertSink(postgres_url, "t", columns=["k", "v"], key="k"), rows)
+    assert do(postgres_url, "SELECT * FROM t") == [(None, 2)]
+
+
 @pytest.mark.parametrize("exactly_once", [False, True])
 async def test_a_conflict_may_be_ignored(postgres_url: str, exactly_once: bool) -> None:
     do(postgres_url, "CREATE TABLE t (n int PRIMARY KEY, text text)")
@@ -221,6 +260,21 @@ async def test_what_does_not_fit_is_told_of(
         await write(
             PostgresSink(postgres_url, table, columns=columns), rows, MemoryStore() if exactly_once else None
         )
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("TABLE t (n int, m int GENERATED ALWAYS AS (2 * n) STORED)", "Generated columns cannot be used"),
+        ("VIEW t AS SELECT 1 AS n, 2 AS m", "cannot copy to view"),
+    ],
+)
+async def test_what_takes_no_rows_is_told_of_before_any_are_staged(
+    postgres_url: str, table: str, says: str
+) -> None:
+    do(postgres_url, f"CREATE {table}")
+    with pytest.raises(SinkError, match=says):
+        await write(PostgresSink(postgres_url, "t", columns=["n", "m"]), [], MemoryStore())
 
 
 async def test_who_may_write_needs_no_right_to_make_tables_that_are_there(postgres_url: str) -> None:

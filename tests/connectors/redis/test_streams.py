@@ -308,6 +308,52 @@ async def test_what_is_trimmed_before_it_is_read_is_missed_by_nobody_unseen(
         await source.close()
 
 
+@pytest.mark.parametrize("more", [2, 4])
+async def test_a_stream_that_was_made_anew_is_refused(redis: Redis, redis_url: str, more: int) -> None:
+    add(redis, range(1, 4))
+    source = RedisStreamSource[int](redis_url, "in", batch=3)
+    await source.open()
+    await source.read()
+    position = source.position()
+    redis.delete("in")  # as by a restart of a Redis that keeps nothing
+    add(redis, range(10, 10 + more))
+    with pytest.raises(SourceError, match="the stream was made anew"):
+        await source.can_seek(position)
+    with pytest.raises(SourceError, match="the stream was made anew"):
+        await source.read()
+    await source.close()
+    lenient = RedisStreamSource[int](redis_url, "in", ends=True, if_trimmed="go_on")
+    await lenient.open()
+    await lenient.seek(position)
+    assert await numbers_of(lenient) == list(range(10, 10 + more))
+    await lenient.close()
+
+
+@pytest.mark.parametrize("start", ["first", "next"])
+@pytest.mark.parametrize("with_stream", [False, True])
+async def test_a_group_that_is_gone_is_not_begun_anew(
+    redis: Redis, redis_url: str, start: str, with_stream: bool
+) -> None:
+    add(redis, [1])
+    pipeline, seen, store = Pipeline("numbers"), list[int](), MemoryStore()
+    pipeline.source(member(redis_url, start=start), name="in").to(seen.append, name="out")
+    async with asyncio.timeout(60), pipeline.start(checkpoints=Checkpoints(store=store, every=60)) as job:
+        add(redis, [2])
+        while 2 not in seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await job.stop()
+    redis.delete("in") if with_stream else redis.xgroup_destroy("in", "g")
+    add(redis, [3])
+    for _ in range(2):  # which is no way around it
+        with pytest.raises(SourceError, match=r"group 'g' is not there any more.*XGROUP CREATE in g 2-0"):
+            await pipeline.run(checkpoints=Checkpoints(store=store, every=60))
+    redis.xgroup_create("in", "g", "2-0")
+    pipeline, before = Pipeline("numbers"), list(seen)
+    pipeline.source(member(redis_url, ends=True, start=start), name="in").to(seen.append, name="out")
+    await pipeline.run(checkpoints=Checkpoints(store=store, every=60))
+    assert seen == [*before, 3]
+
+
 async def test_what_is_trimmed_when_it_was_read_is_missed_by_nobody(redis: Redis, redis_url: str) -> None:
     add(redis, range(1, 6))
     source = RedisStreamSource[int](redis_url, "in", ends=True, batch=2)
