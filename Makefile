@@ -17,6 +17,8 @@ BIN     := .venv/bin
 QUICK   := -m "not slow and not spark and not web and not broker" --hypothesis-profile=quick
 STEPS   := $(addprefix tests/,vectors windowing simulation state joins keyed codec)
 CALLS   := $(addprefix tests/,async_wait guards)
+# of all tests those that take long each, about half of the time
+LONG    := $(addprefix tests/,simulation examples testing typing web test_cli.py test_readme.py test_package.py)
 RUN     := python
 # for a make within make: as many at a time as that has, or three
 THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
@@ -26,18 +28,18 @@ THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick quick-calls quick-steps quick-rest coverage bench pictures setup setup-newest lint types
-.PHONY: tests tests-spark tests-newest docs clean
+.PHONY: tests tests-long tests-rest tests-spark tests-newest docs clean
 .DEFAULT_GOAL := setup
 
 demo: setup
 	$(BIN)/python -m examples.flights
 	$(BIN)/python -m examples.flights.on_spark
 
-# three at a time, the long ones first: each waits for much of its time, and what starts last has both cores. The
+# four at a time, the long ones first: each waits for much of its time, and what starts last has both cores. The
 # output of one comes when it is through
 test:
 	@$(MAKE) --no-print-directory -j2 lint setup-newest
-	@$(MAKE) --no-print-directory -j3 --output-sync=target tests-spark tests tests-newest types docs
+	@$(MAKE) --no-print-directory -j4 --output-sync=target tests-spark tests-long tests-rest tests-newest types docs
 
 quick: lint
 	@$(MAKE) --no-print-directory $(THREE) --output-sync=target quick-calls quick-steps quick-rest
@@ -73,10 +75,15 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# two processes, a module as a whole, in their order (the default begins with those of most tests, and ends with
-# the few long ones, in one process): the longest suite. Each process takes the time to import and collect all
-tests: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/spark
+# two processes, each of which collects its own part only. Processes that are dealt tests by another (xdist) collect
+# all of them, and each test takes two milliseconds more
+tests: tests-long tests-rest
+
+tests-long: setup
+	$(BIN)/python -m pytest $(LONG)
+
+tests-rest: setup
+	$(BIN)/python -m pytest $(patsubst %,--ignore=%,$(LONG) tests/spark)
 
 tests-spark: setup
 	$(BIN)/python -m pytest tests/spark

@@ -61,14 +61,6 @@ def markers(path: Path) -> tuple[str, ...]:
     return TIERS.get(inside.as_posix()) or TIERS.get(inside.parts[0] if inside.parts else "", ())
 
 
-LONG: Final = (
-    "simulation/test_seeds.py",
-    "crash/test_kill.py",
-    "test_readme.py",
-)
-"""Modules of minutes: dealt out first, so that no process is left alone with one at the end."""
-
-
 REAL: Final = frozenset(("broker", "slow", "spark", "web"))
 PATIENCE: Final = pytest.mark.timeout(600)
 """
@@ -81,18 +73,20 @@ only what hangs takes so long. Others wait for nothing.
 def pytest_collection() -> Generator[None, object, object]:
     """
     What is collected stays until the end: the garbage collector would walk over it again and again, which is
-    a third of the time that collecting takes.
+    a third of the time that collecting takes, and at the end seconds. So it is frozen: what is looked at is
+    what tests make.
     """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if " at 0x" in item.name:  # several processes would not agree on what there is to run
+        if " at 0x" in item.name:  # it has another name in each process
             raise pytest.UsageError(f"{item.nodeid}: give the case a name without an address, by ids=")
         for marker in markers(item.path):
             item.add_marker(marker)
@@ -100,7 +94,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             mark.name for mark in item.iter_markers()
         ):
             item.add_marker(PATIENCE)
-    items.sort(key=lambda item: not any(item.path == HERE / long for long in LONG))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -132,14 +125,18 @@ async def tidy() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def others_frozen() -> Iterator[None]:
-    """
-    `gc.collect()` looks at what is made from here on: what is there before, such as ten thousand tests, would
-    take it half a second each time.
-    """
-    gc.freeze()
-    yield
+def others_gone() -> None:
+    """`gc.collect()` finds nothing that tests before this one have left: that is gone."""
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def nothing_frozen() -> Iterator[None]:
+    """Nothing is kept from the garbage collector, as in most programs; after the module it is again."""
     gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

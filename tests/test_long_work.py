@@ -25,7 +25,7 @@ MANY = 50_000
 
 
 @pytest.fixture(autouse=True)
-def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def old(nothing_frozen: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(aging, "frozen", 0)
     gc.freeze()  # which makes old what is there, as a collection would, in no time
     gc.unfreeze()

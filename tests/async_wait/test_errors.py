@@ -112,7 +112,7 @@ async def test_whatever_a_call_raises_is_its_elements_error(
         assert rig.log.values + await after.finish() == list(range(10)), "not one is lost"
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 @pytest.mark.parametrize("isolation", ["pool", "task"])
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
 async def test_an_exit_that_a_call_meets_in_a_task_is_its_elements_error(isolation: str, order: str) -> None:
@@ -571,7 +571,7 @@ async def test_async_function_is_opened_before_the_first_call_and_closed_after_t
     assert client.seen == ["open", "cancelled", "close"]
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 def test_loop_that_is_closed_without_a_stop_makes_no_noise() -> None:
     """Abandoned coroutines are thrown a GeneratorExit when they are collected."""
 

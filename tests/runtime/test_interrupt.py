@@ -105,7 +105,7 @@ EXITS: dict[str, Callable[[Pipeline], Stream[Any]]] = {
 }
 
 
-@pytest.mark.usefixtures("quiet", "others_frozen")
+@pytest.mark.usefixtures("quiet", "others_gone")
 @pytest.mark.parametrize("runs", [Pipeline.run_blocking, lambda pipeline: asyncio.run(pipeline.run())])
 @pytest.mark.parametrize("place", EXITS)
 def test_an_exit_goes_up_and_no_task_is_said_to_have_been_forgotten(

@@ -99,7 +99,7 @@ def test_slow_subscriber_that_holds_gets_all_and_no_buffer_grows() -> None:
     run(main())
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 @pytest.mark.parametrize("how", ["break", "close", "with", "cancelled", "forgotten"])
 def test_a_subscriber_who_has_left_holds_nothing(how: str) -> None:
     async def main() -> None:

@@ -153,7 +153,7 @@ def test_thread_that_waits_for_room_hears_of_the_end(end: str) -> None:
     assert len(told) == 4
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 def test_all_who_wait_hear_of_the_end_though_others_come_meanwhile() -> None:
     """Python 3.11 may collect garbage, and let another thread go on, while a tuple is made of a set."""
     those, waiting = Tickets(), Future[bool]()
@@ -457,7 +457,7 @@ class Ended:
         """It takes it, and does nothing any more."""
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 def test_what_the_loop_did_not_come_to_before_its_end_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tickets, "LOOK_AGAIN", 0.001)
     pipeline = Pipeline()

@@ -49,19 +49,15 @@ def swept(seeds: Iterable[int]) -> Iterator[int]:
 
     Lives that were cut short leave tasks in cycles. The collector looks at its oldest generation, which has
     all modules, so rarely that thousands pile up, and asyncio walks over all of them when asked for some;
-    and the looks at the younger ones, which find little, are a fifth of the time. What is there before the
-    first story, such as ten thousand tests, is frozen, since each look at it takes a second; and restores
-    do not count what is frozen, which would take as long: they make too little.
+    and the looks at the younger ones, which find little, are a fifth of the time.
     """
     gc.disable()
-    gc.freeze()
     try:
         for number, seed in enumerate(seeds):
             if number % 3 == 2:
                 gc.collect()
             yield seed
     finally:
-        gc.unfreeze()
         gc.enable()
 
 

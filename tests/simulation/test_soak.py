@@ -79,7 +79,7 @@ class Counting(Sink[Any]):
         self.events += sum(result.value["n"] for result in values)
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 @pytest.mark.slow
 def test_hour_of_events_leaves_memory_where_it_was() -> None:
     random = Random(0)

@@ -50,7 +50,7 @@ SPACES: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 @pytest.mark.parametrize("is_loaded", [False, True])
 @pytest.mark.parametrize("spaces", SPACES)
 @pytest.mark.parametrize("values", VALUES)

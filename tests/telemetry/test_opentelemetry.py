@@ -379,7 +379,7 @@ def test_job_of_another_thread_that_begins_meanwhile_is_shown_too(monkeypatch: p
     assert {labels["asyncstream.pipeline"] for labels in shown} == {"one", "two"}
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 def test_metrics_of_a_job_that_is_gone_are_not_shown() -> None:
     async def main(reading: Reading) -> None:
         async with instrument(orders().start(), meter_provider=reading.provider):

@@ -48,13 +48,13 @@ def test_job_runs_from_the_start_of_a_service_to_its_end_and_is_drained() -> Non
     assert run_virtual(main()) == ("running", "finished", [1])
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 @pytest.mark.parametrize("by_program", [False, True])
 def test_what_is_there_when_a_service_starts_is_frozen_until_it_ends(by_program: bool) -> None:
     async def main() -> int:
         async with lifespan(kept_in([]))(None), lifespan(kept_in([]), key="other")(None):
             return gc.get_freeze_count()
 
-    gc.unfreeze()  # what tests before this one have left
     try:
         if by_program:
             gc.freeze()

@@ -150,7 +150,7 @@ async def test_a_server_that_is_away_is_told_of_by_the_step() -> None:
         await run([1], KafkaSink("t", bootstrap_servers="127.0.0.1:1"))
 
 
-@pytest.mark.usefixtures("tidy", "others_frozen")
+@pytest.mark.usefixtures("tidy", "others_gone")
 async def test_of_many_records_that_fail_together_each_is_heard_of() -> None:
     class Refusing:
         async def send(self, *record: Any, **more: Any) -> asyncio.Future[None]:

@@ -164,7 +164,7 @@ def test_guard_remains_usable_in_another_loop(scope: SharedLimit) -> None:
     assert len(service.times) == 8
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 def test_guard_that_is_not_closed_leaves_no_thread_behind(scope: SharedLimit) -> None:
     async def main() -> None:
         await rate_limit(Flaky(0), rate=3, scope=scope)(1)
