@@ -130,7 +130,9 @@ def test_class_that_is_not_imported_is_told_with_what_imports_it(
         told = capsys.readouterr().err
         assert "import colours_of_mine before" in told
         assert told.endswith("; --import MODULE imports one here\n")
-        assert main([*command, "--import", "colours_of_mine"]) == int(command[0] == "state")  # none of that key
+        assert main([*command, "--import", "colours_of_mine"]) == int(
+            command[0] == "state"
+        )  # none of that key
         assert capsys.readouterr().err == ""
         monkeypatch.delitem(sys.modules, "colours_of_mine")
 

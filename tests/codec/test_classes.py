@@ -69,7 +69,9 @@ def test_class_of_another_script_is_told_from_one_that_is_gone(
     if "$error" in payload:
         assert type(JsonCodec().decode(data)) is ForeignError
     else:
-        with pytest.raises(CodecError, match=r"script or notebook .* set __main__\.Order to the class before"):
+        with pytest.raises(
+            CodecError, match=r"script or notebook .* set __main__\.Order to the class before"
+        ):
             JsonCodec().decode(data)
     monkeypatch.setattr(sys.modules["__main__"], "Order", "no class", raising=False)
     with pytest.raises(CodecError, match="not there any more: 'Order' is no class"):
