@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from numbers import Real
 from operator import itemgetter
-from types import CodeType, FunctionType, MethodType
-from typing import Any, Final, TypeAlias, TypeVar
+from types import CodeType, FunctionType, MethodType, UnionType
+from typing import Any, Final, TypeAlias, TypeVar, get_origin
 
 from asyncstream.errors import MissingField, PipelineError, safe_repr
 
@@ -72,9 +72,11 @@ def refuse(
 
 
 def element_type(of: object) -> None:
-    """Refuse as `of`, which says the type of elements to type checkers, what is no class."""
-    if of is not None and not isinstance(of, type):
-        raise refuse("of", "a class", of)
+    """Refuse as `of`, which says the type of elements to type checkers, what those take for no class."""
+    bare = get_origin(of) or of  # of `dict[str, int]`: dict
+    if of is not None and (not isinstance(bare, type) or bare is UnionType):
+        expected = "a class, such as Order or dict[str, int]"
+        raise refuse("of", expected, of, "for another type annotate the stream, as Stream[int | str]")
 
 
 def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:

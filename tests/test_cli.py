@@ -429,6 +429,8 @@ def test_seal_is_checked_with_the_key_and_said_to_be_unchecked_without(
             "SUSPECT, values are not made of it: asyncstream:Pipeline is no dataclass",
         ),
         ("this:Zen", 0, "this:Zen: its module is not imported here"),
+        ("__main__:Order", 0, "__main__:Order: defined by the script or notebook that wrote it"),
+        ("__main__:Order.Line", 0, "__main__:Order.Line: defined by the script or notebook that wrote it"),
         ("asyncstream:CheckpointInfo", 0, "asyncstream:CheckpointInfo: its module is imported"),
     ],
 )

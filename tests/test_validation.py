@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -32,6 +33,7 @@ from asyncstream.validation import (
     count,
     duration_ms,
     duration_seconds,
+    element_type,
     fields_of,
     function,
     instant_ms,
@@ -41,6 +43,16 @@ from asyncstream.validation import (
     signed_ms,
     text,
 )
+
+T = TypeVar("T")
+
+
+class Held(Generic[T]):
+    pass
+
+
+class Row(TypedDict):
+    id: int
 
 
 def test_refusal_says_what_was_expected_what_came_and_what_to_do() -> None:
@@ -184,6 +196,19 @@ def test_text_is_text(value: Any) -> None:
     assert text("name", "x") == "x"
     with pytest.raises(PipelineError, match="name: expected a non-empty text, got"):
         text("name", value)
+
+
+@pytest.mark.parametrize("of", [None, int, dict[str, Any], Mapping[str, int], Held[int], Row])
+def test_what_type_checkers_take_for_a_class_is_one(of: Any) -> None:
+    element_type(of)
+
+
+@pytest.mark.parametrize("of", ["Order", 5, int | str, Literal["a"], [int]])
+def test_what_they_take_for_no_class_is_refused_with_what_does_instead(of: Any) -> None:
+    with pytest.raises(
+        PipelineError, match=r"^of: expected a class, .*; for another type annotate the stream"
+    ):
+        element_type(of)
 
 
 def test_choice_names_the_choices() -> None:

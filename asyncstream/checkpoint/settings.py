@@ -66,8 +66,10 @@ class Checkpoints:
             starts from the beginning, whatever is in the store; a number goes on from that checkpoint.
         renamed: for steps that had another name when the checkpoint was taken: their new names, by the old.
         migrate: for steps that have changed so much that they cannot use what they remembered: functions that
-            make of the old state one of the new step, by the step's present name. A state is what
-            `asyncstream checkpoint show` shows; None makes the step start from nothing.
+            make of the old state one of the new step, by the step's present name. The state of a step with
+            tables is a dict: under "tables", lists of `[namespace, rows]` by the names that `asyncstream
+            checkpoint show` shows, where rows are lists of `[key, value]`; what else it has stays. None makes
+            the step start from nothing.
         allow_dropped: names of steps that are there no more, and whose state, elements included, may be lost.
         inline_bytes: up to which size a part of a step's state lies in the checkpoint itself; larger ones are
             kept by themselves, and written again only when they have changed.

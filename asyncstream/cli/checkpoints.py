@@ -169,6 +169,8 @@ def _why(number: int, error: CheckpointError) -> str:
 def _judgement(named: NamedClass) -> str:
     if named.state == "refused":
         return f"SUSPECT, values are not made of it: {named.reason}"
+    if named.state == "absent" and named.path.startswith("__main__:"):
+        return "defined by the script or notebook that wrote it; only that can read this checkpoint"
     if named.state == "absent":
         return "its module is not imported here; only a program that imports it can read this checkpoint"
     return "its module is imported" if named.state == "imported" else "registered"

@@ -18,6 +18,7 @@ from asyncstream.checkpoint.parts import Encoded
 from asyncstream.checkpoint.segments import decoded
 from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
+from asyncstream.codec.classes import NotImported
 from asyncstream.errors import CheckpointError
 from asyncstream.state import MISSING, Kept, Table
 from asyncstream.state.schema import Schema, compare
@@ -61,7 +62,7 @@ def query(options: argparse.Namespace) -> int:
         raise CheckpointError(
             f"checkpoint {info.id} holds no step {options.step!r}; it has {', '.join(encoded)}"
         )
-    kept = decoded(options.step, encoded[options.step], JsonCodec())
+    kept = _decoded(options.step, encoded[options.step])
     if not isinstance(kept, Kept):
         raise CheckpointError(f"step {options.step!r} keeps no tables, so there is nothing to look up by key")
     found = of_key(kept.tables.values(), _key(options.key))
@@ -98,7 +99,7 @@ def _changes(
         lines += [f": {change}"] if change else []
     if was == now:
         return lines
-    old, new = (decoded(step, encoded, JsonCodec()) for encoded in (was, now))
+    old, new = (_decoded(step, encoded) for encoded in (was, now))
     if not (isinstance(old, Kept) and isinstance(new, Kept)):
         return [*lines, ": changed"]
     for name in {**old.tables, **new.tables}:
@@ -112,6 +113,15 @@ def _changes(
         if before_cells.get(name, MISSING) != cell:
             lines.append(f": {name} was {_shown(before_cells.get(name))} and is {_shown(cell)}")
     return lines
+
+
+def _decoded(step: str, encoded: Encoded) -> Any:
+    try:
+        return decoded(step, encoded, JsonCodec())
+    except CheckpointError as error:
+        if isinstance(error.__cause__, NotImported):
+            raise CheckpointError(f"{error}; --import MODULE imports one here") from error
+        raise
 
 
 def _rows_changed(old: Table, new: Table) -> Mapping[str, int]:

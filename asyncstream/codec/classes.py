@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 class NotImported(CodecError):
-    """A class is named whose module is not there."""
+    """A class is named whose module is not there, or that another program's script has defined."""
 
 
 class Classes:
@@ -98,7 +98,8 @@ class Classes:
         The class of this name.
 
         Raises:
-            NotImported: if its module is not imported, and it is not registered.
+            NotImported: if its module is not imported, or the script defines no such name, and it is not
+                registered.
             CodecError: if there is no such class.
         """
         registered = self._registered.get(path)
@@ -110,6 +111,12 @@ class Classes:
             raise NotImported(
                 f"the class {path} is not there: bytes do not import modules; import {module} before, or "
                 "name the class in types="
+            )
+        outermost = name.partition(".")[0]
+        if module == "__main__" and outermost not in vars(found):  # each program has another
+            raise NotImported(
+                f"the class {path} is not there: the script or notebook that wrote this has defined it; run "
+                f"that, or set __main__.{outermost} to the class before"
             )
         for part in name.split("."):
             inner = vars(found).get(part)  # nothing of the module's or the class's own is asked

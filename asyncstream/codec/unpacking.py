@@ -78,20 +78,20 @@ class Unpacker:
         path, member = packed[0], self.unpack(packed[1])
         kind = self._class(path)
         if not issubclass(kind, Enum):
-            raise CodecError(f"{path} is not an enum any more")
+            raise _changed(f"{path} is not an enum")
         if issubclass(kind, Flag) and type(member) is int:
             return kind(member)
         names = member if issubclass(kind, Flag) and type(member) is list else [member]
         for name in names:
             if name not in kind.__members__:
-                raise CodecError(f"the enum {path} has no member {name!r} any more")
+                raise _changed(f"the enum {path} has no member {name!r}")
         return reduce(or_, map(kind.__members__.__getitem__, names))
 
     def named_tuple(self, packed: list[Any]) -> Any:
         path, parts = packed
         kind = self._class(path)
         if not is_named_tuple(kind):
-            raise CodecError(f"{path} is not a NamedTuple any more")
+            raise _changed(f"{path} is not a NamedTuple")
         attributes = self._attributes(kind, path, parts)
         return tuple.__new__(kind, map(attributes.__getitem__, kind._fields))
 
@@ -99,14 +99,14 @@ class Unpacker:
         path, *values = packed
         kind = self._class(path)
         if not is_named_tuple(kind) or len(kind._fields) != len(values):
-            raise CodecError(f"{path} is not a NamedTuple of {len(values)} fields any more")
+            raise _changed(f"{path} is not a NamedTuple of {len(values)} fields")
         return tuple.__new__(kind, self.items(values))
 
     def record(self, packed: list[Any]) -> Any:
         path, values = packed
         kind: type = self._class(path)
         if not is_record(kind):
-            raise CodecError(f"{path} is not a dataclass any more")
+            raise _changed(f"{path} is not a dataclass")
         made: Any = object.__new__(kind)
         fill(made, self._attributes(kind, path, values))
         return made
@@ -115,7 +115,7 @@ class Unpacker:
         path, values, *parts = packed
         kind: type = self._class(path)
         if not is_model(kind):
-            raise CodecError(f"{path} is not a model of pydantic any more")
+            raise _changed(f"{path} is not a model of pydantic")
         made: Any = object.__new__(kind)
         # as `model_construct` does: nothing is validated again, and no default replaces what was there
         object.__setattr__(made, "__dict__", self._attributes(kind, path, values))
@@ -131,7 +131,7 @@ class Unpacker:
         known = fields_of(kind)
         unknown = values.keys() - {field.name for field in known}
         if unknown:
-            raise CodecError(f"{path} has no field {min(unknown)!r} any more")
+            raise _changed(f"{path} has no field {min(unknown)!r}")
         attributes = {name: self.unpack(value) for name, value in values.items()}
         for field in known:
             if field.name not in attributes and field.is_expected:
@@ -156,7 +156,7 @@ class Unpacker:
             attributes = {}
         else:
             if not issubclass(kind, BaseException):
-                raise CodecError(f"{path} is not an exception any more")
+                raise _changed(f"{path} is not an exception")
             error = make_error(kind, args)
         fill(error, attributes)
         error.__cause__ = cause
@@ -167,6 +167,10 @@ class Unpacker:
         if kind is None:
             kind = self._classes[path] = self._known.find(path)
         return kind
+
+
+def _changed(how: str) -> CodecError:
+    return CodecError(f"{how} any more; leave the class as it was, and give the new one another name")
 
 
 _UNPACKERS: Final[dict[str, Callable[[Unpacker, Any], Any]]] = {

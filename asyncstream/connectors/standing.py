@@ -71,7 +71,12 @@ class Standing:
         if ahead == "start_over" and target < self.floor:
             raise SinkError(
                 f"{what} does not know any more which rows came before its last checkpoints, so it "
-                "cannot take them out: empty the table yourself, and delete its row in asyncstream_sinks"
+                "cannot take them out: "
+                + (
+                    "empty the table yourself, and delete its row in asyncstream_sinks"
+                    if position is None
+                    else "delete yourself what came after the one to start from, and say ahead='allow_behind'"
+                )
             )
 
     def goes_back(self, position: int | None, writer: Writer | None) -> bool:

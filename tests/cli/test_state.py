@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,27 @@ def test_modules_with_classes_may_be_in_the_directory_one_is_in(
     capsys.readouterr()
     assert main([*query, "classes_of_nobody"]) == 1
     assert capsys.readouterr().err == "asyncstream: there is no module 'classes_of_nobody'\n"
+
+
+def test_class_that_is_not_imported_is_told_with_what_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "colours_of_mine.py").write_text("import enum\nclass Colour(enum.Enum):\n    RED = 1\n")
+    colour = importlib.import_module("colours_of_mine").Colour
+    asyncio.run(fed(tmp_path / "kept", [(colour.RED, 1)], [(colour.RED, 2)]))
+    monkeypatch.delitem(sys.modules, "colours_of_mine")
+    kept = str(tmp_path / "kept")
+    for command in (["state", "query", kept, "totals", "a"], ["checkpoint", "diff", kept, "2", "3"]):
+        assert main(command) == 1
+        told = capsys.readouterr().err
+        assert "import colours_of_mine before" in told
+        assert told.endswith("; --import MODULE imports one here\n")
+        assert main([*command, "--import", "colours_of_mine"]) == int(
+            command[0] == "state"
+        )  # none of that key
+        assert capsys.readouterr().err == ""
+        monkeypatch.delitem(sys.modules, "colours_of_mine")
 
 
 def test_diff_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

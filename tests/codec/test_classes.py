@@ -56,6 +56,39 @@ def test_no_module_is_imported(payload: str, module: str, evil: Path) -> None:
     assert "evil" not in sys.modules
 
 
+@dataclass
+class Order:
+    id: int
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_class_of_another_script_is_told_from_one_that_is_gone(
+    payload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = payload.replace("MODULE:X", "__main__:Order").encode()
+    if "$error" in payload:
+        assert type(JsonCodec().decode(data)) is ForeignError
+    else:
+        with pytest.raises(
+            CodecError, match=r"script or notebook .* set __main__\.Order to the class before"
+        ):
+            JsonCodec().decode(data)
+    monkeypatch.setattr(sys.modules["__main__"], "Order", "no class", raising=False)
+    with pytest.raises(CodecError, match="not there any more: 'Order' is no class"):
+        JsonCodec().decode(data)
+
+
+def test_class_of_another_script_is_found_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as script:
+        script.setattr(sys.modules["__main__"], "Order", Order, raising=False)
+        script.setattr(Order, "__module__", "__main__")
+        data = JsonCodec().encode(Order(1))
+    assert b"__main__:Order" in data
+    monkeypatch.setattr(sys.modules["__main__"], "Order", Order, raising=False)
+    assert JsonCodec().decode(data) == Order(1)
+    assert b"tests.codec.test_classes:Order" in JsonCodec().encode(Order(1))
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -377,7 +377,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     ),
     "side_type": (
         lambda p, s: s.window_all(TumblingWindows(1)).collect().side("late", of="Flight"),
-        "of: expected a class, got 'Flight'",
+        "of: expected a class, such as Order or dict[str, int], got 'Flight'",
     ),
     "sides_text": (
         lambda p, s: s.key_by(plain).process(OneSide()),

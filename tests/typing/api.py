@@ -261,6 +261,7 @@ def sources(
     assert_type(pipeline.source(MemoryStreamSource(receive, batch=5)), SourceStream[Flight])
     assert_type(pipeline.submissions(limit=5, name="events"), Stream[Any])
     assert_type(pipeline.submissions(Flight, limit=5), Stream[Flight])
+    assert_type(pipeline.submissions(dict[str, int]), Stream[dict[str, int]])
     assert_type(pipeline.submissions(inbox="inbox.sqlite", name="kept"), Stream[Any])
     inbox = Inbox(Path("inbox.sqlite"), remember=timedelta(hours=1), types=[Flight])
     assert_type(pipeline.submissions(Flight, inbox=inbox), Stream[Flight])
@@ -536,6 +537,7 @@ def side_outputs(keyed: KeyedStream[str, Flight]) -> None:
     assert_type(results.failed, Stream[FailedCall])
     assert_type(results.side("odd"), Stream[Any])
     assert_type(results.side("odd", of=Flight), Stream[Flight])
+    assert_type(results.side("odd", of=tuple[str, int]), Stream[tuple[str, int]])
     assert_type(results.side("odd", of=Flight).map(lambda flight: flight.number), Stream[int])
     assert_type(keyed.window(TumblingWindows(60)).process(Line()).side("odd", of=Seat), Stream[Seat])
 

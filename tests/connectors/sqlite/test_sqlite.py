@@ -395,6 +395,24 @@ async def epochs(to: SqliteSink, *contents: list[dict[str, Any]]) -> list[int]:
     return positions
 
 
+async def test_rows_since_a_savepoint_that_are_not_known_any_more_may_be_deleted_by_hand(path: Path) -> None:
+    to = sink(path)
+    await to.recover(None)
+    savepoint, *_ = await epochs(to, [value(1)], [value(2)], [value(3)])
+    await to.close()
+    to = sink(path)
+    to.writer = Writer(LEASE, 1, "start_over")
+    with pytest.raises(SinkError, match=r"delete yourself what came after .* ahead='allow_behind'"):
+        await to.can_recover(savepoint)
+    execute(path, "DELETE FROM t WHERE n > 1")
+    to.writer = Writer(LEASE, 1, "allow_behind")
+    await to.can_recover(savepoint)
+    await to.recover(savepoint)
+    await epochs(to, [value(4)])
+    await to.close()
+    assert rows(path) == [(1, "x1"), (4, "x4")]
+
+
 @pytest.mark.parametrize("on_conflict", ["fail", "ignore", "replace"])
 @pytest.mark.parametrize("key", ["n INTEGER PRIMARY KEY", "n TEXT UNIQUE", "n"])
 @pytest.mark.parametrize("back", [1, 2])
