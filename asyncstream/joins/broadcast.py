@@ -287,24 +287,24 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
         return whole
 
     def overhearing(self, number: int) -> Operator:
-        self._collector.whole = True  # what is not for this one to say is taken back
+        self._emitter.whole = True  # what is not for this one to say is taken back
         return _Overhearing(self._for_all_keys(self._overhear))
 
     def _overhear(self, value: Any, ctx: BroadcastContext, emit: Emitter[Any]) -> object:
         """Process a broadcast element for which another operator speaks."""
-        ctx._unsaid = before = self._collector.mark()
+        ctx._unsaid = before = self._emitter.mark()
         try:
             result = self._process_broadcast(value, ctx, emit)
         except Exception as error:
             if not self._failures.bears(error):
                 raise
             result, ctx._unsaid = None, before
-        self._collector.take_back(ctx._unsaid)
+        self._emitter.take_back(ctx._unsaid)
         ctx._unsaid = None
         return result
 
     def _new_context(self) -> BroadcastContext:
-        ctx = BroadcastContext(self._collector, self._state, self._timers, self.context.clock)
+        ctx = BroadcastContext(self._emitter, self._state, self._timers, self.context.clock)
         ctx._maps, ctx._step, ctx._unsaid = self._maps, self.context.name, None
         return ctx
 

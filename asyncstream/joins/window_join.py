@@ -100,14 +100,14 @@ class WindowJoinOperator(MultiInput, WindowOperator):
         right = [value for side, value in contents if side == _SIDES[RIGHT]]
         made = self._made
         if made == "groups":
-            self._collector.emit(CoGrouped(key, window.start_ms, window.end_ms, left, right))
+            self._emitter.emit(CoGrouped(key, window.start_ms, window.end_ms, left, right))
             return
         if not right and emits_alone(made, LEFT):
             right = [None]
         elif not left and emits_alone(made, RIGHT):
             left = [None]
         for value in left:
-            self._collector.extend([(value, partner) for partner in right], self._collector.timestamp)
+            self._emitter.extend([(value, partner) for partner in right], self._emitter.timestamp)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.operators.emitting import Collector
+from asyncstream.operators.emitting import BufferedEmitter
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.timed import EventTimeOperator
 from asyncstream.state import KeyedState
@@ -32,7 +32,7 @@ class KeyedStep(Operator):
     def __init__(self, key_by: Callable[[Any], Any]) -> None:
         super().__init__()
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
-        self._out = Collector(self)
+        self._out = BufferedEmitter(self)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol, TypeVar
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
 
-__all__ = ("BURST", "Collector", "Emitter")
+__all__ = ("BURST", "BufferedEmitter", "Emitter")
 
 Out = TypeVar("Out", contravariant=True)
 
 
 BURST: Final = 250
 """
-Results that `Collector.extend` holds at most before it hands them on, so that a burst does not pile up.
+Results that `BufferedEmitter.extend` holds at most before it hands them on, so that a burst does not pile up.
 
 Each may be some objects: fewer than make Python's collector look at all that is new, 700 in 3.11.
 """
@@ -28,7 +28,7 @@ class Emitter(Protocol[Out]):
     def __call__(self, value: Out) -> None: ...
 
 
-class Collector:
+class BufferedEmitter:
     """
     What user functions emit, until it is handed on in batches: before anything else leaves the operator.
 
@@ -112,5 +112,5 @@ class Collector:
         return len(self._values), len(self._aside)
 
     def take_back(self, mark: tuple[int, int]) -> None:
-        """Forget what was collected since `mark`; only if the collector is `whole`."""
+        """Forget what was collected since `mark`; only if the emitter is `whole`."""
         del self._values[mark[0] :], self._timestamps[mark[0] :], self._aside[mark[1] :]

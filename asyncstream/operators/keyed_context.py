@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
+from itertools import count
 from typing import Any, ClassVar, TypeVar
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
-from asyncstream.operators.emitting import Collector
+from asyncstream.operators.emitting import BufferedEmitter
 from asyncstream.state import KeyedState, State, StateDescriptor
 from asyncstream.timers import TimerService
 
@@ -53,7 +54,7 @@ class KeyedContext:
 
     timestamp: int
 
-    def __init__(self, out: Collector, state: KeyedState, timers: TimerService, clock: Clock) -> None:
+    def __init__(self, out: BufferedEmitter, state: KeyedState, timers: TimerService, clock: Clock) -> None:
         self.key: Any = None
         self.domain: TimeDomain | None = None
         self._out = out
@@ -116,6 +117,20 @@ class KeyedContext:
             )
 
         self._register_event = self._register_processing = register
+
+    def limit_timers(self, most: int) -> None:
+        """No more event-time timers than these are to be set from now on; for whoever drives the function."""
+        register, numbers = self._register_event, count(1)
+
+        def counted(timestamp: int, key: Any) -> None:
+            if next(numbers) > most:
+                raise RecursionError(
+                    f"on_timer has set {most} timers since the end of input; "
+                    "set none when ctx.watermark is MAX_TIMESTAMP"
+                )
+            register(timestamp, key)
+
+        self._register_event = counted
 
     def delete_processing_timer(self, timestamp: int) -> None:
         """Have no processing-time timer at `timestamp`."""

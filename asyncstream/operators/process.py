@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
-from asyncstream.operators.emitting import Collector, Emitter
+from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
@@ -31,7 +31,7 @@ __all__ = (
 )
 
 RUNAWAY = 1_000_000
-"""Timers that callbacks may set, one after the other, while the end of input fires all that are left."""
+"""Timers that callbacks may set while the end of input fires all that are left."""
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -113,9 +113,9 @@ class KeyedFunctionOperator(TimedOperator):
         self._function = function
         self._on_timer: Callable[..., object] = function.on_timer
         self._failures = Failures(self, on_error)
-        self._collector = Collector(self, whole=not self._failures.fatal)
+        self._emitter = BufferedEmitter(self, whole=not self._failures.fatal)
+        self._emit: Emitter[Any] = self._emitter.emit
         self._kinds = Kinds()
-        self._timers_left: int | None = None  # that may fire at the end of time
         self._ended = False
 
     def open(self, context: OperatorContext) -> None:
@@ -125,7 +125,7 @@ class KeyedFunctionOperator(TimedOperator):
             self._fire,
             self._fire,
             context.wake_at,
-            self._collector.has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             blame=self.blame,
@@ -138,7 +138,7 @@ class KeyedFunctionOperator(TimedOperator):
 
     def _new_context(self) -> KeyedContext:
         """What the function may ask for."""
-        return KeyedContext(self._collector, self._state, self._timers, self.context.clock)
+        return KeyedContext(self._emitter, self._state, self._timers, self.context.clock)
 
     def process_with(
         self,
@@ -152,24 +152,24 @@ class KeyedFunctionOperator(TimedOperator):
         if not self._failures.fatal:
             self._process_each(elements, key_by, process_element)
             return
-        ctx, state, collector, emit = self._ctx, self._state, self._collector, self._collector.emit
+        ctx, state, emitter, emit = self._ctx, self._state, self._emitter, self._emitter.emit
         ctx.domain = None
         value = None
         try:
             for value, timestamp in elements:
                 ctx.key = state.key = key_by(value)
                 if timestamp is not None:
-                    ctx.timestamp = collector.timestamp = timestamp
+                    ctx.timestamp = emitter.timestamp = timestamp
                 else:
-                    collector.timestamp = None
+                    emitter.timestamp = None
                     if ctx.timestamp_or_none is not None:
                         ctx.forget_timestamp()
                 if (result := process_element(value, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
-            collector.flush()
+            emitter.flush()
             self.fail_on(value, error)
-        collector.flush()
+        emitter.flush()
 
     def _process_each(
         self,
@@ -178,44 +178,44 @@ class KeyedFunctionOperator(TimedOperator):
         process_element: Callable[..., object],
     ) -> None:
         """As `process_with`, and of an element that fails nothing is emitted."""
-        ctx, state, collector, emit = self._ctx, self._state, self._collector, self._collector.emit
+        ctx, state, emitter, emit = self._ctx, self._state, self._emitter, self._emitter.emit
         ctx.domain = None
         for value, timestamp in elements:
-            mark = collector.mark()
+            mark = emitter.mark()
             try:
                 ctx.key = state.key = key_by(value)
                 if timestamp is not None:
-                    ctx.timestamp = collector.timestamp = timestamp
+                    ctx.timestamp = emitter.timestamp = timestamp
                 else:
-                    collector.timestamp = None
+                    emitter.timestamp = None
                     if ctx.timestamp_or_none is not None:
                         ctx.forget_timestamp()
                 if (result := process_element(value, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
             except BaseException as error:
-                collector.take_back(mark)
-                collector.flush()
+                emitter.take_back(mark)
+                emitter.flush()
                 self._failures.take(value, timestamp, error)
-        collector.flush()
+        emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
             self._catch_up()
-            self._timers_left = len(self._timers.event) + RUNAWAY
+            self._ctx.limit_timers(RUNAWAY)
         self._ctx.domain = _EVENT
         self._timers.advance_watermark(timestamp)
-        self._collector.flush()
+        self._emitter.flush()
         super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
         if not self._ended:
             self._ctx.domain = TimeDomain.PROCESSING
             self._timers.advance_clock(now_ms)
-            self._collector.flush()
+            self._emitter.flush()
 
     def end_input(self) -> None:
         self._catch_up()
-        self._collector.flush()
+        self._emitter.flush()
         self._ended = True
         super().end_input()
 
@@ -240,26 +240,18 @@ class KeyedFunctionOperator(TimedOperator):
 
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
         """Have the function handle a timer of the domain that the context is in."""
-        if self._timers_left is not None:
-            self._timers_left -= self._ctx.domain is _EVENT
-            if self._timers_left < 0:
-                endless = RecursionError(
-                    f"{RUNAWAY} timers that on_timer has set since the end of input have fired; "
-                    "set none when ctx.watermark is MAX_TIMESTAMP"
-                )
-                raise self.blame(Timer(timestamp, key, None), endless)
-        ctx, collector, on_timer = self._ctx, self._collector, self._on_timer
+        ctx, emitter = self._ctx, self._emitter
         ctx.key = self._state.key = key
-        at_ms = timestamp
-        if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:  # where a timer may be, but no timestamp
-            at_ms = MAX_TIMESTAMP if timestamp > 0 else MIN_TIMESTAMP
-        ctx.timestamp = at_ms
-        collector.timestamp = at_ms if ctx.domain is _EVENT else None
+        if ctx.domain is _EVENT and MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+            ctx.timestamp = emitter.timestamp = timestamp
+        else:  # a timer may be where no timestamp may
+            ctx.timestamp = at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
+            emitter.timestamp = at_ms if ctx.domain is _EVENT else None
         try:
-            if (result := on_timer(timestamp, ctx, collector.emit)) is not None:
+            if (result := self._on_timer(timestamp, ctx, self._emit)) is not None:
                 nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
-            collector.flush()
+            emitter.flush()
             self.fail_on(Timer(timestamp, key, None), error)
 
 

@@ -16,7 +16,7 @@ from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import InternalError
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.emitting import BURST, Collector
+from asyncstream.operators.emitting import BURST, BufferedEmitter
 from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import MayBeLate
@@ -54,7 +54,7 @@ class WindowStep(MayBeLate):
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._plan = plan
         self._lateness_ms = plan.allowed_lateness_ms if plan.assigner.event_time else 0
-        self._collector = Collector(self)
+        self._emitter = BufferedEmitter(self)
         self._kinds = Kinds()
         self._outside_windows = 0
         for name in COUNTERS:
@@ -65,7 +65,7 @@ class WindowStep(MayBeLate):
         if self._plan.process is not None:
             take(self, self._plan.process)
         self._function_context = WindowContext(
-            self._collector, self._reached, context.clock, self._plan.assigner.merging, self.tables
+            self._emitter, self._reached, context.clock, self._plan.assigner.merging, self.tables
         )
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class WindowStep(MayBeLate):
             return
         tag, told = self._late_output(value)
         if tag in self.side:
-            self._collector.aside(tag, told, timestamp)
+            self._emitter.aside(tag, told, timestamp)
         else:
             self._drop_late(tag, timestamp)
 
@@ -120,9 +120,9 @@ class WindowStep(MayBeLate):
     def _process_window(self, key: Any, window: Window, contents: Any) -> None:
         """Have the process function handle a firing."""
         self._function_context.point_at(key, window)
-        self._collector.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
+        self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         process: Callable[..., object] = self._plan.process.process  # type: ignore[union-attr]
-        result = process(key, contents, self._function_context, self._collector.emit)
+        result = process(key, contents, self._function_context, self._emitter.emit)
         if result is not None:
             nothing_returned(result, self._kinds, self.context.name)
 
@@ -154,7 +154,7 @@ class PlainWindowOperator(WindowStep):
     def advance_watermark(self, timestamp: int) -> None:
         self._watermark = reached(timestamp)
         self._fire(self._watermark)
-        self._collector.flush()
+        self._emitter.flush()
         super().advance_watermark(timestamp)
 
     def restore_watermark(self, timestamp: int) -> None:
@@ -178,7 +178,7 @@ class PlainWindowOperator(WindowStep):
         for first in rest:
             made: list[Any] = []
             failure = results(*window, chain((first,), islice(rest, BURST - 1)), made.append)
-            self._collector.extend(made, last_ms)
+            self._emitter.extend(made, last_ms)
             if failure is not None:
                 self._fail_at(window, *failure)
 
@@ -203,16 +203,16 @@ class PlainWindowOperator(WindowStep):
     def _emit_one(self, window: Span, key: Any, accumulator: Any) -> None:
         """Emit the result of one window for one key."""
         start_ms, end_ms = window
-        self._collector.timestamp = min(end_ms - 1, MAX_TIMESTAMP)
+        self._emitter.timestamp = min(end_ms - 1, MAX_TIMESTAMP)
         try:
             contents = self._aggregate.result(accumulator)
             if self._plan.process is None:
-                self._collector.emit(new_result((key, start_ms, end_ms, contents)))
+                self._emitter.emit(new_result((key, start_ms, end_ms, contents)))
             else:
                 self._process_window(key, TimeWindow(*window), contents)
         except BaseException as error:
             self._fail_at(window, key, error)
-        self._collector.relieve()
+        self._emitter.relieve()
 
     def _clear(self, window: Span, key: Any) -> None:
         """Tell the process function that a window goes."""
@@ -223,7 +223,7 @@ class PlainWindowOperator(WindowStep):
 
     def _fail_at(self, window: Span, key: Any, error: BaseException) -> NoReturn:
         """Fail over a window that could not emit its result for `key`, or go; after what could."""
-        self._collector.flush()
+        self._emitter.flush()
         self.fail_on(Timer(max_timestamp(window), key, TimeWindow(*window)), error)
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
@@ -251,7 +251,7 @@ class PlainWindowOperator(WindowStep):
 
     def _fail(self, value: Any, timestamp: int | None, error: BaseException) -> NoReturn:
         """Fail over this element, at which the loop over a batch met `error`."""
-        self._collector.flush()
+        self._emitter.flush()
         if self._plan.assigner.needs_timestamp:
             try:
                 check_timestamp(timestamp)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.clock import Clock
 from asyncstream.errors import PipelineError
-from asyncstream.operators.emitting import Collector, Emitter
+from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.shown import Shown
 from asyncstream.state import KeyedState, State, StateDescriptor, Tables, detached
 from asyncstream.state.schema import attributes
@@ -186,7 +186,7 @@ class WindowContext:
     window: Window
 
     def __init__(
-        self, out: Collector, reached: Callable[[], int], clock: Clock, merging: bool, tables: Tables
+        self, out: BufferedEmitter, reached: Callable[[], int], clock: Clock, merging: bool, tables: Tables
     ) -> None:
         """`reached` gives the event time reached; the state of the function is kept in `tables`."""
         self._states = KeyedState(clock, tables, "key")

@@ -99,7 +99,7 @@ class WindowOperator(TimedOperator, WindowStep):
             partial(self._on_timer, event_time=True),
             partial(self._on_timer, event_time=False),
             context.wake_at,
-            self._collector.has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             namespace_of=window_from,
@@ -113,27 +113,27 @@ class WindowOperator(TimedOperator, WindowStep):
         if self._anchor_ms is None and values:
             self._anchor(self.context.clock.now_ms())
         self._add_all(pairs(values, timestamps))
-        self._collector.flush()
+        self._emitter.flush()
 
     def advance_watermark(self, timestamp: int) -> None:
         self._rows.forget_until(timestamp)
         if timestamp == MAX_TIMESTAMP:
             self._timers.catch_up(self.context.clock.now_ms() - 1)
         self._timers.advance_watermark(timestamp)
-        self._collector.flush()
+        self._emitter.flush()
         super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
         if not self._event_time:
             self._rows.forget_until(now_ms)
         self._timers.advance_clock(now_ms)
-        self._collector.flush()
+        self._emitter.flush()
 
     def end_input(self) -> None:
         self._timers.catch_up(self.context.clock.now_ms() - 1)
         if self._plan.closes_with_input:
             self._close_windows()
-            self._collector.flush()
+            self._emitter.flush()
         super().end_input()
 
     def _restored(self) -> None:
@@ -206,7 +206,7 @@ class WindowOperator(TimedOperator, WindowStep):
                         rows[key] = row
                     counts = self._counts(windows)
         except BaseException as error:
-            self._collector.flush()
+            self._emitter.flush()
             self.fail_on(value, error)
 
     def _counts(self, windows: Sequence[Window]) -> list[Rows]:
@@ -335,7 +335,7 @@ class WindowOperator(TimedOperator, WindowStep):
         try:
             self._clean_up(end.key, end.namespace, place)
         except BaseException as error:
-            self._collector.flush()
+            self._emitter.flush()
             self.fail_on(end, error)
 
     def _place(self, key: Any, window: Window) -> Window | None:
@@ -360,7 +360,7 @@ class WindowOperator(TimedOperator, WindowStep):
                 self._age(timestamp, key, window, place)
             return result.fires
         except BaseException as error:
-            self._collector.flush()
+            self._emitter.flush()
             self.fail_on(Timer(timestamp, key, window), error)
 
     def _age(self, timestamp: int, key: Any, window: Window, place: Window) -> None:
@@ -405,7 +405,7 @@ class WindowOperator(TimedOperator, WindowStep):
         return self._contents.peek(place, key) is not MISSING
 
     def _fire(self, key: Any, window: Window, place: Window, accumulator: Any) -> None:
-        self._collector.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
+        self._emitter.timestamp = min(window.max_timestamp, MAX_TIMESTAMP)
         evictor = self._plan.evictor
         if evictor is None:
             self._emit(key, window, self._folding.result(accumulator))
@@ -431,10 +431,10 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _emit(self, key: Any, window: Window, contents: Any) -> None:
         if self._plan.process is None:
-            self._collector.emit(new_result((key, window.start_ms, window.end_ms, contents)))
+            self._emitter.emit(new_result((key, window.start_ms, window.end_ms, contents)))
         else:
             self._process_window(key, window, contents)
-        self._collector.relieve()
+        self._emitter.relieve()
 
 
 def _saved_sessions(windows: MergingWindowSet) -> list[Any]:

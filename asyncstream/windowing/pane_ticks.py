@@ -47,7 +47,7 @@ class TickingWindowOperator(PaneWindowOperator):
             self._on_timer,
             self._on_timer,
             context.wake_at,
-            self._collector.has_room,
+            self._emitter.has_room,
             context.wake_with_room,
             tables=self.tables,
             namespace_of=tuple,
@@ -96,7 +96,7 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def advance_clock(self, now_ms: int) -> None:
         self._timers.advance_clock(now_ms)
-        self._collector.flush()
+        self._emitter.flush()
 
     def end_input(self) -> None:
         self._catch_up()
@@ -105,7 +105,7 @@ class TickingWindowOperator(PaneWindowOperator):
     def _catch_up(self) -> None:
         """Nothing follows: what waits for room comes now."""
         self._timers.catch_up(self.context.clock.now_ms() - 1)
-        self._collector.flush()
+        self._emitter.flush()
 
     def due_ms(self) -> int | None:
         due = (super().due_ms(), self._timers.event.earliest())

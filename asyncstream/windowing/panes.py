@@ -119,7 +119,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 self._add_to_slices(elements, key_by)
                 return
             except OrderMatters as found:
-                self._collector.flush()
+                self._emitter.flush()
                 self._in_order = True
                 self._make_whole()
                 elements = iter([*found.rest, *elements])
@@ -128,7 +128,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _add_to_slices(self, elements: Iterator[tuple[Any, Any]], key_by: Callable[[Any], Any]) -> None:
         panes, settled, early = self._panes, max(self._watermark, self._fired_ms), self._firings.early
         add, create, numbers, table = panes.add, self._aggregate.create, panes.numbers, panes.slices
-        collector, result = self._collector, self._aggregate.result
+        emitter, result = self._emitter, self._aggregate.result
         ticks, most, tells = self._firings.ticks, early - 1, self._plan.process is not None
         counts: Rows = {}
         uncounted = 0
@@ -156,7 +156,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     if early:
                         counts = self._early.rows(place)
                         uncounted = early if self._early.has_older_rows(place) else 0
-                        collector.timestamp = min(end - 1, MAX_TIMESTAMP)
+                        emitter.timestamp = min(end - 1, MAX_TIMESTAMP)
                 accumulator = cells.get(key, MISSING)
                 if accumulator is MISSING:
                     if is_older:
@@ -179,7 +179,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     else:
                         if most:
                             counts[key] = 0
-                        collector.emit(new_result((key, start, end, result(accumulator))))
+                        emitter.emit(new_result((key, start, end, result(accumulator))))
         except OrderMatters as found:
             found.rest = [(value, timestamp)]
             raise
@@ -187,7 +187,7 @@ class PaneWindowOperator(PlainWindowOperator):
             self._fail(value, timestamp, error)
         if not early:
             self._at_hand = (start, end, cells, add)
-        self._collector.flush()
+        self._emitter.flush()
 
     def _count(self, counts: Table, every: int, window: Span, key: Any, accumulator: Any) -> None:
         """Count an element of a window, which fires with every so many-th."""
@@ -232,7 +232,7 @@ class PaneWindowOperator(PlainWindowOperator):
         except BaseException as error:
             self._fail(value, timestamp, error)
         self._at_hand = (start, end, rows, add_each)
-        self._collector.flush()
+        self._emitter.flush()
 
     def take_in(self, partials: Partials) -> None:
         """Accept elements that are folded as `partials` says; the side output "late" is not read."""

@@ -207,7 +207,7 @@ class SessionWindowOperator(PlainWindowOperator):
             self._place(key, sessions, value, timestamp)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        self._collector.flush()
+        self._emitter.flush()
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by = self._key_by
@@ -241,7 +241,7 @@ class SessionWindowOperator(PlainWindowOperator):
         except BaseException as error:
             self._fail(value, timestamp, error)
         if may_emit:
-            self._collector.flush()
+            self._emitter.flush()
 
     def _place(self, key: Any, sessions: list[_Session] | None, value: Any, timestamp: int | None) -> None:
         """Put an element where it belongs, in all cases but the common one."""

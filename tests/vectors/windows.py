@@ -64,7 +64,7 @@ class Traced(WindowOperator):
         self.where["cb"] += 1
         try:
             fires = super()._on_timer(timestamp, key, window, event_time=event_time)
-            self._collector.flush()
+            self._emitter.flush()
             return fires
         finally:
             self.where["timer"] = None
@@ -76,12 +76,12 @@ class TracedTicks(TickingWindowOperator):
     where: dict[str, Any]
 
     def _on_timer(self, tick: int, key: Any, window: Any) -> None:
-        self._collector.flush()
+        self._emitter.flush()
         self.where["timer"] = ["e" if self._ticks.event_time else "p", tick]
         self.where["cb"] += 1
         try:
             super()._on_timer(tick, key, window)
-            self._collector.flush()
+            self._emitter.flush()
         finally:
             self.where["timer"] = None
 
