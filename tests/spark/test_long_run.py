@@ -66,7 +66,10 @@ def test_a_stream_that_runs_on_keeps_no_more_than_is_open(spark: SparkSession, t
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 200)
     reader = reader.option("numPartitions", 1).option("advanceMillisPerBatch", 1000)
     rows = reader.load().selectExpr("unix_millis(timestamp) AS ts", "value")
-    settings = {"spark.sql.shuffle.partitions": 1, "spark.sql.streaming.numRecentProgressUpdates": MICRO_BATCHES}
+    settings = {
+        "spark.sql.shuffle.partitions": 1,
+        "spark.sql.streaming.numRecentProgressUpdates": MICRO_BATCHES,
+    }
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
