@@ -22,10 +22,12 @@ class Computed:
 
     Args:
         run: of the query that they are of; None: Spark does not tell.
+        what: others are computed otherwise.
     """
 
-    def __init__(self, run: str | None = None) -> None:
+    def __init__(self, run: str | None = None, what: int = 0) -> None:
         self.times = 0
+        self.semanticHash = lambda: what
         if run is not None:
             told = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run}
             self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=told.get))
@@ -99,18 +101,21 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
         return sqlite3.connect(path)
 
     makers: list[Callable[[], Callable[[Any, int], None]]] = [
-        lambda: once_in_database(connect, insert),
+        lambda: once_in_database(connect, lambda rows, connection: insert(rows, connection)),
         lambda: once_in_folders("out"),
         lambda: once_in_delta("out"),
     ]
     for make in makers:
         first, second = make(), make()
         first(Computed("run 1"), 0)
+        first(Computed("run 1"), 0)  # it tries again, for something beside it has failed
         for again in (first, second):
             with pytest.raises(PipelineError, match="something of micro-batch 0 has been written there"):
-                again(Computed("run 1"), 0)
+                again(Computed("run 1", 1), 0)
         second(Computed("run 2"), 0)  # after a crash
         first(Computed("run 2"), 1)
+    with pytest.raises(PipelineError, match="something of micro-batch 1 has been written there"):
+        once_in_database(connect, insert)(Computed("run 2"), 1)  # the same rows, of which it takes others
     beside = once_in_database(connect, insert, ledger="of_the_second")
     beside(Computed("run 2"), 1)
     with closing(sqlite3.connect(path)) as connection:

@@ -38,9 +38,10 @@ Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 INSERTED = 1000
 """Rows that go to a database at a time."""
 
-_latest: dict[tuple[str, str], tuple[str, int]] = {}
-"""The run and the number of what this process has written last, by where and query. A run of a query hands
-each micro-batch over once."""
+_latest: dict[tuple[str, str], tuple[str, int, Any]] = {}
+"""The run and the number of what this process has written last, and what it was, by where and query. A run of
+a query hands each micro-batch over once: what comes again are the same rows, for a function that tries again,
+or it is another part."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -75,8 +76,8 @@ def once_in_database(
             over Spark Connect. A name of yours must change with the query's checkpoint.
 
     Raises:
-        PipelineError: if an argument is not as described; by what it gives, if something of the micro-batch
-            has been written a moment ago.
+        PipelineError: if an argument is not as described; by what it gives, if something else of the
+            micro-batch has been written a moment ago.
         SinkError: by what it gives, if the micro-batch is older than the last one that was written.
     """
     function("connect", connect)
@@ -90,7 +91,7 @@ def once_in_database(
 
     def write_batch(rows: Rows, number: int) -> None:
         mine = named or _query_of(rows)
-        writing = _Writing(f"ledger {table}", mine, rows, number)
+        writing = _Writing(f"ledger {table}", mine, rows, number, write)
         connection = connect()
         place = _place(connection)
         with closing(connection):
@@ -178,16 +179,21 @@ def _named(query: str | None) -> str | None:
 
 
 class _Writing:
-    """What is written of a micro-batch at one place; by its number a second part would pass for the first."""
+    """
+    What is written of a micro-batch at one place, by what; by its number a second part would pass for the
+    first.
+    """
 
-    def __init__(self, where: str, query: str, rows: Rows, number: int) -> None:
+    def __init__(self, where: str, query: str, rows: Rows, number: int, writer: object = None) -> None:
         self._place = where, query
         self._run = _property(rows, "spark.jobGroup.id")
         self._number = number
+        self._part = writer, _meaning(rows) if self._run is not None else None
 
     def check_first(self, advice: str) -> None:
-        """Raises `PipelineError` if this run of the query has written something of the micro-batch there."""
-        if self._run is not None and _latest.get(self._place) == (self._run, self._number):
+        """Raises `PipelineError` if this run of the query has written another part of the micro-batch."""
+        run, number, part = _latest.get(self._place, (None, 0, None))
+        if self._run is not None and (run, number) == (self._run, self._number) and part != self._part:
             raise PipelineError(
                 f"{self._place[0]}: something of micro-batch {self._number} has been written there a moment "
                 f"ago, and these rows, which have not, would be taken for the same: {advice}"
@@ -195,7 +201,14 @@ class _Writing:
 
     def done(self) -> None:
         if self._run is not None:
-            _latest[self._place] = self._run, self._number
+            _latest[self._place] = self._run, self._number, self._part
+
+
+def _meaning(rows: Rows) -> Any:
+    """What rows are computed from, and how: the same of another frame that does the same."""
+    if isinstance(rows, Mapping):
+        return {name: _meaning(frame) for name, frame in rows.items()}
+    return rows.semanticHash()
 
 
 def _property(rows: Rows, name: str) -> str | None:
