@@ -49,6 +49,8 @@ _SETTINGS: Final = {
     # a process that is stopped within a transaction does not keep its locks: its follower waits longer
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "30s",
+    # a commit that is cut off by what the database has as its own would be so at each start
+    "statement_timeout": "0",
     # who has waited for a lock is to see what the one before has done, whatever the database has as its own
     "default_transaction_isolation": "read\\ committed",
 }

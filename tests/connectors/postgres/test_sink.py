@@ -204,6 +204,16 @@ async def test_a_table_that_is_altered_while_it_is_written_takes_what_it_now_tak
     assert do(postgres_url, "SELECT * FROM t ORDER BY n") == [(1, "a"), (2**40, "long")]
 
 
+async def test_a_commit_takes_its_time_whatever_the_database_has_as_its_own(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); "
+    do(postgres_url, slow + "RETURN NEW; END $$")
+    do(postgres_url, "CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow()")
+    do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET statement_timeout = '50ms'")
+    await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": 1}], MemoryStore())
+    assert do(postgres_url, "SELECT n FROM t") == [(1,)]
+
+
 async def test_an_element_without_a_key_is_refused_unless_nulls_are_one(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (k int UNIQUE, v int)")
     rows = [{"k": None, "v": number} for number in range(3)]
