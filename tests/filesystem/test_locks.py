@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import warnings
 from pathlib import Path
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 
 def test_process_that_is_forked_holds_no_lock_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "results"
-    reading, writing = os.pipe()
+    ours, of_child = socket.socketpair()
+    ours.settimeout(60)
     file = path.open("wb")
     assert lock(file)
     file.write(b"once")
@@ -25,17 +27,19 @@ def test_process_that_is_forked_holds_no_lock_and_writes_nothing(tmp_path: Path)
         child = os.fork()
     if not child:
         try:
+            ours.close()
             file.flush()
-            os.close(writing)
-            os.read(reading, 1)  # until the other one has closed it, or ended
+            of_child.send(b"flushed")
+            of_child.recv(1)  # until the other one has looked, or ended
         finally:
             os._exit(0)
     try:
+        of_child.close()
+        assert ours.recv(7) == b"flushed"
         file.close()
         with path.open("rb+") as again:
             assert lock(again)
             assert again.read() == b"once"
     finally:
-        os.close(writing)
+        ours.close()
         os.waitpid(child, 0)
-        os.close(reading)
