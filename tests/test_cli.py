@@ -314,7 +314,9 @@ def test_damage_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["checkpoint", "verify", path]) == 1
     assert "2  damaged: it has" in capsys.readouterr().out
     assert main(["checkpoint", "list", path]) == 0
+    capsys.readouterr()
     assert main(["checkpoint", "show", path]) == 1
+    assert capsys.readouterr().err.startswith("asyncstream: checkpoint 2 is damaged: it has ")
     assert main(["checkpoint", "show", path, "9"]) == 1
     assert main(["checkpoint", "list", str(tmp_path / "nowhere")]) == 1
     assert "there is nothing at" in capsys.readouterr().err

@@ -46,8 +46,9 @@ def match(
             continue
         if (kinds[name] != step.kind and name not in settings.migrate) or not is_right(name, step):
             was = f"a transactional {step.kind}" if step.role == "sink" else f"a step {step.kind!r}"
+            now = "none" if kinds[name] == step.kind else f"a step {kinds[name]!r}"
             raise CheckpointError(
-                f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is none; give the step "
+                f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is {now}; give the step "
                 "another name, and name the old one in allow_dropped, or make its state fit, "
                 "migrate={step: function}"
             )

@@ -47,7 +47,9 @@ def check_seal(data: bytes, key: bytes | None) -> None:
         CheckpointError: if it was written with another key, or with none, or with one that is not given.
     """
     if key is None and is_sealed(data):
-        raise CheckpointError("it was written with a key: pass Checkpoints(key=...)")
+        raise CheckpointError(
+            "it was written with a key: pass Checkpoints(key=...), or --key-file in a shell"
+        )
     if key is None:
         return
     if not is_sealed(data):

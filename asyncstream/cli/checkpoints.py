@@ -193,7 +193,7 @@ def _show(options: argparse.Namespace) -> int:
         raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
     info = found[number].info
     if isinstance(info, CheckpointError):
-        raise info
+        raise CheckpointError(f"checkpoint {number} is {_state(found[number])}: {_why(number, info)}")
     print(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
     print(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
     if info.savepoint:

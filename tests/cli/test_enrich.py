@@ -189,9 +189,12 @@ def test_failure_ends_the_run_and_tells_of_the_way_out(
     assert status == 1
     assert "/planes/N400: 400 Bad Request" in said
     assert "element {'id': 'N400'}" in said
-    assert said.endswith(
-        "asyncstream: --failed FILE writes rows that fail there, and goes on with the others\n"
-    )
+    way_out = "asyncstream: --failed FILE writes rows that fail there, and goes on with the others\n"
+    assert said.endswith(way_out)
+    (tmp_path / "in.csv").write_text("id\nN1,red\n")
+    status, said = enrich("in.csv", "--url", service.url + "/{id}", "--out", "none.jsonl")
+    assert (status, "in.csv, line 2: 2 fields instead of 1" in said) == (1, True)
+    assert said.endswith(way_out)
 
 
 def test_rows_that_fail_go_aside_and_so_do_lines_that_are_no_rows(

@@ -784,7 +784,7 @@ async def test_step_of_another_kind_does_not_get_the_state() -> None:
     ledger, store, pipeline = Ledger(), MemoryStore(), Pipeline()
     await crash_after(changed(ledger), Checkpoints(store=store, every=0.01), 0.035)
     pipeline.source([1], name="source").map(str, name="call").to(ledger, name="sink")
-    with pytest.raises(CheckpointError, match="'call' was a step 'async_map'"):
+    with pytest.raises(CheckpointError, match="'call' was a step 'async_map', and 'call' is a step 'map'"):
         await pipeline.run(checkpoints=Checkpoints(store=store))
 
 

@@ -438,7 +438,7 @@ def test_bounded_job_tells_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ({"path": ""}, "path: expected the path of a folder"),
         ({"path": "s3://bucket/events"}, "path: expected a path that driver and workers see alike"),
-        ({"schema": "ts LONG"}, "schema: expected a StructType"),
+        ({"schema": 5}, "schema: expected a StructType, or columns as text"),
         ({"time": "when"}, "time: expected one of the columns"),
         ({"time": "key"}, "time: column 'key' is StringType"),
         ({"on_malformed": "skip"}, "on_malformed: expected one of 'fail', 'reject'"),

@@ -97,6 +97,8 @@ def test_bounded_frames_go_through_a_folder(spark: SparkSession, tmp_path: Path)
     write_json_lines(rows, tmp_path / "out").save()
     again = read_json_lines(spark, tmp_path / "out", schema=schema)
     assert again.collect() == rows.collect()
+    as_text = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    assert read_json_lines(spark, tmp_path / "out", schema=as_text).collect() == rows.collect()
     assert again.select(F.size("counts"), "at").first()[0] == 2
     (tmp_path / "out" / "x.jsonl").write_text('{"flag": 1}\n')
     with pytest.raises(Exception, match=r"x\.jsonl, line 1: column 'flag': expected true or false, got 1"):

@@ -131,8 +131,8 @@ def local_spark(
     A Spark session on this machine, with what streams of keyed steps need; tasks are tried three times.
 
     Args:
-        name: of the application, as Spark shows it.
         cores: tasks that run at once.
+        name: of the application, as Spark shows it.
         quiet: what Spark and its workers write to standard error is thrown away; errors still are exceptions.
         settings: more of Spark's, with `__` for the dots: `spark__sql__shuffle__partitions="2"`.
 

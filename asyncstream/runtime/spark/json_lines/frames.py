@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, check_columns, with_rejected
 from asyncstream.runtime.spark.json_lines.settings import FORMAT, ReadSettings, folder_path
+from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import (
     need_frame,
     need_pyspark,
@@ -37,7 +38,7 @@ def read_json_lines(
     spark: SparkSession,
     path: AnyPath,
     *,
-    schema: StructType,
+    schema: StructType | str,
     time: str | None = None,
     on_malformed: OnMalformed = "fail",
     max_line_bytes: int = MAX_LINE_BYTES,
@@ -50,8 +51,9 @@ def read_json_lines(
         spark: the session.
         path: a folder, whose `*.jsonl` and `*.jsonl.gz` are read; a file; or a pattern such as
             `logs/*/events-*.jsonl`. Driver and workers must see it alike.
-        schema: the columns, of types that JSON has values for. A value must be of its column's type; times
-            are texts in ISO 8601. What is missing is null; what is in the lines besides is left out.
+        schema: the columns, also as text ("id bigint, name string"), of types that JSON has values for. A
+            value must be of its column's type; times are texts in ISO 8601. What is missing is null; what is
+            in the lines besides is left out.
         time: the column that tells when an event happened, a number or a time: a line without it is
             malformed, and files are read in the order of their first event.
         on_malformed: "fail", naming file and line; or "reject": there is one more column, `rejected`, which
@@ -81,7 +83,7 @@ def stream_json_lines(
     spark: SparkSession,
     path: AnyPath,
     *,
-    schema: StructType,
+    schema: StructType | str,
     time: str | None = None,
     max_rows_per_trigger: int | None = 100_000,
     max_bytes_per_trigger: int | None = None,
@@ -174,7 +176,7 @@ def write_json_lines(
 def _read(
     spark: SparkSession,
     path: AnyPath,
-    schema: StructType,
+    schema: StructType | str,
     *,
     streaming: bool,
     time: str | None,
@@ -184,19 +186,21 @@ def _read(
     **limits: int | None,
 ) -> DataFrame:
     need_session("spark", spark)
-    check_columns(schema)
-    _check_time(schema, time)
+    columns = check_columns(struct_type("schema", schema))
+    _check_time(columns, time)
     if partitions is None:
         partitions = shuffle_partitions(spark)
     folder = os.path.abspath(folder_path(path))
     settings = ReadSettings(folder, time, on_malformed, max_line_bytes, partitions, **limits)
     if on_malformed == "reject":
-        if REJECTED in schema.fieldNames():
-            raise refuse("schema", f"no column {REJECTED!r}, which holds rejected lines", schema.fieldNames())
-        schema = with_rejected(schema)
+        if REJECTED in columns.fieldNames():
+            raise refuse(
+                "schema", f"no column {REJECTED!r}, which holds rejected lines", columns.fieldNames()
+            )
+        columns = with_rejected(columns)
     _register(spark)
     reader = spark.readStream if streaming else spark.read
-    return reader.format(FORMAT).schema(schema).options(**settings.options()).load()
+    return reader.format(FORMAT).schema(columns).options(**settings.options()).load()
 
 
 def _check_time(schema: StructType, time: str | None) -> None:
