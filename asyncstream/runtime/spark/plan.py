@@ -200,7 +200,9 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         """
         Write a checkpoint from which the embedded engine goes on where a stopped query was.
 
-        Positions of sources are not part of it: the embedded sources must begin behind what the query read.
+        Positions of sources are not part of it: the embedded sources must begin behind what the query read in
+        its last micro-batch that has ended. One that had begun when the driver died is not in it, and what it
+        has written comes again: have the query end it first, by `trigger(once=True)`, if it can.
 
         Args:
             location: the query's own checkpoint, its option `checkpointLocation`.
