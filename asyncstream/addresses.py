@@ -1,6 +1,6 @@
 """
 Addresses of servers, which users give and which may hold a password: checked when a pipeline is built, and
-shown in messages without their secrets.
+shown in messages without their secrets; and the methods by which those of the web are asked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.validation import refuse
 
 __all__ = (
+    "HTTP_METHODS",
     "parsed_redis",
     "redis_address",
     "refuse_address",
@@ -20,6 +21,8 @@ __all__ = (
     "without_keys",
     "without_secrets",
 )
+
+HTTP_METHODS: Final = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
 
 _KEY: Final = re.compile(
     r"(?<=/)(?:[0-9A-Fa-f]{32,}|(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*[0-9])[\w:~-]{20,})(?=/|$)"

@@ -450,3 +450,11 @@ def test_classes_that_a_checkpoint_names_are_told_and_not_imported(
     assert main_of("verify", str(path)) == status
     assert text in capsys.readouterr().out
     assert "this" not in sys.modules
+
+
+def test_commands_that_ask_no_web_service_do_not_wait_for_aiohttp() -> None:
+    asked = "import sys, asyncstream.cli; print('aiohttp' in sys.modules)"
+    told = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout == "False\n"

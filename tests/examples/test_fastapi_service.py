@@ -48,9 +48,15 @@ def order(number: int) -> dict[str, Any]:
 
 
 class Clients:
-    """Clients that post orders one after the other, each until it is accepted; and what they were told."""
+    """
+    Clients that post orders one after the other, each until it is accepted; and what they were told.
+
+    Attributes:
+        serves: whether there is a process; while there is none they wait.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.serves = asyncio.Event()
         self.accepted: set[str] = set()
         self.repeated = 0  # orders that had been accepted though the answer was lost
         self.refused: Counter[int] = Counter()
@@ -68,8 +74,9 @@ class Clients:
     async def _post_until_told(self) -> None:
         while not self._leaves:
             new = order(next(self._numbers))
-            while (told := await self.post(new)) is None:  # noqa: ASYNC110 - the service must come back
-                await asyncio.sleep(0.3)  # 500 that hurry would take the core that the service needs to start
+            while (told := await self.post(new)) is None:
+                await asyncio.sleep(0.3)  # 500 that hurry would take the core that the service needs
+                await self.serves.wait()
             self.repeated += not told
             self.accepted.add(new["id"])
             self._news.set()
@@ -153,9 +160,12 @@ def test_what_was_accepted_comes_out_once_however_the_service_ends(tmp_path: Pat
             listening = asyncio.create_task(listen(session, url, heard))
             for number in range(ENDS):
                 async with example(tmp_path, port) as (process, _):
+                    clients.serves.set()
                     await clients.until(len(clients.accepted) + 200 + 37 * number)
                     await ended(process, signal.SIGKILL if number % 2 else signal.SIGTERM)
+                    clients.serves.clear()
             async with example(tmp_path, port) as (process, _):
+                clients.serves.set()
                 clients.leave()
                 await posting
                 for again in list(clients.accepted)[:50]:

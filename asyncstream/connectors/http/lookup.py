@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from asyncstream.addresses import refuse_address
+from asyncstream.addresses import HTTP_METHODS, refuse_address
 from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body, refusal
 from asyncstream.connectors.http.session import new_session
@@ -39,7 +39,7 @@ from asyncstream.validation import Duration, choice, count, duration_seconds, fl
 
 __all__ = ("METHODS", "HttpLookup")
 
-METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
+METHODS: Final = HTTP_METHODS
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Those that ask and change nothing."""
