@@ -162,7 +162,7 @@ async def test_who_is_cancelled_waits_until_its_calls_have_ended() -> None:
     assert ended == [7, 7]
 
 
-@pytest.mark.usefixtures("others_frozen")
+@pytest.mark.usefixtures("others_gone")
 async def test_a_call_that_has_lost_is_cancelled_once_and_the_end_waits_for_it() -> None:
     told: list[dict[str, Any]] = []
     happened: list[str] = []
