@@ -75,8 +75,7 @@ class Ending:
             )
 
     async def wait(self) -> None:
-        """End the job, unless that has begun, and wait for it; an error of its own stays with it."""
-        self.begin()
+        """Wait until the job has ended, if that has begun; an error of its own stays with it."""
         if self._task is not None:
             await self._task
 

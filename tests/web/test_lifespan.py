@@ -203,6 +203,37 @@ def test_job_that_opens_in_the_moment_in_which_it_is_told_to_end_is_ended() -> N
     run_virtual(main())
 
 
+def test_job_that_is_ending_is_drained_though_another_one_does_not_start() -> None:
+    async def main() -> list[Any]:
+        class Slow(AsyncFunction[int, int]):
+            async def open(self) -> None:
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.sleep(1e6)
+
+            async def invoke(self, value: int) -> int:
+                return value
+
+        kept: list[Any] = []
+        second = Pipeline("second")
+        second.submissions(name="orders").async_map(Slow(), name="slow").discard()
+
+        async def serve() -> None:
+            async with lifespan(kept_in(kept))(None) as state:
+                await state["job"].submit(1)
+                async with lifespan(second, open_timeout=1e7, key="second")(None):
+                    pass
+
+        with pytest.raises(JobStopped, match="'second' was starting"):
+            await serve()
+        return kept
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        assert run_virtual(main()) == [1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_signals_that_no_server_takes_are_left_alone() -> None:
     async def main() -> None:
         handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
