@@ -29,13 +29,13 @@ def lock(file: BinaryIO) -> bool:
     """
     if sys.platform == "win32":
         return True
+    _locked.add(file)  # before it is: meanwhile another thread may fork
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True
-    _locked.add(file)
+        pass
     return True
 
 

@@ -17,8 +17,8 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import Final, TypeVar
 
-from asyncstream.aside import heed
-from asyncstream.guards.guard import Background, Call, Guard, end, usable_as_decorator
+from asyncstream.aside import Tasks, heed
+from asyncstream.guards.guard import Call, Guard, end, usable_as_decorator
 from asyncstream.validation import Duration, duration_seconds, real_number, refuse
 
 __all__ = ("Hedge", "hedge")
@@ -86,7 +86,7 @@ class Hedge(Guard[In, Out]):
         expected = "a number above 0 and up to 1"
         self._at_most = real_number("at_most", at_most, expected, lambda n: 0 < n <= 1)
         self._tokens = 0.0
-        self._losers = Background()
+        self._losers = Tasks()
         self._hedged = 0
         self._won = 0
 
@@ -144,7 +144,8 @@ class Hedge(Guard[In, Out]):
             self._losers.keep(loser)
 
     async def stop(self) -> None:
-        await self._losers.stop()
+        while self._losers:  # not to be cancelled again, in what they do to end well
+            await asyncio.wait(self._losers)
 
     def counters(self) -> dict[str, int]:
         return {"hedged": self._hedged, "hedges_won": self._won}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -179,6 +179,8 @@ class LookupTable(Generic[R]):
             return dict(found)
         if isinstance(found, Mapping | str | bytes) or not isinstance(found, Iterable):
             raise TypeError(f"a table with key= is a list of rows, got {type(found).__name__}")
+        if not isinstance(found, Iterator):
+            found = list(found)  # it may be the program's own, and be changed between two slices
         rows: dict[Any, Any] = await in_slices(_by_key(found, self.key))
         return rows
 

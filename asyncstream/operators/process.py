@@ -31,7 +31,7 @@ __all__ = (
 )
 
 RUNAWAY = 1_000_000
-"""Timers that callbacks may set while the end of input fires all that are left."""
+"""Timers that callbacks may set, beyond one for each that is left, while the end of input fires these."""
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -201,7 +201,7 @@ class KeyedFunctionOperator(TimedOperator):
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
             self._catch_up()
-            self._ctx.limit_timers(RUNAWAY)
+            self._ctx.limit_timers(len(self._timers.event) + RUNAWAY)
         self._ctx.domain = _EVENT
         self._timers.advance_watermark(timestamp)
         self._emitter.flush()

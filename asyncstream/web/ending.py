@@ -52,27 +52,30 @@ class Ending:
             JobStopped: if it is to end before that.
         """
         try:
-            async with asyncio.timeout(None) as self._opening:
+            async with asyncio.timeout(None) as limit:
+                self._opening = limit
                 await opening
         except TimeoutError:
-            if self._opening is None or not self._opening.expired():
+            if not limit.expired():
                 raise
             raise JobStopped(f"the process was told to end while {self._job.name!r} was starting") from None
         finally:
             self._opening = None
+        if limit.when() is not None:  # it was told in the moment in which it opened
+            self.begin()
 
     def begin(self) -> None:
         """End the job from now on: it takes in nothing more. To be called in its event loop."""
         if self._opening is not None:
-            self._opening.reschedule(asyncio.get_running_loop().time())
+            if self._opening.when() is None:  # else it is being given up already
+                self._opening.reschedule(asyncio.get_running_loop().time())
         elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(
                 self._end(), name="asyncstream end of service"
             )
 
     async def wait(self) -> None:
-        """End the job, unless that has begun, and wait for it; an error of its own stays with it."""
-        self.begin()
+        """Wait until the job has ended, if that has begun; an error of its own stays with it."""
         if self._task is not None:
             await self._task
 

@@ -82,8 +82,11 @@ def lifespan(
             await ending.open(leaving.enter_async_context(job))
             relay_all(job, replay)
             leaving.enter_context(_frozen())
-            yield {key: job}
-            await ending.wait()
+            try:
+                yield {key: job}
+                ending.begin()
+            finally:
+                await ending.wait()
 
     return running
 

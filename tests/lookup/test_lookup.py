@@ -304,6 +304,27 @@ async def test_others_run_while_a_large_table_is_taken_in_and_the_one_before_let
 
 
 @virtual
+async def test_a_table_has_the_rows_that_there_were_when_it_was_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be the program that keeps them, and goes on to change them."""
+    monkeypatch.setattr(long_work, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(table, "SLICE", 1)
+    kept = [{"id": number} for number in range(20)]
+
+    async def load() -> Any:
+        return kept
+
+    async def read_anew() -> None:
+        kept.clear()
+
+    reading_anew = asyncio.create_task(read_anew())
+    assert len(await LookupTable.from_call(load, "id").read()) == 20
+    await reading_anew
+    assert kept == []
+
+
+@virtual
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit("panic")])
 async def test_whatever_a_reading_fails_with_another_follows(error: BaseException) -> None:
     service, clock = Service(), ManualClock(-100_000)

@@ -334,3 +334,25 @@ def test_function_that_sets_timers_for_ever_is_stopped_at_the_end_of_input(
 
     with pytest.raises(UserFunctionError, match="set none when ctx"):
         operator.advance_watermark(MAX_TIMESTAMP)
+
+
+def test_each_timer_that_is_left_at_the_end_of_input_may_set_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the one that is there already, as a function does that puts off cleaning up."""
+    monkeypatch.setattr("asyncstream.operators.process.RUNAWAY", 10)
+
+    class Cleaning(KeyedProcessFunction[Element, int]):
+        def process_element(self, value: Element, ctx: KeyedContext, out: Emitter[int]) -> None:
+            ctx.register_event_timer(1)
+            ctx.register_event_timer(1000)
+
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+            if timestamp == 1000:
+                out(ctx.key)
+            else:
+                ctx.register_event_timer(1000)
+
+    run = harness(Cleaning)
+    for key in range(100):
+        run.element((key, 0), 0)
+    run.watermark(MAX_TIMESTAMP)
+    assert sorted(value for _, value, _ in run.records[:-1]) == [*range(100)]

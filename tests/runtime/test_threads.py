@@ -313,6 +313,27 @@ def test_who_is_interrupted_while_a_job_starts_gives_it_up() -> None:
     assert happened == ["closes"]
 
 
+@pytest.mark.parametrize("is_interrupted", [True, False], ids=["interrupted", "no more threads"])
+def test_start_that_comes_to_nothing_with_the_thread_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "asyncstream job" and not is_interrupted:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+        if thread.name == "asyncstream job":
+            boom()  # by a signal, while it waits for the thread
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    pipeline = Pipeline()
+    pipeline.submissions().discard()
+    with pytest.raises((Boom, RuntimeError), match="can't start" if not is_interrupted else None):
+        pipeline.start_in_thread().open()
+    assert not [thread for thread in threading.enumerate() if thread.name == "asyncstream job"]
+
+
 def test_thread_keeps_checkpoints_and_goes_on() -> None:
     checkpoints = Checkpoints(store=MemoryStore())
     seen: list[int] = []

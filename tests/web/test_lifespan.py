@@ -18,7 +18,7 @@ import pytest
 from asyncstream import AsyncFunction, Checkpoints, Job, JobStopped, MemoryStore, Pipeline, PipelineError
 from asyncstream.testing.loop import run_virtual
 from asyncstream.web import JobDep, lifespan
-from asyncstream.web.ending import told_to_end
+from asyncstream.web.ending import Ending, told_to_end
 from tests.web.client import http, request
 from tests.web.service import service
 
@@ -154,7 +154,11 @@ def test_service_that_is_told_to_end_while_it_starts_does_not_start(number: int)
         async def open(self) -> None:
             happened.append("opens")
             signal.raise_signal(number)
-            await asyncio.sleep(1e6)
+            try:
+                await asyncio.sleep(1e6)
+            finally:
+                signal.raise_signal(number)  # somebody has no patience
+                await asyncio.sleep(1)
 
         async def invoke(self, value: int) -> int:
             return value
@@ -163,6 +167,7 @@ def test_service_that_is_told_to_end_while_it_starts_does_not_start(number: int)
             happened.append("closes")
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: happened.append(str(context)))
         pipeline = Pipeline("shop")
         pipeline.submissions(name="orders").async_map(Slow(), name="slow").discard()
         async with lifespan(pipeline, open_timeout=1e7)(None):
@@ -178,7 +183,55 @@ def test_service_that_is_told_to_end_while_it_starts_does_not_start(number: int)
         assert signal.getsignal(number) is server
     finally:
         signal.signal(number, before)
-    assert happened == ["opens", "server", "closes"]
+    assert happened == ["opens", "server", "server", "closes"]
+
+
+def test_job_that_opens_in_the_moment_in_which_it_is_told_to_end_is_ended() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with kept_in([]).start() as job:
+            ending = Ending(job, keeps=False, grace=1)
+            opened: asyncio.Future[Job] = loop.create_future()
+            waiting = loop.create_task(ending.open(opened))
+            await asyncio.sleep(0)
+            loop.call_soon(ending.begin)
+            opened.set_result(job)
+            await waiting
+            await asyncio.sleep(1)
+            assert job.state == "finished"
+
+    run_virtual(main())
+
+
+def test_job_that_is_ending_is_drained_though_another_one_does_not_start() -> None:
+    async def main() -> list[Any]:
+        class Slow(AsyncFunction[int, int]):
+            async def open(self) -> None:
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.sleep(1e6)
+
+            async def invoke(self, value: int) -> int:
+                return value
+
+        kept: list[Any] = []
+        second = Pipeline("second")
+        second.submissions(name="orders").async_map(Slow(), name="slow").discard()
+
+        async def serve() -> None:
+            async with lifespan(kept_in(kept))(None) as state:
+                await state["job"].submit(1)
+                async with lifespan(second, open_timeout=1e7, key="second")(None):
+                    pass
+
+        with pytest.raises(JobStopped, match="'second' was starting"):
+            await serve()
+        return kept
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        assert run_virtual(main()) == [1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_signals_that_no_server_takes_are_left_alone() -> None:

@@ -271,7 +271,7 @@ class ConnectedSource(Source[T]):
         if 200 <= response.status < 300:
             return response
         response.release()
-        target = response.headers.get("Location")
+        target = response.headers.get("Location") if response.status < 400 else None
         raise refusal(
             response, url, None if target is None else f"it has moved to {shown(target)}: give that"
         )

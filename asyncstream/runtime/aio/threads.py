@@ -69,10 +69,12 @@ class ThreadedJob(FromThread):
         """Start it; returns when it runs. For where there is no block: `close` is to be called then."""
         if self._thread.ident is not None:
             raise PipelineError("a job runs once; call pipeline.start_in_thread() for another one")
-        self._thread.start()
         try:
+            self._thread.start()
             self._opened.result()
-        except BaseException:  # of the start; or of a signal, such as Ctrl-C, while this waited for it
+        except BaseException as error:  # of the start; or of a signal, such as Ctrl-C, while this waited
+            if isinstance(error, RuntimeError) and self._thread.ident is None:
+                raise  # no thread could be had
             self._give_up()
             self._thread.join()
             raise

@@ -383,7 +383,7 @@ async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., S
 async def test_a_service_says_when_to_come_again(
     make: Callable[..., Source[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serve(status(503, Retry_After="7")) as url:
+    async with serve(status(503, Retry_After="7", Location="/busy")) as url:
         source = make(url)
         await source.open()
         reading = asyncio.ensure_future(source.read())
@@ -393,6 +393,7 @@ async def test_a_service_says_when_to_come_again(
         reading.cancel()
         await source.close()
     assert "connecting again in 7 s" in caplog.messages[0]
+    assert "moved" not in caplog.messages[0]
 
 
 async def test_a_socket_may_be_elsewhere_at_its_service() -> None:
