@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from concurrent import futures
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from asyncstream.aside import Tasks
@@ -27,10 +26,16 @@ LOOK_AGAIN = 1.0
 def wait_in_thread(done: Future[Any], loop: asyncio.AbstractEventLoop, seconds: float | None = None) -> None:
     """Wait for what an event loop is to do, for so long at most; not for one that was closed before."""
     until = math.inf if seconds is None else monotonic_seconds() + seconds
-    # not by a time limit of result(): it may be done in the moment in which that is over, and what it has
-    # raised may be a TimeoutError of its own
-    while not futures.wait({done}, max(0.0, min(LOOK_AGAIN, until - monotonic_seconds()))).done:
-        if loop.is_closed() or monotonic_seconds() >= until:
+    while True:
+        try:
+            # unlike result(), this gives what it has raised, so a TimeoutError is that of the waiting
+            done.exception(max(0.0, min(LOOK_AGAIN, until - monotonic_seconds())))
+        except TimeoutError:
+            if loop.is_closed() or monotonic_seconds() >= until:
+                return
+        except CancelledError:
+            return
+        else:
             return
 
 
