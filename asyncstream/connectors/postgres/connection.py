@@ -218,7 +218,7 @@ async def follow_types(connection: Connection, table: Table) -> bool:
     query = (
         "SELECT was.attname, format_type(now.atttypid, now.atttypmod) FROM pg_attribute AS was "
         "JOIN pg_attribute AS now USING (attname) WHERE was.attrelid = to_regclass(%s) "
-        "AND now.attrelid = to_regclass(%s) AND now.attnum > 0 "
+        "AND now.attrelid = to_regclass(%s) AND now.attnum > 0 AND NOT now.attisdropped "
         "AND (was.atttypid, was.atttypmod) <> (now.atttypid, now.atttypmod)"
     )
     batch = Identifier(*BATCH)
