@@ -269,7 +269,7 @@ def _take_down(connection: Any, place: str, table: str, query: str, number: int)
 def _ahead_of_checkpoint(where: str, number: int, last: int) -> str:
     return (
         f"{where}: micro-batch {last} has been written, and Spark comes with {number}, so it goes on from an "
-        "older copy of the checkpoint, or has a new one under the same query=, and what is in this one may be "
+        "older copy of the checkpoint, or has a new one under the same query=, and what is in this may be "
         "written already. Go on from the checkpoint that belongs to what is there; or take out what has been "
         f"written from {number} on, and set the number there to {number - 1}"
     )

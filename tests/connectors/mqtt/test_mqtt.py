@@ -253,9 +253,7 @@ async def test_a_session_that_is_gone_is_told_of(own: MqttServer, name: str) -> 
                 await job.wait()
 
 
-async def test_a_job_that_was_left_before_it_read_is_gone_on_with(
-    mqtt_server: MqttServer, name: str
-) -> None:
+async def test_a_job_that_was_left_before_it_read_is_gone_on_with(mqtt_server: MqttServer, name: str) -> None:
     store, seen = MemoryStore(), list[Any]()
     source = MqttSource[Any](mqtt_server.url, name, client_id=name)
     async with reading(source, seen, store):
