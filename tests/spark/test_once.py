@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,21 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
     beside(Computed("run 2"), 1)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 3
+
+
+def test_parts_in_two_databases_may_be_written_again(path: Path) -> None:
+    """The function tries again, for something behind the second has failed; the ledgers have one name."""
+    places = [path, path.with_name("other.db")]
+    for place in places:
+        with closing(sqlite3.connect(place)) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS out (v)")
+    writers = [once_in_database(partial(sqlite3.connect, place), insert) for place in places]
+    for _ in range(2):
+        for part, write in enumerate(writers):
+            write(Computed("run of two", part), 0)
+    for place in places:
+        with closing(sqlite3.connect(place)) as connection:
+            assert count_in(connection) == 1
 
 
 def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:

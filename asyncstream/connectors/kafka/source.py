@@ -403,11 +403,12 @@ class KafkaSource(Source[Any]):
                     first = (await consumer.beginning_offsets([partition]))[partition]
                     if offset is None and self._start == "latest":
                         offset = (await consumer.end_offsets([partition]))[partition]
-                        begun[partition] = offset
                     elif offset is None:
                         offset = first
                     elif offset < first:
                         raise gone(split_of(partition), offset, first)
+                    if known[0] is None and self._start == "latest":
+                        begun[partition] = offset
                     consumer.seek(partition, offset)
                     self._partitions[split_of(partition)] = partition
                     self._positions[split_of(partition)] = offset

@@ -2,8 +2,9 @@
 A connection to a broker of MQTT 5, its errors told plainly.
 
 The client's network is a thread of its own. What it says is handed to the event loop; what it receives goes
-into a queue, and where that is full, the thread waits, and with it the broker. Not before the subscription is
-answered, though: a session that is resumed begins with what was not acknowledged, ahead of the answer.
+into a queue, and where that is full, the thread waits, and with it the broker. Not while an answer about
+topics is waited for, though: ahead of it comes what the broker has sent already, of a session that is resumed
+what was not acknowledged.
 """
 
 from __future__ import annotations
@@ -273,8 +274,12 @@ class Connection:
 
     async def unsubscribe(self, topics: Sequence[str]) -> None:
         """Have no more messages of these come than the broker has for this client already."""
+        with self._room:
+            self._subscribed = False  # the answer is behind all that the broker has sent
+            self._room.notify()
         _, mid = self._connected().unsubscribe(list(topics))
         await self._answered(mid)
+        self._subscribed = True
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
         """

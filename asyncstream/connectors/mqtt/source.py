@@ -152,6 +152,8 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
     # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, Any]:
+        if self._client is not None:
+            self._client.is_kept = True  # a job that goes on from here is to find it
         return {"run": self._run, "read": self._read, "topics": list(self._topics)}
 
     async def seek(self, position: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-__all__ = ("LOOK", "Pull", "checked_options", "checked_url", "connect", "naming", "place_of")
+__all__ = ("LOOK", "PAUSE", "Pull", "checked_options", "checked_url", "connect", "naming", "place_of")
 
 _EXPIRES: Final = 30.0
 """Seconds after which the server forgets what it was asked for, and is asked again."""
@@ -28,7 +28,7 @@ _EXPIRES: Final = 30.0
 LOOK: Final = 1.0
 """Seconds between two looks whether the connection is still there, while nothing comes."""
 
-_PAUSE: Final = 0.1
+PAUSE: Final = 0.1
 """Seconds after which the server is asked again that has said that nothing comes of a request."""
 
 _PINGS: Final[float] = 20.0
@@ -130,19 +130,18 @@ class Pull:
                 self._changed.set()
             return
         description = (message.headers or {}).get("Description", "")
-        if status in ("404", "408", "409", "503"):
-            if status == "409" and "Deleted" in description:
-                self._broken = f"the server says: {description}"
-            if status == "409" and "MaxRequest" in description:
-                self._broken = (
-                    f"the server says: {description}. The consumer allows less than {self._batch} messages, "
-                    f"or {_EXPIRES:g} s, in a request: give batch=, or change what it allows (max_batch, "
-                    "max_expires, max_bytes)"
-                )
-            if status == "503":  # of a consumer that was deleted while nothing was asked of it
-                self._broken = "nobody answers: the consumer was deleted, or JetStream is not there"
-            self._asked, self._ended = 0, True
-            self._changed.set()
+        if status == "503":  # of a consumer that was deleted while nothing was asked of it
+            self._broken = "nobody answers: the consumer was deleted, or JetStream is not there"
+        elif "MaxRequest" in description:
+            self._broken = (
+                f"the server says: {description}. The consumer allows less than {self._batch} messages, "
+                f"or {_EXPIRES:g} s, in a request: give batch=, or change what it allows (max_batch, "
+                "max_expires)"
+            )
+        elif status not in ("404", "408", "409") or "Deleted" in description:
+            self._broken = f"the server says: {description or status}"
+        self._asked, self._ended = 0, True
+        self._changed.set()
 
     async def _ask(self, waits: bool) -> None:
         if self._asked > self._batch // 2:
@@ -171,4 +170,4 @@ class Pull:
             if self._ended and not waits:
                 return []
             if self._ended:  # by too many that ask, say: who asks again at once is told so at once
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(PAUSE)

@@ -4,6 +4,7 @@ A stream of JetStream read as a log: by any number of jobs, each with a position
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.nats.connection import (
+    PAUSE,
     Pull,
     checked_options,
     checked_url,
@@ -107,8 +109,10 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
                     await pull.start()
                     self._pull = pull
                 messages = await self._pull.take(waits=not self._ends)
-                if not messages and await self._is_through():
-                    return []
+                if not messages:
+                    if await self._is_through():
+                        return []
+                    await asyncio.sleep(PAUSE)
                 if new := await self._new_of(messages):
                     return new
 

@@ -218,7 +218,7 @@ async def follow_types(connection: Connection, table: Table) -> bool:
     query = (
         "SELECT was.attname, format_type(now.atttypid, now.atttypmod) FROM pg_attribute AS was "
         "JOIN pg_attribute AS now USING (attname) WHERE was.attrelid = to_regclass(%s) "
-        "AND now.attrelid = to_regclass(%s) AND now.attnum > 0 "
+        "AND now.attrelid = to_regclass(%s) AND now.attnum > 0 AND NOT now.attisdropped "
         "AND (was.atttypid, was.atttypmod) <> (now.atttypid, now.atttypmod)"
     )
     batch = Identifier(*BATCH)
@@ -267,22 +267,22 @@ async def rows_of(cursor: AsyncCursor[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
         return await cursor.fetchall()
     except Exception:  # over a value: the rows are here
-        return [await _row_of(cursor) for _ in range(cursor.rowcount)]
+        return [await _row_of(cursor, place) for place in range(cursor.rowcount)]
 
 
-async def _row_of(cursor: AsyncCursor[dict[str, Any]]) -> dict[str, Any]:
+async def _row_of(cursor: AsyncCursor[dict[str, Any]], place: int) -> dict[str, Any]:
+    await cursor.scroll(place, mode="absolute")  # the client stays at one that it cannot read
     try:
         return await cursor.fetchone() or {}
     except Exception as error:
-        found, place = cursor.pgresult, cursor.rownumber
-        if found is None or place is None:
+        found = cursor.pgresult
+        if found is None:
             raise
         row = UnreadableRow()
         for number, column in enumerate(cursor.description or ()):
             cell = found.get_value(place, number)
             row[column.name] = None if cell is None else cell.decode()
         row.reason = unreadable(error)
-        await cursor.scroll(1)
         return row
 
 

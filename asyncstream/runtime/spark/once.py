@@ -38,10 +38,10 @@ Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 INSERTED = 1000
 """Rows that go to a database at a time."""
 
-_latest: dict[tuple[str, str], tuple[str, int, Any]] = {}
-"""The run and the number of what this process has written last, and what it was, by where and query. A run of
-a query hands each micro-batch over once: what comes again are the same rows, for a function that tries again,
-or it is another part."""
+_latest: dict[tuple[str, str], tuple[str, int, list[Any]]] = {}
+"""The run and the number of what this process has written last, and its parts, by where and query. A run of a
+query hands each micro-batch over once: what comes again are the same rows, for a function that tries again,
+or it is another part. There are several where databases have ledgers of the same name."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -192,8 +192,8 @@ class _Writing:
 
     def check_first(self, advice: str) -> None:
         """Raises `PipelineError` if this run of the query has written another part of the micro-batch."""
-        run, number, part = _latest.get(self._place, (None, 0, None))
-        if self._run is not None and (run, number) == (self._run, self._number) and part != self._part:
+        parts = self._written()
+        if parts and self._part not in parts:
             raise PipelineError(
                 f"{self._place[0]}: something of micro-batch {self._number} has been written there a moment "
                 f"ago, and these rows, which have not, would be taken for the same: {advice}"
@@ -201,7 +201,12 @@ class _Writing:
 
     def done(self) -> None:
         if self._run is not None:
-            _latest[self._place] = self._run, self._number, self._part
+            _latest[self._place] = self._run, self._number, [*self._written(), self._part]
+
+    def _written(self) -> list[Any]:
+        """The parts of the micro-batch that this run of the query has written there."""
+        run, number, parts = _latest.get(self._place, (None, 0, []))
+        return parts if (run, number) == (self._run, self._number) else []
 
 
 def _meaning(rows: Rows) -> Any:
@@ -264,9 +269,9 @@ def _take_down(connection: Any, place: str, table: str, query: str, number: int)
 def _ahead_of_checkpoint(where: str, number: int, last: int) -> str:
     return (
         f"{where}: micro-batch {last} has been written, and Spark comes with {number}, so it goes on from an "
-        "older copy of the checkpoint, and what is in this one may be written already. Go on from the "
-        f"checkpoint that belongs to what is there; or take out what has been written from {number} on, and "
-        f"set the number there to {number - 1}"
+        "older copy of the checkpoint, or has a new one under the same query=, and what is in this may be "
+        "written already. Go on from the checkpoint that belongs to what is there; or take out what has been "
+        f"written from {number} on, and set the number there to {number - 1}"
     )
 
 

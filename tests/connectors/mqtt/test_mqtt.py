@@ -253,6 +253,17 @@ async def test_a_session_that_is_gone_is_told_of(own: MqttServer, name: str) -> 
                 await job.wait()
 
 
+async def test_a_job_that_was_left_before_it_read_is_gone_on_with(mqtt_server: MqttServer, name: str) -> None:
+    store, seen = MemoryStore(), list[Any]()
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name)
+    async with reading(source, seen, store):
+        pass
+    await publish(mqtt_server.url, [1], name)
+    async with reading(source, seen, store) as job:
+        await until(lambda: seen == [1])
+        await job.stop()
+
+
 async def test_a_topic_that_is_left_out_comes_no_more(mqtt_server: MqttServer, name: str) -> None:
     store, seen = MemoryStore(), list[Any]()
     url, old, new = mqtt_server.url, f"{name}/old", f"{name}/new"
@@ -267,6 +278,27 @@ async def test_a_topic_that_is_left_out_comes_no_more(mqtt_server: MqttServer, n
         await until(lambda: 3 in seen)
         await job.stop()
     assert seen == [1, 3]
+
+
+async def test_a_topic_is_left_out_though_more_has_come_than_there_is_room_for(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name, unacknowledged=2)
+    await source.open()
+    sent = [(name, str(number), 0, False) for number in range(5)]
+    # what is behind them is acknowledged when the broker has seen to all
+    sent.append((f"{name}/other", "", 1, False))
+    await asyncio.to_thread(paho.multiple, sent, hostname=HOST, port=mqtt_server.port)  # type: ignore[arg-type]
+    await until(lambda: len(source._opened().arrived) >= 2)
+    source._opened().resumed = True
+    await source.seek({"run": 0, "read": 0, "topics": [name, f"{name}/old"]})
+    seen: list[Any] = []
+    while len(seen) < 5:
+        batch = await source.read()
+        assert batch is not None
+        seen += batch.values
+    await source.close()
+    assert seen == list(range(5))
 
 
 async def test_wrong_settings_are_told_of(mqtt_server: MqttServer, name: str) -> None:

@@ -19,6 +19,7 @@ from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkE
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats import connection
+from asyncstream.connectors.nats import source as nats_source
 from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
@@ -254,17 +255,24 @@ async def test_a_consumer_that_is_gone_is_not_begun_anew(
     assert seen[before:] == ([10] if start == "next" else [])
 
 
-@pytest.mark.parametrize("limits", [{"max_batch": 100}, {"max_expires": 5 * 10**9}])
-async def test_a_consumer_that_allows_less_than_is_asked_for_is_told_of(
-    js: JetStreamContext, stream: str, nats_server: NatsServer, limits: dict[str, int]
+@pytest.mark.parametrize(
+    ("of_its", "says"),
+    [
+        ({"max_batch": 100}, r"Exceeded MaxRequest.*give batch=, or change what it allows"),
+        ({"max_expires": 5 * 10**9}, r"Exceeded MaxRequest.*give batch=, or change what it allows"),
+        ({"priority_groups": ["a"], "priority_policy": "overflow"}, r"the server says: .*Priority Group"),
+    ],
+)
+async def test_a_consumer_that_does_not_give_what_is_asked_for_is_told_of(
+    js: JetStreamContext, stream: str, nats_server: NatsServer, of_its: dict[str, Any], says: str
 ) -> None:
-    config = {"durable_name": "d", "ack_policy": "explicit", **limits}
+    config = {"durable_name": "d", "ack_policy": "explicit", **of_its}
     about = json.dumps({"stream_name": stream, "config": config}).encode()
     await js._api_request(f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.d", about)
     source = member(nats_server.url, stream)
     await source.open()
     async with asyncio.timeout(60):
-        with pytest.raises(SourceError, match=r"Exceeded MaxRequest.*give batch=, or change what it allows"):
+        with pytest.raises(SourceError, match=says):
             await source.read()
     await source.close()
 
@@ -272,7 +280,7 @@ async def test_a_consumer_that_allows_less_than_is_asked_for_is_told_of(
 async def test_who_asks_in_vain_does_not_ask_again_at_once(
     js: JetStreamContext, stream: str, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_PAUSE", 1e9)
+    monkeypatch.setattr(connection, "PAUSE", 1e9)
     await js.add_consumer(stream, durable_name="d", ack_policy="explicit", max_waiting=1)
     first, second = member(nats_server.url, stream), member(nats_server.url, stream)
     for source in (first, second):
@@ -289,6 +297,27 @@ async def test_who_asks_in_vain_does_not_ask_again_at_once(
     for source in (first, second):
         await source.close()
     await asyncio.wait(waiting)
+
+
+async def test_who_waits_for_the_end_of_what_others_have_does_not_ask_all_the_time(
+    js: JetStreamContext, stream: str, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_source, "PAUSE", 1e9)
+    first, second = member(nats_server.url, stream), member(nats_server.url, stream, ends=True)
+    for source in (first, second):
+        await source.open()
+    await numbers_of(first, 10)
+    waiting = asyncio.ensure_future(second.read())
+    async with asyncio.timeout(60):
+        while second._pull is None or not second._pull._ended:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    asked = second._opened().stats["out_msgs"]
+    for _ in range(20):
+        await js.consumer_info(stream, "d")
+    assert second._opened().stats["out_msgs"] <= asked + 1  # it has asked whether others have some
+    for source in (first, second):
+        await source.close()
+    await asyncio.wait({waiting})
 
 
 async def test_a_consumer_that_is_deleted_while_nothing_is_asked_of_it_is_told_of(

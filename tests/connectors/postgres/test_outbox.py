@@ -224,7 +224,7 @@ async def test_a_row_with_a_value_that_is_nothing_in_python_costs_itself(
     postgres_url: str, kind: str, value: str
 ) -> None:
     do(postgres_url, f"CREATE TABLE outbox (id bigserial PRIMARY KEY, at {kind})")
-    do(postgres_url, f"INSERT INTO outbox (at) VALUES (NULL), ('{value}'), (NULL)")
+    do(postgres_url, f"INSERT INTO outbox (at) VALUES (NULL), ('{value}'), (NULL), ('{value}')")
     strict = opened(postgres_url)
     await strict.open()
     batch = await strict.read()
@@ -238,7 +238,7 @@ async def test_a_row_with_a_value_that_is_nothing_in_python_costs_itself(
     batch = await source.read()
     assert batch is not None
     assert [row["id"] for row in batch.values] == [1, 3]
-    assert [(one.id, one.value["id"]) for one in batch.rejected] == [("2", "2")]
+    assert [(one.id, one.value["id"]) for one in batch.rejected] == [("2", "2"), ("4", "4")]
     await source.forget(source.position())
     assert left(postgres_url) == []
     await source.close()
