@@ -14,7 +14,7 @@ from asyncstream.checkpoint import Checkpoints
 from asyncstream.cli.dashboard import serving
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
 from asyncstream.cli.progress import showing_progress
-from asyncstream.errors import AsyncStreamError, PipelineError, SourceError, UserFunctionError, describe_error
+from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import (
@@ -176,7 +176,7 @@ def run_pipeline(
     Run until all sources have ended, or a signal comes; says on stderr how it goes.
 
     Args:
-        hint: what to say when a function has failed on an element, or a source on a line.
+        hint: what to say when a function has failed on an element, or a source on a malformed line.
 
     Returns the exit status: 0 if all went well; 1 if not; 128 + the number of the signal that cut it short.
     The process is to exit with it: it may do so by itself, if threads are left that do not end.
@@ -186,7 +186,8 @@ def run_pipeline(
             status = run_bounded(_run_until_signal(pipeline, checkpoints, options))
         except AsyncStreamError as error:
             tell(error, tracebacks=options.is_verbose and error is not log.told)
-            if hint is not None and isinstance(error, UserFunctionError | SourceError):
+            # of what ends a source, only a line that could be rejected names that argument
+            if hint is not None and (isinstance(error, UserFunctionError) or "on_malformed=" in str(error)):
                 say(hint)
             status = 1
         return leave(status)

@@ -285,11 +285,18 @@ class Handle:
     """Stands in for a `StatefulProcessorHandle`, over the groups of a partition."""
 
     def __init__(self, groups: Groups, event_time: bool, watermark_ms: int, begun_ms: int) -> None:
-        self._statefulProcessorApiClient = SimpleNamespace(_get_batch_timestamp=lambda: begun_ms)
+        self._statefulProcessorApiClient = self
+        self._begun_ms = begun_ms
+        self.asked = 0
         self.groups = groups
         self.group: Any = None
         self._event_time = event_time
         self._watermark_ms = watermark_ms
+
+    def _get_batch_timestamp(self) -> int:
+        self.asked += 1
+        assert self.asked == 1, "a message to Spark's state for each group, where one for all would do"
+        return self._begun_ms
 
     @property
     def kept(self) -> Kept:

@@ -118,16 +118,17 @@ def test_processing_time_is_that_of_the_micro_batch_also_if_it_runs_again(seed: 
     if is_timed:
         rows = rows.event_time(lambda row: row["ts"], BoundedOutOfOrderness(2))
     rows.key_by(key_of).process(Clocked()).to([], name="lines")
-    source: Any = StandIn(seed).stream([[[row(n, key) for key in "ab"]] for n in range(5)], event_columns())
+    keys = "abcdefgh"  # of several groups in a task
+    source: Any = StandIn(seed).stream([[[row(n, key) for key in keys]] for n in range(5)], event_columns())
     plan = pipeline.on_spark(
         source.sparkSession,
         inputs={"rows": source},
         outputs={"lines": columns(line=StringType())},
-        key_groups=3,
+        key_groups=6,
     )
     found = run_stream(plan, Path())["lines"]
     lately = [None, True, None, True, None]
-    assert sorted(found) == [f"{key} {n}.0 {lately[n]}" for key in "ab" for n in range(5)]
+    assert sorted(found) == [f"{key} {n}.0 {lately[n]}" for key in keys for n in range(5)]
 
 
 class Echo(KeyedProcessFunction[Any, Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -15,6 +16,9 @@ import pytest
 
 from asyncstream import PipelineError, SinkError
 from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
+from asyncstream.runtime.spark.once import REMEMBERED
+
+RUN, NEXT_RUN = "5d1c9e0a-0f5e-4a55-8f0b-2f0f7b1f3a10", "5d1c9e0a-0f5e-4a55-8f0b-2f0f7b1f3a11"
 
 
 class Computed:
@@ -22,7 +26,7 @@ class Computed:
     Rows of which it is only known that Spark has been asked to compute them.
 
     Args:
-        run: of the query that they are of; None: Spark does not tell.
+        run: of the query that they are of, or a job group of the user's; None: Spark does not tell.
         what: others are computed otherwise.
     """
 
@@ -108,34 +112,61 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
     ]
     for make in makers:
         first, second = make(), make()
-        first(Computed("run 1"), 0)
-        first(Computed("run 1"), 0)  # it tries again, for something beside it has failed
+        first(Computed(RUN), 0)
+        first(Computed(RUN), 0)  # it tries again, for something beside it has failed
         for again in (first, second):
             with pytest.raises(PipelineError, match="something of micro-batch 0 has been written there"):
-                again(Computed("run 1", 1), 0)
-        second(Computed("run 2"), 0)  # after a crash
-        first(Computed("run 2"), 1)
+                again(Computed(RUN, 1), 0)
+        second(Computed(NEXT_RUN), 0)  # after a crash
+        first(Computed(NEXT_RUN), 1)
     with pytest.raises(PipelineError, match="something of micro-batch 1 has been written there"):
-        once_in_database(connect, insert)(Computed("run 2"), 1)  # the same rows, of which it takes others
+        once_in_database(connect, insert)(Computed(NEXT_RUN), 1)  # the same rows, of which it takes others
     beside = once_in_database(connect, insert, ledger="of_the_second")
-    beside(Computed("run 2"), 1)
+    beside(Computed(NEXT_RUN), 1)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 3
 
 
-def test_parts_in_two_databases_may_be_written_again(path: Path) -> None:
-    """The function tries again, for something behind the second has failed; the ledgers have one name."""
-    places = [path, path.with_name("other.db")]
-    for place in places:
-        with closing(sqlite3.connect(place)) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS out (v)")
-    writers = [once_in_database(partial(sqlite3.connect, place), insert) for place in places]
-    for _ in range(2):
-        for part, write in enumerate(writers):
-            write(Computed("run of two", part), 0)
-    for place in places:
-        with closing(sqlite3.connect(place)) as connection:
+def test_parts_in_databases_of_their_own_may_be_tried_again(path: Path) -> None:
+    """Each has its own numbers, though the table of numbers has the same name in both."""
+    other = path.with_name("other.db")
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE out (v)")
+    parts = [once_in_database(partial(sqlite3.connect, each), insert) for each in (path, other)]
+    for _ in range(2):  # for something beside them has failed
+        for what, part in enumerate(parts):
+            part(Computed(RUN, what), 0)
+    for each in (path, other):
+        with closing(sqlite3.connect(each)) as connection:
             assert count_in(connection) == 1
+
+
+def test_query_that_is_started_again_in_a_job_group_of_the_users_goes_on(path: Path) -> None:
+    """Only the group that Spark gives jobs, a run's identity, tells one run of the query from the next."""
+    once = once_in_database(lambda: sqlite3.connect(path), insert)
+    for run in range(2):
+        once(Computed("nightly", run), 0)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 1
+
+
+def test_of_many_queries_only_the_last_are_remembered(path: Path) -> None:
+    """A driver may start any number of them; what has written is not kept alive for each."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path)
+
+    class Writes:
+        def __call__(self, rows: Any, connection: Any) -> None:
+            insert(rows, connection)
+
+    write = Writes()
+    written_by = weakref.ref(write)
+    once_in_database(connect, write, query="of before")(Computed(RUN), 0)
+    del write
+    for number in range(REMEMBERED):
+        once_in_folders("out", query=f"of later {number}")(Computed(RUN), 0)
+    assert written_by() is None
 
 
 def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:

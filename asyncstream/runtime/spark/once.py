@@ -20,8 +20,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 from asyncstream.errors import PipelineError, SinkError
 from asyncstream.filesystem.sqlite import quoted
@@ -38,10 +41,8 @@ Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 INSERTED = 1000
 """Rows that go to a database at a time."""
 
-_latest: dict[tuple[str, str], tuple[str, int, list[Any]]] = {}
-"""The run and the number of what this process has written last, and its parts, by where and query. A run of a
-query hands each micro-batch over once: what comes again are the same rows, for a function that tries again,
-or it is another part. There are several where databases have ledgers of the same name."""
+REMEMBERED = 100
+"""Queries, each at a place, of which this process knows what it has written last."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -178,6 +179,24 @@ def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
 
 
+@dataclass
+class _Latest:
+    """
+    What this process has written last of a query at a place: the run and the number, and the parts.
+
+    A run of a query hands each micro-batch over once: what comes again are the same rows, for a function that
+    tries again, or it is another part. There are several where databases have tables of one name.
+    """
+
+    batch: tuple[str, int] | None = None
+    parts: list[Any] = field(default_factory=list)
+
+
+@lru_cache(REMEMBERED)
+def _latest(where: str, query: str) -> _Latest:
+    return _Latest()
+
+
 class _Writing:
     """
     What is written of a micro-batch at one place, by what; by its number a second part would pass for the
@@ -185,28 +204,27 @@ class _Writing:
     """
 
     def __init__(self, where: str, query: str, rows: Rows, number: int, writer: object = None) -> None:
-        self._place = where, query
-        self._run = _property(rows, "spark.jobGroup.id")
-        self._number = number
-        self._part = writer, _meaning(rows) if self._run is not None else None
+        self._where = where
+        self._latest = _latest(where, query)
+        run = _run_of(rows)
+        self._batch = None if run is None else (run, number)
+        self._part = writer, None if run is None else _meaning(rows)
 
     def check_first(self, advice: str) -> None:
         """Raises `PipelineError` if this run of the query has written another part of the micro-batch."""
-        parts = self._written()
-        if parts and self._part not in parts:
+        latest, batch = self._latest, self._batch
+        if batch is not None and latest.batch == batch and self._part not in latest.parts:
             raise PipelineError(
-                f"{self._place[0]}: something of micro-batch {self._number} has been written there a moment "
+                f"{self._where}: something of micro-batch {batch[1]} has been written there a moment "
                 f"ago, and these rows, which have not, would be taken for the same: {advice}"
             )
 
     def done(self) -> None:
-        if self._run is not None:
-            _latest[self._place] = self._run, self._number, [*self._written(), self._part]
-
-    def _written(self) -> list[Any]:
-        """The parts of the micro-batch that this run of the query has written there."""
-        run, number, parts = _latest.get(self._place, (None, 0, []))
-        return parts if (run, number) == (self._run, self._number) else []
+        if self._batch is None:
+            return
+        if self._latest.batch != self._batch:
+            self._latest.batch, self._latest.parts = self._batch, []
+        self._latest.parts.append(self._part)
 
 
 def _meaning(rows: Rows) -> Any:
@@ -224,6 +242,14 @@ def _property(rows: Rows, name: str) -> str | None:
     except Exception:
         return None
     return None if found is None else str(found)
+
+
+def _run_of(rows: Rows) -> str | None:
+    """The run of the query; None where Spark does not tell it, as in a job group of the user's."""
+    try:
+        return str(UUID(_property(rows, "spark.jobGroup.id") or ""))
+    except ValueError:
+        return None
 
 
 def _query_of(rows: Rows) -> str:

@@ -133,6 +133,7 @@ class KeyGroup:
         from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
         self._handle = handle
+        self._begun_ms = -1  # asked for by the first group: it costs a message
         blob = StructType([StructField("blob", BinaryType())])
         self._state = handle.getValueState("operators", blob)
         number = StructType([StructField("number", LongType())])
@@ -283,10 +284,11 @@ class KeyGroup:
         When the micro-batch has begun, as the checkpoint has it: it is the same if the micro-batch runs
         again, so what has outlived its time to live is the same, too.
         """
-        now_ms: int = times.getCurrentProcessingTimeInMs()
-        if now_ms < 0:  # Spark tells it in its modes with timers only, but knows it in all
-            now_ms = self._handle._statefulProcessorApiClient._get_batch_timestamp()
-        return now_ms
+        if self._begun_ms < 0:
+            self._begun_ms = times.getCurrentProcessingTimeInMs()
+        if self._begun_ms < 0:  # Spark tells it in its modes with timers only, but knows it in all
+            self._begun_ms = self._handle._statefulProcessorApiClient._get_batch_timestamp()
+        return self._begun_ms
 
     def _restore(
         self,
