@@ -64,6 +64,39 @@ def test_interrupted_program_closes_what_is_open(way: str) -> None:
     assert "was destroyed" not in errors
 
 
+ELSEWHERE = """
+import sys
+import threading
+
+def interrupted():
+    sys.stdin.readline()
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+threading.Thread(target=interrupted, daemon=True).start()
+pipeline.run_blocking({options})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("options", ["", "uvloop=True"])
+def test_interruption_that_another_thread_gets_wakes_a_loop_that_waits(options: str) -> None:
+    """As one that comes when the loop is just about to wait: nothing interrupts the waiting itself."""
+    if options:
+        pytest.importorskip("uvloop")
+    program = PROGRAM.format(run=ELSEWHERE.format(options=options))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "calling\n"
+        try:
+            out, _ = process.communicate("\n", timeout=30)
+        finally:
+            process.kill()
+    assert out == "closed\n"
+
+
 class Exits(AsyncFunction[Any, Any]):
     """A function that has the process end when it is opened, called or closed."""
 

@@ -21,11 +21,13 @@ import faulthandler
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -71,7 +73,8 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
     executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
     loop.set_default_executor(executor)
     try:
-        return runner.run(_heeded(main))
+        with _woken_by_signals(loop):
+            return runner.run(_heeded(main))
     finally:
         loop.run_until_complete(_end_rest())
         main.close()  # it may have been cancelled before it began
@@ -81,6 +84,31 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
             log.error("threads that do not end: %s", ", ".join(left))
         asyncio.set_event_loop(None)
         loop.close()
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """
+    Have a signal wake the loop, so that its handler is called at once.
+
+    Python calls handlers in the main thread, between two of its steps. If the signal comes just before a loop
+    waits, or another thread gets it, the loop would first wait for whatever comes next.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not isinstance(loop, asyncio.SelectorEventLoop):  # other loops do so themselves
+        yield
+        return
+    mine, written = socket.socketpair()
+    with mine, written:
+        mine.setblocking(False)
+        written.setblocking(False)
+        before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+        loop.add_reader(mine, mine.recv, 4096)
+        try:
+            yield
+        finally:
+            loop.remove_reader(mine)
+            signal.set_wakeup_fd(before)
 
 
 async def _heeded(main: Coroutine[Any, Any, T]) -> T:
