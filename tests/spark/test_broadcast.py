@@ -85,7 +85,8 @@ class Totals(KeyedBroadcastProcessFunction[Any, Any, Any]):
                 out(("has passed", key, total.get(), number))
 
         ctx.apply_to_keyed_state(TOTAL, visit)
-        out.extend([("known", len(self.rules))] * 300, ctx.timestamp_or_none)
+        for _ in range(300):
+            out(("known", len(self.rules)))
         if kind == "bad":
             raise ValueError("a bad rule")
 
