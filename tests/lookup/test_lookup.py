@@ -256,6 +256,14 @@ async def test_a_table_is_read_again_behind_the_elements(caplog: pytest.LogCaptu
     assert (service.opened, service.closed) == (1, 1)
 
 
+@pytest.fixture
+def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others run behind each row that a table takes in, or lets go."""
+    monkeypatch.setattr(long_work, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(table, "SLICE", 1)
+    monkeypatch.setattr(read, "SLICE", 1)
+
+
 class Row(dict[str, int]):
     made = 0
     gone = 0
@@ -265,12 +273,8 @@ class Row(dict[str, int]):
 
 
 @virtual
-async def test_others_run_while_a_large_table_is_taken_in_and_the_one_before_let_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(long_work, "SLICE_SECONDS", 0.0)
-    monkeypatch.setattr(table, "SLICE", 1)
-    monkeypatch.setattr(read, "SLICE", 1)
+@pytest.mark.usefixtures("row_by_row")
+async def test_others_run_while_a_large_table_is_taken_in_and_the_one_before_let_go() -> None:
     rows, taken, gone, clock = 200, [0], [0], ManualClock(0)
 
     def as_taken() -> Iterator[Row]:
@@ -304,12 +308,9 @@ async def test_others_run_while_a_large_table_is_taken_in_and_the_one_before_let
 
 
 @virtual
-async def test_a_table_has_the_rows_that_there_were_when_it_was_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("row_by_row")
+async def test_a_table_has_the_rows_that_there_were_when_it_was_loaded() -> None:
     """It may be the program that keeps them, and goes on to change them."""
-    monkeypatch.setattr(long_work, "SLICE_SECONDS", 0.0)
-    monkeypatch.setattr(table, "SLICE", 1)
     kept = [{"id": number} for number in range(20)]
 
     async def load() -> Any:
