@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 __all__ = ("PATIENCE", "ROOT", "Forked", "killed_within")
@@ -33,11 +34,17 @@ _FORKS.set_forkserver_preload(
 )
 
 
+@cache
+def _said() -> tempfile.TemporaryDirectory[str]:
+    """What processes say on their standard errors; for as long as this one lives."""
+    return tempfile.TemporaryDirectory(prefix="said-")
+
+
 class Forked:
     """`python -m MODULE ARGUMENTS`, without the start of an interpreter."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        number, said = tempfile.mkstemp(prefix="stderr-")
+        number, said = tempfile.mkstemp(dir=_said().name)
         os.close(number)
         self._said = Path(said)
         self._process = _FORKS.Process(target=_run, args=(module, arguments, said))
