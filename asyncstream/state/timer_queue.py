@@ -158,7 +158,13 @@ class TimerQueue:
         if type(timestamp) is not int:
             raise _no_time(timestamp)
         table = self._table
-        if table.remove(timestamp, (key, namespace)) and timestamp not in table:
+        alone = table.lone.get(timestamp, MISSING)
+        if namespace is None and type(key) in SOUND and alone == key:
+            del table.lone[timestamp]
+            is_stale = True
+        else:
+            is_stale = table.remove(timestamp, (key, namespace)) and timestamp not in table
+        if is_stale:
             self._stale += 1
             if self._stale > _SWEEP and not self._advancing:
                 self._sweep()
