@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import BoundedOutOfOrderness, Pipeline, Stream
+from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, Stream
 from asyncstream.runtime.spark import read_json_lines, stream_json_lines, write_json_lines
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns, run_stream, run_to_the_end
@@ -41,12 +41,15 @@ def test_stream_of_files_into_a_folder_goes_on_from_its_checkpoint(
     assert list(found.values()) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-def test_bounded_frame_of_a_micro_batch_has_its_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_bounded_frame_of_a_micro_batch_has_its_file_to_itself(spark: SparkSession, tmp_path: Path) -> None:
     source, out, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
     add(source / "a.jsonl", [row(ts, ts) for ts in range(5)])
 
     def write(rows: Any, number: int) -> None:
-        write_json_lines(rows, out).save()
+        for _ in range(2):  # it tries again
+            write_json_lines(rows, out).save()
+        with pytest.raises(PipelineError, match=f"something of micro-batch {number} has been written there"):
+            write_json_lines(rows.where("ts < 2"), out)
 
     for _ in range(2):
         rows = stream_json_lines(spark, source, schema=event_columns(), time="ts", max_rows_per_trigger=3)

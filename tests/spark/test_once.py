@@ -16,7 +16,7 @@ import pytest
 
 from asyncstream import PipelineError, SinkError
 from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
-from asyncstream.runtime.spark.once import REMEMBERED
+from asyncstream.runtime.spark.micro_batch import REMEMBERED
 
 RUN, NEXT_RUN = "5d1c9e0a-0f5e-4a55-8f0b-2f0f7b1f3a10", "5d1c9e0a-0f5e-4a55-8f0b-2f0f7b1f3a11"
 

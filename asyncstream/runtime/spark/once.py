@@ -20,14 +20,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 from asyncstream.errors import PipelineError, SinkError
 from asyncstream.filesystem.sqlite import quoted
+from asyncstream.runtime.spark.micro_batch import Rows, Writing, query_of
 from asyncstream.validation import function, refuse, text
 
 if TYPE_CHECKING:
@@ -35,14 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ("once_in_database", "once_in_delta", "once_in_folders")
 
-Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
-"""Those of a micro-batch; of a plan's `write_stream`, by the names of the outputs."""
-
 INSERTED = 1000
 """Rows that go to a database at a time."""
-
-REMEMBERED = 100
-"""Queries, each at a place, of which this process knows what it has written last."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -91,8 +83,8 @@ def once_in_database(
     twice = "write all outputs in one function, or give each function a ledger= of its own"
 
     def write_batch(rows: Rows, number: int) -> None:
-        mine = named or _query_of(rows)
-        writing = _Writing(f"ledger {table}", mine, rows, number, write)
+        mine = named or query_of(rows)
+        writing = Writing(f"ledger {table}", mine, rows, number, write)
         connection = connect()
         place = _place(connection)
         with closing(connection):
@@ -137,8 +129,8 @@ def once_in_folders(
         raise refuse("query", "a name that a folder can have", query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
-        mine = named or _query_of(rows)
-        writing = _Writing(f"path {path}", mine, rows, number)
+        mine = named or query_of(rows)
+        writing = Writing(f"path {path}", mine, rows, number)
         writing.check_first("give each output a path= of its own")
         folder = f"{path.rstrip('/')}/query={mine}/batch={number:08}"
         rows.write.format(format).options(**options).mode("overwrite").save(folder)
@@ -162,8 +154,8 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
     named = _named(query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
-        mine = named or _query_of(rows)
-        writing = _Writing(f"table {path}", mine, rows, number)
+        mine = named or query_of(rows)
+        writing = Writing(f"table {path}", mine, rows, number)
         writing.check_first("unite the outputs, or give each a table of its own")
         known = {"txnAppId": mine, "txnVersion": str(number)}
         rows.write.format("delta").options(**options, **known).mode("append").save(path)
@@ -177,90 +169,6 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
 
 def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
-
-
-@dataclass
-class _Latest:
-    """
-    What this process has written last of a query at a place: the run and the number, and the parts.
-
-    A run of a query hands each micro-batch over once: what comes again are the same rows, for a function that
-    tries again, or it is another part. There are several where databases have tables of one name.
-    """
-
-    batch: tuple[str, int] | None = None
-    parts: list[Any] = field(default_factory=list)
-
-
-@lru_cache(REMEMBERED)
-def _latest(where: str, query: str) -> _Latest:
-    return _Latest()
-
-
-class _Writing:
-    """
-    What is written of a micro-batch at one place, by what; by its number a second part would pass for the
-    first.
-    """
-
-    def __init__(self, where: str, query: str, rows: Rows, number: int, writer: object = None) -> None:
-        self._where = where
-        self._latest = _latest(where, query)
-        run = _run_of(rows)
-        self._batch = None if run is None else (run, number)
-        self._part = writer, None if run is None else _meaning(rows)
-
-    def check_first(self, advice: str) -> None:
-        """Raises `PipelineError` if this run of the query has written another part of the micro-batch."""
-        latest, batch = self._latest, self._batch
-        if batch is not None and latest.batch == batch and self._part not in latest.parts:
-            raise PipelineError(
-                f"{self._where}: something of micro-batch {batch[1]} has been written there a moment "
-                f"ago, and these rows, which have not, would be taken for the same: {advice}"
-            )
-
-    def done(self) -> None:
-        if self._batch is None:
-            return
-        if self._latest.batch != self._batch:
-            self._latest.batch, self._latest.parts = self._batch, []
-        self._latest.parts.append(self._part)
-
-
-def _meaning(rows: Rows) -> Any:
-    """What rows are computed from, and how: the same of another frame that does the same."""
-    if isinstance(rows, Mapping):
-        return {name: _meaning(frame) for name, frame in rows.items()}
-    return rows.semanticHash()
-
-
-def _property(rows: Rows, name: str) -> str | None:
-    """What Spark says of the micro-batch that this is; None over Spark Connect."""
-    frame = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
-    try:
-        found = frame.sparkSession.sparkContext.getLocalProperty(name)
-    except Exception:
-        return None
-    return None if found is None else str(found)
-
-
-def _run_of(rows: Rows) -> str | None:
-    """The run of the query; None where Spark does not tell it, as in a job group of the user's."""
-    try:
-        return str(UUID(_property(rows, "spark.jobGroup.id") or ""))
-    except ValueError:
-        return None
-
-
-def _query_of(rows: Rows) -> str:
-    """The identity of the query whose micro-batch this is."""
-    found = _property(rows, "sql.streaming.queryId")
-    if found is None:
-        raise PipelineError(
-            "Spark does not tell here which query this is a micro-batch of: say query='a name for it', "
-            "another one with each new checkpoint"
-        )
-    return found
 
 
 def _compute(rows: Rows) -> None:

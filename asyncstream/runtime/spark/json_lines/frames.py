@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.json_lines.columns import REJECTED, check_columns, with_rejected
 from asyncstream.runtime.spark.json_lines.settings import FORMAT, ReadSettings, folder_path
+from asyncstream.runtime.spark.micro_batch import Writing, number_of, query_of
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import (
     need_frame,
@@ -161,13 +162,19 @@ def write_json_lines(
             "append".
 
     Raises:
-        PipelineError: if an argument is not as described, or JSON has no values for the type of a column.
+        PipelineError: if an argument is not as described, or JSON has no values for the type of a column; or
+            other rows of the micro-batch have been given to the folder, whose file these would replace.
     """
     need_pyspark()
     need_frame("df", df)
     check_columns(df.schema)
     choice("existing", existing, ("refuse", "append"))
     folder = os.path.abspath(folder_path(path, pattern=False))
+    number = None if df.isStreaming else number_of(df)
+    if number is not None:
+        writing = Writing(f"folder {folder}", query_of(df), df, number)
+        writing.check_first("unite the outputs, or give each a folder of its own")
+        writing.done()
     _register(df.sparkSession)
     writer: Any = df.writeStream if df.isStreaming else df.write.mode("append")
     return writer.format(FORMAT).option("path", folder).option("existing", existing)
