@@ -91,7 +91,11 @@ class DiskRows:
     # ------------------------------------------------------------------ rows
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
-        if not self._count or (type(namespace) is int and not self._low <= namespace <= self._high):
+        if not self._count or (
+            type(namespace) is int
+            and not self._low <= namespace <= self._high
+            and not self._names.numbered  # of which some may be ints, too, that the bounds say nothing of
+        ):
             self._stored.check()
             return MISSING
         try:
@@ -195,8 +199,8 @@ class DiskRows:
 
     def _are_new(self, entries: Sequence[Entry]) -> bool:
         """Whether it can be told without looking that there is none of these rows."""
-        if not self._count:
-            return True
+        if not self._count or self._names.numbered:
+            return not self._count
         low, high = self._low, self._high
         return all(type(namespace) is int and not low <= namespace <= high for namespace, _, _ in entries)
 
