@@ -238,17 +238,6 @@ class DiskRows:
             self._resting.pop(name, None)
             self._leaving.pop(name, None)
 
-    def count_new(self, groups: Iterable[tuple[Hashable, Iterable[Any]]]) -> int:
-        """Of these keys, given by namespace and all different, how many have no row."""
-        prefix_of, pack = self._names.of, HASH.pack
-        rest = ((prefix_of(namespace) + pack(hash(key)), key) for namespace, keys in groups for key in keys)
-        count = 0
-        with self._stored.failing():
-            while some := list(islice(rest, SLICE)):
-                held = self._read_all([name for name, _ in some])
-                count += sum(row_of(one, key) is None for one, (_, key) in zip(held, some, strict=True))
-        return count
-
     # ------------------------------------------------------------------ namespaces
 
     def __contains__(self, namespace: Hashable) -> bool:

@@ -28,15 +28,18 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, Rows, about
-from asyncstream.state.weights import Scale
+from asyncstream.state.rows import MISSING, NO_ROWS, SAMPLE, SLICE, Entry, MemoryRows, Rows, about
+from asyncstream.state.weights import LEAST, Scale, ends
 
 __all__ = ("Delta", "Generations", "OldRows")
+
+_REACH: Final = 50_000
+"""Entries of a dict that are passed over to find some of them: about a millisecond."""
 
 OldRows: TypeAlias = MemoryRows | DiskRows
 """The oldest generation of a table."""
@@ -204,15 +207,38 @@ class Generations:
     # ------------------------------------------------------------------ how much there is, and where
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """
+        How many rows there are; where many are not old, about how many: of each it would have to be looked up
+        whether an older generation has it.
+        """
         if self._left is not None:
             return self._left
         if not self.has_older:
             return self._count_young()
-        return len(self._old) + self._old.count_new(self._fresh())
+        return len(self._old) + sum(self._count_new(*younger) for younger in self._younger())
 
     def _count_young(self) -> int:
         return sum(map(len, self.young.values()))
+
+    def _younger(self) -> Iterator[tuple[Mapping[Any, Rows], bool]]:
+        """Rows that are not old, by namespaces of about one size; and whether they are frozen."""
+        yield self.young, False
+        if self._frozen is not None:
+            yield self._frozen, True
+
+    def _count_new(self, younger: Mapping[Any, Rows], frozen: bool) -> int:
+        """About how many of these rows no older generation has, by a sample of them."""
+        count, spaces = 0.0, _spread(younger, SAMPLE)
+        for namespace in spaces:
+            rows = younger[namespace]
+            keys = _spread(rows, max(SAMPLE // len(spaces), LEAST))
+            new = sum(
+                (self._frozen_value(namespace, key) is not MISSING) is frozen
+                and self._old.get(namespace, key) is MISSING
+                for key in keys
+            )
+            count += len(rows) * new / max(len(keys), 1)
+        return round(count * len(younger) / max(len(spaces), 1))
 
     def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
         """By namespace, the keys of all rows that are in a younger generation than the oldest, each once."""
@@ -300,6 +326,11 @@ class Generations:
         self._gone.pop(namespace, None)
         if self._notes or self._frozen is not None:
             self._dropped.add(namespace)
+
+
+def _spread(values: Collection[Any], most: int) -> list[Any]:
+    """At most so many of them, one every so often; of very many, of the first and the last."""
+    return list(islice(ends(values, _REACH), 0, None, -(-min(len(values), _REACH) // most) or 1))
 
 
 def _slices(rows: Rows) -> Iterator[Rows]:

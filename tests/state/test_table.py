@@ -264,3 +264,42 @@ def test_namespace_whose_rows_were_removed_during_a_checkpoint_is_gone() -> None
     assert 1 not in table
     table.adopt(1)["b"] = [2]
     assert other.whole(1) == {} == other.whole(2)
+
+
+@pytest.mark.parametrize("spaces", [1, 3_000])
+@pytest.mark.parametrize("kind", [Table, KeyTable])
+@pytest.mark.parametrize("remote", [False, True])
+def test_many_rows_are_counted_by_a_sample(
+    kind: type[Table], remote: bool, spaces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics count them in the event loop, which looking all up would hold for seconds."""
+    table = kind("t", old=DiskRows(database()) if remote else None)
+    looked_up = 0
+
+    def get(rows: Any, namespace: Any, key: Any) -> Any:
+        nonlocal looked_up
+        looked_up += 1
+        return found(rows, namespace, key)
+
+    def touch(numbers: range) -> None:
+        for number in numbers:
+            if isinstance(table, KeyTable) and number >= 6_000:
+                table.lone[number] = number
+            else:
+                table.put(number % spaces, (number, None), None)
+
+    found = type(table._old).get
+    monkeypatch.setattr(type(table._old), "get", get)
+    touch(range(8_000))
+    assert len(table) == 8_000
+    table.cut()
+    assert len(table) == pytest.approx(8_000, rel=0.1)
+    touch(range(0, 6_000, 2))
+    touch(range(8_000, 10_000))
+    assert len(table) == pytest.approx(10_000, rel=0.1)
+    table.merge()
+    assert len(table) == pytest.approx(10_000, rel=0.1)
+    assert 0 < looked_up < 8_000
+    table.cut()
+    table.merge()
+    assert len(table) == 10_000
