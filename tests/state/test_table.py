@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import pytest
@@ -264,6 +264,34 @@ def test_namespace_whose_rows_were_removed_during_a_checkpoint_is_gone() -> None
     assert 1 not in table
     table.adopt(1)["b"] = [2]
     assert other.whole(1) == {} == other.whole(2)
+
+
+class Watched(Mapping[Any, Any]):
+    """Counts how many of its values were looked at."""
+
+    def __init__(self, held: Mapping[Any, Any]) -> None:
+        self.held, self.count = held, 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.count += 1
+        return self.held[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def test_many_namespaces_of_a_cut_are_counted_by_a_sample() -> None:
+    """It is asked in the event loop whether they are few, which need no thread to be encoded."""
+    table = KeyTable("t")
+    table.lone.update(dict.fromkeys(range(3_000), "k"))
+    table.put(-1, ("k", None), None)
+    watched = Watched(table.cut().rows)
+    assert len(Delta(watched)) == 3_001
+    assert watched.count <= 500
+    assert len(Delta({1: {2: 3, 4: 5}, 6: {}}, {7: {8, 9}}, {10})) == 5
 
 
 @pytest.mark.parametrize("spaces", [1, 3_000])
