@@ -240,18 +240,6 @@ class Generations:
             count += len(rows) * new / max(len(keys), 1)
         return round(count * len(younger) / max(len(spaces), 1))
 
-    def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
-        """By namespace, the keys of all rows that are in a younger generation than the oldest, each once."""
-        yield from self.young.items()
-        for namespace, rows in ({} if self._frozen is None else self._frozen).items():
-            if namespace not in self._dropped:
-                yield (
-                    namespace,
-                    rows.keys()
-                    - self.young.get(namespace, NO_ROWS).keys()
-                    - self._gone.get(namespace, set()),
-                )
-
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
         removed = about(self._gone) + len(self._gone) + len(self._dropped)

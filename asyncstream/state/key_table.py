@@ -15,7 +15,7 @@ A cut freezes lone rows as they are; the oldest generation in memory keeps its o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -152,8 +152,3 @@ class KeyTable(Table):
                 yield _WithLone({}, younger.lone), frozen
                 younger = younger.rows
             yield younger, frozen
-
-    def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
-        for namespace, key in self.lone.items():
-            yield namespace, (whole_key(key),)
-        yield from super()._fresh()

@@ -200,9 +200,13 @@ class Table(Generations):
         if self._remote is None or not self.has_older:
             yield from self.items()
             return
-        above = {(namespace, key) for namespace, keys in self._fresh() for key in keys}
-        for namespace, key in above:
-            yield namespace, key, self.peek(namespace, key)
+        above = {
+            (namespace, key): value
+            for namespace in self.here()
+            for key, value in self._above(NO_ROWS, namespace).items()
+        }
+        for place, value in above.items():
+            yield *place, value
         for entry in self._remote.unordered():
             if not above or entry[:2] not in above:
                 yield entry
