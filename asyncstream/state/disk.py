@@ -104,6 +104,19 @@ class DiskRows:
             self._stored.fail(error)
         return MISSING if row is None else row[2]
 
+    def has(self, namespace: Hashable, key: Hashable) -> bool:
+        """
+        Whether there is such a row. May be asked in any thread: nothing is noted of it, for the event loop
+        may write it meanwhile.
+        """
+        self._stored.check()
+        names = Names(self._names.number, self._names.numbered)  # a copy: it may give the namespace a number
+        name = names.of(namespace) + HASH.pack(hash(key))
+        held = self._resting.get(name) or self._leaving.get(name)
+        if held is None and (data := self._stored.get(name)) is not None:
+            held = self._stored.loads(data)
+        return held is not None and row_of(held, key) is not None
+
     def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
         """For each of these keys the value, to be changed and put again, or `MISSING`."""
         prefix, pack, note = self._names.of(namespace), HASH.pack, self._stored.recent.note

@@ -26,6 +26,7 @@ those of a log-structured merge tree that is held in memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -40,6 +41,9 @@ __all__ = ("Delta", "Generations", "OldRows")
 
 _REACH: Final = 50_000
 """Entries of a dict that are passed over to find some of them: about a millisecond."""
+
+_TRIES: Final = 100
+"""How often a count is begun anew in which dicts have changed."""
 
 OldRows: TypeAlias = MemoryRows | DiskRows
 """The oldest generation of a table."""
@@ -209,8 +213,14 @@ class Generations:
     def __len__(self) -> int:
         """
         How many rows there are; where many are not old, about how many: of each it would have to be looked up
-        whether an older generation has it.
+        whether an older generation has it. May be asked in any thread.
         """
+        for _ in range(_TRIES):
+            with suppress(RuntimeError):  # the event loop has put rows, or removed some, meanwhile
+                return self._counted()
+        return self._counted()
+
+    def _counted(self) -> int:
         if self._left is not None:
             return self._left
         if not self.has_older:
@@ -223,18 +233,18 @@ class Generations:
     def _younger(self) -> Iterator[tuple[Mapping[Any, Rows], bool]]:
         """Rows that are not old, by namespaces of about one size; and whether they are frozen."""
         yield self.young, False
-        if self._frozen is not None:
-            yield self._frozen, True
+        if (frozen := self._frozen) is not None:
+            yield frozen, True
 
     def _count_new(self, younger: Mapping[Any, Rows], frozen: bool) -> int:
         """About how many of these rows no older generation has, by a sample of them."""
         count, spaces = 0.0, _spread(younger, SAMPLE)
         for namespace in spaces:
-            rows = younger[namespace]
+            rows = younger.get(namespace, NO_ROWS)
             keys = _spread(rows, max(SAMPLE // len(spaces), LEAST))
             new = sum(
                 (self._frozen_value(namespace, key) is not MISSING) is frozen
-                and self._old.get(namespace, key) is MISSING
+                and not self._old.has(namespace, key)
                 for key in keys
             )
             count += len(rows) * new / max(len(keys), 1)
@@ -286,9 +296,10 @@ class Generations:
         return self._old.get(namespace, key) if value is MISSING else detached(value)
 
     def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
-        if self._frozen is None or namespace in self._dropped:
+        frozen = self._frozen
+        if frozen is None or namespace in self._dropped:
             return MISSING
-        rows = self._frozen.get(namespace)
+        rows = frozen.get(namespace)
         if rows is None:
             return MISSING
         gone = self._gone.get(namespace)

@@ -110,7 +110,7 @@ class KeyedState:
 
     def __len__(self) -> int:
         """How many entries there are, all names, keys and namespaces together."""
-        return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in self._handles)
+        return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in list(self._handles))
 
     def purge(self) -> None:
         """Remove all that has expired."""

@@ -109,6 +109,10 @@ class MemoryRows:
             rows = self.of(namespace)
         return rows.get(key, MISSING)
 
+    def has(self, namespace: Hashable, key: Hashable) -> bool:
+        """Whether there is such a row; may be asked in any thread."""
+        return key in self.of(namespace)
+
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
         """Have no such row; whether there was one."""
         rows = self.of(namespace)

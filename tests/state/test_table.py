@@ -304,10 +304,10 @@ def test_many_rows_are_counted_by_a_sample(
     table = kind("t", old=DiskRows(database()) if remote else None)
     looked_up = 0
 
-    def get(rows: Any, namespace: Any, key: Any) -> Any:
+    def has(rows: Any, namespace: Any, key: Any) -> bool:
         nonlocal looked_up
         looked_up += 1
-        return found(rows, namespace, key)
+        return was_there(rows, namespace, key)
 
     def touch(numbers: range) -> None:
         for number in numbers:
@@ -316,8 +316,8 @@ def test_many_rows_are_counted_by_a_sample(
             else:
                 table.put(number % spaces, (number, None), None)
 
-    found = type(table._old).get
-    monkeypatch.setattr(type(table._old), "get", get)
+    was_there = type(table._old).has
+    monkeypatch.setattr(type(table._old), "has", has)
     touch(range(8_000))
     assert len(table) == 8_000
     table.cut()
@@ -331,3 +331,65 @@ def test_many_rows_are_counted_by_a_sample(
     table.cut()
     table.merge()
     assert len(table) == 10_000
+
+
+class Changing(dict[Any, Any]):
+    """Is found to have changed when it is gone through for the first time."""
+
+    is_first = True
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.is_first:
+            self.is_first = False
+            raise RuntimeError("dictionary changed size during iteration")
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("kind", [Table, KeyTable])
+@pytest.mark.parametrize("remote", [False, True])
+def test_rows_are_counted_in_a_thread_while_others_are_put(
+    kind: type[Table], remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics may be asked for in any thread: the event loop puts and drops rows between any two looks."""
+    table = kind("t", old=DiskRows(database()) if remote else None)
+    for number in range(100):
+        table.put(number, ("k", None), None)
+    table.cut()
+    table.merge()
+    for number in range(50, 200):
+        table.put(number, ("k", None), None)
+    table.young = Changing(table.young)
+    numbers = iter(range(200, 2_000))
+
+    def has(rows: Any, namespace: Any, key: Any) -> bool:
+        table.drop(next(numbers) - 1)
+        table.put(next(numbers), ("k", None), None)
+        return was_there(rows, namespace, key)
+
+    was_there = type(table._old).has
+    monkeypatch.setattr(type(table._old), "has", has)
+    assert 190 <= len(table) <= 210
+
+
+def test_what_a_count_has_seen_on_disk_is_not_taken_for_what_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored, table = database(), Table("t", old=DiskRows(database()))
+    table.put(None, "k", 1)
+    table.cut()
+    table.merge()
+    table.put(None, "k", 2)
+    found = stored.get
+
+    def get(name: bytes) -> bytes | None:
+        data = found(name)
+        if stored.get is get:
+            monkeypatch.undo()
+            table.cut()  # by the event loop, while this is another thread
+            table.merge()
+        return data
+
+    monkeypatch.setattr(stored, "get", get)
+    monkeypatch.setattr(stored, "get_many", lambda names: list(map(get, names)))
+    assert len(table) == 1
+    assert table.get(None, "k") == 2
