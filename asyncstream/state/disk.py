@@ -91,7 +91,11 @@ class DiskRows:
     # ------------------------------------------------------------------ rows
 
     def get(self, namespace: Hashable, key: Hashable) -> Any:
-        if not self._count or (type(namespace) is int and not self._low <= namespace <= self._high):
+        if not self._count or (
+            type(namespace) is int
+            and not self._low <= namespace <= self._high
+            and not self._names.numbered  # of which some may be ints, too, that the bounds say nothing of
+        ):
             self._stored.check()
             return MISSING
         try:
@@ -99,6 +103,19 @@ class DiskRows:
         except Exception as error:
             self._stored.fail(error)
         return MISSING if row is None else row[2]
+
+    def has(self, namespace: Hashable, key: Hashable) -> bool:
+        """
+        Whether there is such a row. May be asked in any thread: nothing is noted of it, for the event loop
+        may write it meanwhile.
+        """
+        self._stored.check()
+        names = Names(self._names.number, self._names.numbered)  # a copy: it may give the namespace a number
+        name = names.of(namespace) + HASH.pack(hash(key))
+        held = self._resting.get(name) or self._leaving.get(name)
+        if held is None and (data := self._stored.get(name)) is not None:
+            held = self._stored.loads(data)
+        return held is not None and row_of(held, key) is not None
 
     def get_many(self, namespace: Hashable, keys: Sequence[Any]) -> list[Any]:
         """For each of these keys the value, to be changed and put again, or `MISSING`."""
@@ -195,8 +212,8 @@ class DiskRows:
 
     def _are_new(self, entries: Sequence[Entry]) -> bool:
         """Whether it can be told without looking that there is none of these rows."""
-        if not self._count:
-            return True
+        if not self._count or self._names.numbered:
+            return not self._count
         low, high = self._low, self._high
         return all(type(namespace) is int and not low <= namespace <= high for namespace, _, _ in entries)
 
@@ -233,17 +250,6 @@ class DiskRows:
         for name in names:
             self._resting.pop(name, None)
             self._leaving.pop(name, None)
-
-    def count_new(self, groups: Iterable[tuple[Hashable, Iterable[Any]]]) -> int:
-        """Of these keys, given by namespace and all different, how many have no row."""
-        prefix_of, pack = self._names.of, HASH.pack
-        rest = ((prefix_of(namespace) + pack(hash(key)), key) for namespace, keys in groups for key in keys)
-        count = 0
-        with self._stored.failing():
-            while some := list(islice(rest, SLICE)):
-                held = self._read_all([name for name, _ in some])
-                count += sum(row_of(one, key) is None for one, (_, key) in zip(held, some, strict=True))
-        return count
 
     # ------------------------------------------------------------------ namespaces
 

@@ -26,17 +26,24 @@ those of a log-structured merge tree that is held in memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from asyncstream.errors import InternalError, StateError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.rows import MISSING, NO_ROWS, SLICE, Entry, MemoryRows, Rows, about
-from asyncstream.state.weights import Scale
+from asyncstream.state.rows import MISSING, NO_ROWS, SAMPLE, SLICE, Entry, MemoryRows, Rows, about
+from asyncstream.state.weights import LEAST, Scale, ends
 
 __all__ = ("Delta", "Generations", "OldRows")
+
+_REACH: Final = 50_000
+"""Entries of a dict that are passed over to find some of them: about a millisecond."""
+
+_TRIES: Final = 100
+"""How often a count is begun anew in which dicts have changed."""
 
 OldRows: TypeAlias = MemoryRows | DiskRows
 """The oldest generation of a table."""
@@ -61,8 +68,8 @@ class Delta:
         return bool(self.dropped or self.gone or self.rows)
 
     def __len__(self) -> int:
-        """How many rows, keys and namespaces it names."""
-        return sum(map(len, self.rows.values())) + sum(map(len, self.gone.values())) + len(self.dropped)
+        """About how many rows, keys and namespaces it names."""
+        return max(about(self.rows), len(self.rows)) + about(self.gone) + len(self.dropped)
 
 
 class Generations:
@@ -204,27 +211,44 @@ class Generations:
     # ------------------------------------------------------------------ how much there is, and where
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """
+        How many rows there are; where many are not old, about how many: of each it would have to be looked up
+        whether an older generation has it. May be asked in any thread.
+        """
+        for _ in range(_TRIES):
+            with suppress(RuntimeError):  # the event loop has put rows, or removed some, meanwhile
+                return self._counted()
+        return self._counted()
+
+    def _counted(self) -> int:
         if self._left is not None:
             return self._left
         if not self.has_older:
             return self._count_young()
-        return len(self._old) + self._old.count_new(self._fresh())
+        return len(self._old) + sum(self._count_new(*younger) for younger in self._younger())
 
     def _count_young(self) -> int:
         return sum(map(len, self.young.values()))
 
-    def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
-        """By namespace, the keys of all rows that are in a younger generation than the oldest, each once."""
-        yield from self.young.items()
-        for namespace, rows in ({} if self._frozen is None else self._frozen).items():
-            if namespace not in self._dropped:
-                yield (
-                    namespace,
-                    rows.keys()
-                    - self.young.get(namespace, NO_ROWS).keys()
-                    - self._gone.get(namespace, set()),
-                )
+    def _younger(self) -> Iterator[tuple[Mapping[Any, Rows], bool]]:
+        """Rows that are not old, by namespaces of about one size; and whether they are frozen."""
+        yield self.young, False
+        if (frozen := self._frozen) is not None:
+            yield frozen, True
+
+    def _count_new(self, younger: Mapping[Any, Rows], frozen: bool) -> int:
+        """About how many of these rows no older generation has, by a sample of them."""
+        count, spaces = 0.0, _spread(younger, SAMPLE)
+        for namespace in spaces:
+            rows = younger.get(namespace, NO_ROWS)
+            keys = _spread(rows, max(SAMPLE // len(spaces), LEAST))
+            new = sum(
+                (self._frozen_value(namespace, key) is not MISSING) is frozen
+                and not self._old.has(namespace, key)
+                for key in keys
+            )
+            count += len(rows) * new / max(len(keys), 1)
+        return round(count * len(younger) / max(len(spaces), 1))
 
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
@@ -272,9 +296,10 @@ class Generations:
         return self._old.get(namespace, key) if value is MISSING else detached(value)
 
     def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
-        if self._frozen is None or namespace in self._dropped:
+        frozen = self._frozen
+        if frozen is None or namespace in self._dropped:
             return MISSING
-        rows = self._frozen.get(namespace)
+        rows = frozen.get(namespace)
         if rows is None:
             return MISSING
         gone = self._gone.get(namespace)
@@ -300,6 +325,11 @@ class Generations:
         self._gone.pop(namespace, None)
         if self._notes or self._frozen is not None:
             self._dropped.add(namespace)
+
+
+def _spread(values: Collection[Any], most: int) -> list[Any]:
+    """At most so many of them, one every so often; of very many, of the first and the last."""
+    return list(islice(ends(values, _REACH), 0, None, -(-min(len(values), _REACH) // most) or 1))
 
 
 def _slices(rows: Rows) -> Iterator[Rows]:

@@ -15,7 +15,8 @@ A cut freezes lone rows as they are; the oldest generation in memory keeps its o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from asyncstream.state.rows import MISSING, Rows
@@ -34,25 +35,27 @@ class _WithLone(Mapping[Any, Rows]):
     The rows that a cut has frozen, by namespace, with those of the keys that are alone, which may be short.
     """
 
-    __slots__ = ("_lone", "_rows")
+    __slots__ = ("lone", "rows")
 
-    def __init__(self, rows: Mapping[Any, Rows], lone: Mapping[Any, Any]) -> None:
-        self._rows = rows
-        self._lone = lone
+    def __init__(self, rows: dict[Any, Rows], lone: dict[Any, Any]) -> None:
+        self.rows = rows
+        self.lone = lone
 
     def __getitem__(self, namespace: Any) -> Rows:
-        rows = self._rows.get(namespace)
-        return {whole_key(self._lone[namespace]): None} if rows is None else rows
+        rows = self.rows.get(namespace)
+        return {whole_key(self.lone[namespace]): None} if rows is None else rows
 
     def __contains__(self, namespace: object) -> bool:
-        return namespace in self._rows or namespace in self._lone
+        return namespace in self.rows or namespace in self.lone
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self._rows
-        yield from self._lone
+        return chain(self.rows, self.lone)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return chain(reversed(self.lone), reversed(self.rows))
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._lone)
+        return len(self.rows) + len(self.lone)
 
 
 class KeyTable(Table):
@@ -125,8 +128,8 @@ class KeyTable(Table):
     # ------------------------------------------------------------------ all of them
 
     def _take_young(self) -> Mapping[Any, Rows]:
+        young, self.young = self.young, {}
         lone, self.lone = self.lone, {}
-        young = super()._take_young()
         return _WithLone(young, lone) if lone else young
 
     def clear_young(self) -> None:
@@ -142,7 +145,10 @@ class KeyTable(Table):
     def _count_young(self) -> int:
         return super()._count_young() + len(self.lone)
 
-    def _fresh(self) -> Iterator[tuple[Any, Collection[Any]]]:
-        for namespace, key in self.lone.items():
-            yield namespace, (whole_key(key),)
-        yield from super()._fresh()
+    def _younger(self) -> Iterator[tuple[Mapping[Any, Rows], bool]]:
+        yield _WithLone({}, self.lone), False
+        for younger, frozen in super()._younger():
+            if isinstance(younger, _WithLone):
+                yield _WithLone({}, younger.lone), frozen
+                younger = younger.rows
+            yield younger, frozen

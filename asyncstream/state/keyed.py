@@ -84,11 +84,9 @@ class KeyedState:
             self._lives[name] = None if ttl is None else ttl.duration_ms
             self._check_names()
             rows = self._declare(name)
-            if ttl is None:
-                self._read_times(name)
-            else:
-                written, _ = self._declare(f"{name}{WRITTEN}"), self._declare(f"{name}{EXPIRES}")
-                self._read_times(name)
+            written = None if ttl is None else self._declare(f"{name}{WRITTEN}")
+            self._read_times(name)
+            if written is not None:
                 ages = handle_type.ages_of(ttl, self._clock.now_ms, rows, written)
                 self._ages.append(ages)
             handle = self._handles[name] = handle_type(self, rows, ages, descriptor)
@@ -112,7 +110,7 @@ class KeyedState:
 
     def __len__(self) -> int:
         """How many entries there are, all names, keys and namespaces together."""
-        return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in self._handles)
+        return sum(len(self._tables[f"{self._prefix}/{name}"]) for name in list(self._handles))
 
     def purge(self) -> None:
         """Remove all that has expired."""
@@ -136,14 +134,16 @@ class KeyedState:
         it has no time to live any more, or with another change of mind they would be taken for times of what
         was written since.
         """
-        written, expires = (f"{name}{what}" for what in (WRITTEN, EXPIRES))
-        ttl_ms = self._lives[name]
-        if ttl_ms is not None:
-            for namespace, key, expires_ms in list(self._tables[f"{self._prefix}/{expires}"].items()):
-                self._tables[f"{self._prefix}/{written}"].put(namespace, key, expires_ms - ttl_ms)
-        for times in (written, expires):
-            if times not in self._kinds:  # else it is a state of the user's, which is called like that
-                self._tables.forget(f"{self._prefix}/{times}")
+        ttl_ms, written = self._lives[name], f"{self._prefix}/{name}{WRITTEN}"
+        for times in (f"{name}{WRITTEN}", f"{name}{EXPIRES}"):
+            kept = self._tables.unclaimed(f"{self._prefix}/{times}")
+            if kept is None or times in self._kinds:  # that is a state of the user's, which is called so
+                continue
+            for namespace in list(kept.namespaces()):
+                if ttl_ms is not None:  # of expiry, then: the table of those of writing is declared
+                    for key, expires_ms in kept.whole(namespace).items():
+                        self._tables[written].put(self._namespace_of(namespace), key, expires_ms - ttl_ms)
+                kept.drop(namespace)
 
     def _restore_kinds(self, kinds: Mapping[str, str]) -> None:
         for name, kind in kinds.items():

@@ -4,7 +4,7 @@ The oldest generation of a table in memory, and what tables are made of.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
 from itertools import chain, islice
 from sys import getsizeof
 from typing import Any, Final, TypeAlias
@@ -16,6 +16,7 @@ __all__ = (
     "GO_BYTES",
     "MISSING",
     "NO_ROWS",
+    "SAMPLE",
     "SLICE",
     "Entry",
     "MemoryRows",
@@ -39,7 +40,7 @@ GO_BYTES: Final = 512 * 1024
 """About how many bytes of several rows are handled in one go, at most."""
 
 SAMPLE: Final = 500
-"""Namespaces that are counted to estimate the rows of all."""
+"""Namespaces, or rows, that are looked at to count them all."""
 
 Rows: TypeAlias = dict[Any, Any]
 """Values by key, of one namespace."""
@@ -108,6 +109,10 @@ class MemoryRows:
             rows = self.of(namespace)
         return rows.get(key, MISSING)
 
+    def has(self, namespace: Hashable, key: Hashable) -> bool:
+        """Whether there is such a row; may be asked in any thread."""
+        return key in self.of(namespace)
+
     def remove(self, namespace: Hashable, key: Hashable) -> bool:
         """Have no such row; whether there was one."""
         rows = self.of(namespace)
@@ -161,15 +166,6 @@ class MemoryRows:
         """Put rows, given by namespace."""
         for namespace, rows in groups:
             self.update(namespace, rows)
-
-    def count_new(self, groups: Iterable[tuple[Hashable, Collection[Any]]]) -> int:
-        """Of these keys, given by namespace and all different, how many have no row."""
-        count = 0
-        for namespace, keys in groups:
-            rows = self.of(namespace)
-            some, others = (keys, rows) if len(keys) < len(rows) else (rows, keys)
-            count += len(keys) - sum(1 for key in some if key in others)
-        return count
 
     def entries(self) -> Iterator[Entry]:
         """All rows, those of one namespace together and in order; nothing may change meanwhile."""

@@ -200,9 +200,13 @@ class Table(Generations):
         if self._remote is None or not self.has_older:
             yield from self.items()
             return
-        above = {(namespace, key) for namespace, keys in self._fresh() for key in keys}
-        for namespace, key in above:
-            yield namespace, key, self.peek(namespace, key)
+        above = {
+            (namespace, key): value
+            for namespace in self.here()
+            for key, value in self._above(NO_ROWS, namespace).items()
+        }
+        for place, value in above.items():
+            yield *place, value
         for entry in self._remote.unordered():
             if not above or entry[:2] not in above:
                 yield entry
@@ -319,6 +323,7 @@ class Table(Generations):
         What is old there is old here, and what is young is young.
         """
         load, load_key, namespace_of = self.load, self.load_key, self.namespace_of
+        self._dropped = set(map(namespace_of, kept._dropped))
         if kept._frozen is not None:  # and perhaps read by a thread
             self.put_old(
                 (namespace_of(namespace), [(load_key(key), load(detached(value)))])
@@ -328,7 +333,7 @@ class Table(Generations):
         young, self.has_older = kept.young, kept.has_older
         if load is load_key is namespace_of is same and kept.is_remote == self.is_remote:
             self.keep_old_in(kept._old)
-            self.young, self._gone, self._dropped = young, kept._gone, kept._dropped
+            self.young, self._gone = young, kept._gone
         else:
             if self._remote is not None and kept._remote is not None:
                 yield from self._remote.moving(

@@ -178,12 +178,9 @@ class Tables:
         """About how many bytes of memory all rows take that are in memory, and have just been merged."""
         return sum(table.bytes_here(scale) for table in self._all())
 
-    def forget(self, name: str) -> None:
-        """If a snapshot was restored that held a table of this name, hold it no more."""
-        if name in self._unclaimed:
-            table = self.declare(Table(name))
-            for namespace in list(table.namespaces()):
-                table.drop(namespace)
+    def unclaimed(self, name: str) -> Table | None:
+        """What a snapshot that was restored held under this name, if no table of it has been declared yet."""
+        return self._unclaimed.get(name)
 
     def declare_cell(self, name: str, cell: Cell) -> None:
         """Keep this cell."""

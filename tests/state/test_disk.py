@@ -69,20 +69,21 @@ def test_namespaces_that_are_equal_are_one(opened: Stored) -> None:
     assert set(rows.namespaces()) == {(1, 2), 5, "text", (1, 2, 3)}
 
 
-def test_keys_with_one_hash_are_told_apart(opened: Stored) -> None:
+@pytest.mark.parametrize("space", [None, 5, 2**63, -(2**64)])
+def test_keys_with_one_hash_are_told_apart(opened: Stored, space: int | None) -> None:
     rows = DiskRows(opened)
     a, b, c = Meets("a"), Meets("b"), Meets("c")
-    rows.put([(None, a, 1), (None, 7, 0), (None, b, 2)])
-    rows.put([(None, b, 3), (None, c, 4)])
-    assert rows.of(None) == {a: 1, 7: 0, b: 3, c: 4}
-    assert len(rows) == 4
-    assert rows.count_new([(None, [a, Meets("d"), 8])]) == 2
-    assert rows.remove(None, a)
-    assert not rows.remove(None, a)
-    assert list(rows.of(None)) == [7, b, c]
-    assert rows.drop(None)
+    rows.put([(space, a, 1), (space, 7, 0), (space, b, 2)])
+    rows.put([(space, b, 3), (space, c, 4)])
+    assert rows.of(space) == {a: 1, 7: 0, b: 3, c: 4}
+    assert (len(rows), rows.get(space, b)) == (4, 3)
+    assert rows.get(space, Meets("d")) is rows.get(space, 8) is MISSING
+    assert rows.remove(space, a)
+    assert not rows.remove(space, a)
+    assert list(rows.of(space)) == [7, b, c]
+    assert rows.drop(space)
     assert len(rows) == 0
-    assert None not in rows
+    assert space not in rows
 
 
 @settings(max_examples=examples(50), deadline=None)

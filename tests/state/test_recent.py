@@ -73,11 +73,6 @@ class RowsOnDisk(RuleBasedStateMachine):
             self.numbered(taken) if changes else [(*place, self.model[space][place[1]]) for place in taken]
         )
 
-    @rule(places=st.lists(st.tuples(SPACES, KEYS), max_size=4, unique=True))
-    def count_new(self, places: list[Any]) -> None:
-        expected = sum(key not in self.model.get(space, {}) for space, key in places)
-        assert self.rows.count_new((space, [key]) for space, key in places) == expected
-
     @rule(space=SPACES, key=KEYS)
     def remove(self, space: Any, key: Any) -> None:
         assert self.rows.remove(space, key) == (self.model.get(space, {}).pop(key, None) is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -217,6 +218,50 @@ def test_times_of_expiry_from_before_version_0_2_are_understood(is_open_before: 
     assert store.state(ValueDescriptor[int]("ever")).get() == 8
 
 
+@pytest.mark.parametrize("is_open_before", [True, False])
+def test_times_of_expiry_from_before_version_0_2_are_read_once(is_open_before: bool) -> None:
+    clock = ManualClock(100)
+    kinds = (ValueDescriptor[int], ListDescriptor[int], MapDescriptor[int, int])
+
+    def opened(store: Store) -> list[Any]:
+        store.key = "k"
+        return [store.state(kind(kind.handle.kind, ttl=milliseconds(TTL_MS))) for kind in kinds]
+
+    def gone_on_from(kept: Mapping[str, Any]) -> Store:
+        store = Store(clock)
+        if is_open_before:
+            opened(store)
+        store.restore(kept)
+        return store
+
+    before = Store(clock)
+    before.restore_old(
+        {
+            "value": {"kind": "value", "cells": [(key, None, 7, 105) for key in "kj"]},
+            "list": {"kind": "list", "cells": [(key, None, [1, 2], 105) for key in "kj"]},
+            "map": {"kind": "map", "cells": [(key, None, {1: 1}, 105) for key in "kj"]},
+        }
+    )
+    value, values, table = opened(before)
+    before.key = "j"
+    for handle in (value, values, table):
+        handle.clear()
+    before.key = "k"
+    clock.set_ms(104)
+    value.set(8)
+    values.set([3])
+    table.put(1, 2)
+    store = gone_on_from(before.snapshot())
+    clock.set_ms(104 + TTL_MS - 1)
+    value, values, table = opened(store)
+    assert (value.get(), values.get(), table.items()) == (8, [3], [(1, 2)])
+    assert sorted(store.tables["state/value written"].whole()) == ["k"]
+    store = gone_on_from(store.snapshot())
+    clock.set_ms(104 + TTL_MS)
+    value, values, table = opened(store)
+    assert (value.get(), values.get(), table.items()) == (None, [], [])
+
+
 @pytest.mark.parametrize("other", ["x written", "x expires"])
 @pytest.mark.parametrize("is_open_before", [True, False])
 def test_state_is_never_taken_for_the_times_of_another(other: str, is_open_before: bool) -> None:
@@ -242,6 +287,20 @@ def test_state_is_never_taken_for_the_times_of_another(other: str, is_open_befor
     third.state(lives)
     with pytest.raises(CheckpointError, match="use another name for one of them"):
         third.restore(first.snapshot())
+
+
+@pytest.mark.parametrize("is_open_before", [True, False])
+def test_times_that_are_of_no_use_any_more_are_never_taken_for_a_state(is_open_before: bool) -> None:
+    first = Store(ManualClock(100))
+    first.key = "k"
+    first.state(ValueDescriptor[int]("x", ttl=1)).set(1)
+    second = Store(ManualClock(100))
+    second.key = "k"
+    if is_open_before:
+        second.state(ValueDescriptor[int]("x"))
+    second.restore(first.snapshot())
+    assert second.state(ValueDescriptor[int]("x")).get() == 1
+    assert second.state(ValueDescriptor[int]("x written")).get() is None
 
 
 def test_state_that_no_descriptor_has_claimed_yet_stays_as_it_was_kept() -> None:

@@ -246,7 +246,7 @@ class PolicyWindowOperator(Operator):
             super().restore_watermark(self._promised_ms)
 
     def metrics(self) -> dict[str, int]:
-        held = sum(len(manager.queue) for manager in self._managers.whole().values())
+        held = sum(len(manager.queue) for manager in list(self._managers.whole().values()))
         return {**self._counts, "held": held}
 
     def _process_in_event_time(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> None:
