@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.clock import Clock
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.shown import Shown
@@ -214,12 +215,12 @@ class WindowContext:
 
     def side(self, tag: str, value: Any) -> None:
         """
-        Send `value` to the side output `tag`, with the window's timestamp.
+        Send `value` to the side output `tag`, with the timestamp that the window's results carry.
 
         Raises:
             PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
         """
-        self._out.aside(tag, value, self.window.max_timestamp)
+        self._out.aside(tag, value, min(self.window.max_timestamp, MAX_TIMESTAMP))
 
     def key_state(self, descriptor: StateDescriptor[S]) -> S:
         """State of the key, shared by all its windows. Nothing clears it but you."""

@@ -432,6 +432,16 @@ def test_a_process_function_gets_the_result_of_the_aggregate_and_keeps_state() -
     assert run.operator.metrics()["windows_open"] == 0
 
 
+@pytest.mark.parametrize("general", [False, True])
+def test_what_a_window_beyond_the_end_of_time_sends_aside_carries_the_last_timestamp(general: bool) -> None:
+    plan = WindowPlan(TumblingWindows(ms(1000)), aggregate=Count(), process=Telling())
+    run = harness(plan, side=("aside",), general=general)
+    run.element(("a", 1), MAX_TIMESTAMP)
+    run.watermark(MAX_TIMESTAMP)
+    told = [(name, timestamp) for name, *_, timestamp in run.records]
+    assert told == [(name, MAX_TIMESTAMP) for name in ("out", "aside", "wm")]
+
+
 class Clearing(ProcessWindowFunction[Any]):
     """Tells which windows of its key go, and when."""
 
