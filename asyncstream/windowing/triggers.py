@@ -327,7 +327,8 @@ class ContinuousEventTimeTrigger(ContinuousTrigger):
 
 class ContinuousProcessingTimeTrigger(ContinuousTrigger):
     """
-    Fires at every multiple of `interval` that the clock passes while the window has an end to come.
+    Fires at every multiple of `interval` that the clock passes while the window has an end to come; and at
+    the next one after late elements.
 
     Args:
         interval: a `timedelta` or seconds; at least a millisecond.
@@ -342,8 +343,11 @@ class ContinuousProcessingTimeTrigger(ContinuousTrigger):
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
         tick: ReducingState[int] = ctx.state(self._tick)
-        if tick.get() is None:
-            self._set(tick, self.ticks().first(ctx.now_ms, window.max_timestamp), ctx)
+        next_tick, last = tick.get(), window.max_timestamp
+        has_ended = last <= ctx.watermark and last < ctx.now_ms  # whichever of them it follows
+        if next_tick is None or (has_ended and next_tick <= ctx.now_ms):
+            tick.clear()
+            self._set(tick, self.ticks().first(ctx.now_ms, MAX_TIMESTAMP if has_ended else last), ctx)
         return CONTINUE
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:

@@ -552,6 +552,23 @@ def test_after_watermark_fires_early_on_time_and_late_each_as_it_is_told() -> No
     assert rows(run, "trigger/") == []
 
 
+def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_they_come() -> None:
+    trigger = AfterWatermark(late=ContinuousProcessingTimeTrigger(ms(5)))
+    run = harness(WindowPlan(TumblingWindows(ms(10)), trigger, None, 1000, aggregate=Count()))
+    run.time(101)
+    run.element(("a", 1), 3)
+    run.watermark(20)
+    assert values(run) == [1]
+    for number, tick in enumerate((105, 120, 125), start=1):
+        run.time(tick - 4)
+        run.element(("a", 2), 3)
+        run.element(("a", 3), 4)
+        run.time(tick - 1)
+        assert values(run) == []
+        run.time(tick)
+        assert values(run) == [1 + 2 * number]
+
+
 def test_after_watermark_merges_what_its_parts_counted() -> None:
     trigger = AfterWatermark(early=CountTrigger(3))
     run = harness(WindowPlan(SessionWindows(ms(5)), trigger, allowed_lateness_ms=2, aggregate=Count()))
