@@ -100,17 +100,6 @@ class AggregateFunction(Shown, Generic[In, Out]):
         """Whether the same goes for all that an accumulator may have seen."""
         return True
 
-    def add_order_free(self, accumulator: Any, value: In) -> Any:
-        """
-        `add`, for an element that may change its place.
-
-        Raises:
-            OrderMatters: if it may not.
-        """
-        if not self.is_order_free(value):
-            raise OrderMatters
-        return self.add(accumulator, value)
-
     def save(self, accumulator: Any) -> Any:
         """The accumulator as plain values for a snapshot; it must not change when the accumulator does."""
         return detached(accumulator)
