@@ -119,10 +119,6 @@ class Trigger(Shown):
         """If it counts elements: about which one it must be asked, and the name of the state that counts."""
         return None
 
-    def ticks(self) -> Ticks | None:
-        """If it fires at multiples of an interval once a window has an element: at which."""
-        return None
-
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext, /
     ) -> TriggerResult:
@@ -253,6 +249,7 @@ class ContinuousTrigger(Trigger):
         self._tick = ReducingDescriptor[int]("tick", min)
 
     def ticks(self) -> Ticks:
+        """When it fires once a window has an element."""
         return Ticks(self.interval_ms, self._event_time, self._tick.name)
 
     def _register(self, timestamp: int, ctx: TriggerContext) -> None:
