@@ -132,7 +132,7 @@ class PunctuatedWatermarks(WatermarkStrategy):
 
 
 @dataclass(frozen=True)
-class IngestionTime(WatermarkStrategy):
+class IngestionTime(AscendingTimestamps):
     """
     An element's time is that of the clock at which it enters: `stream.event_time(IngestionTime())`.
 
@@ -144,14 +144,6 @@ class IngestionTime(WatermarkStrategy):
     Args:
         every: how far time moves between two watermarks; a `timedelta` or seconds, at least 0.
     """
-
-    every: Duration = timedelta(milliseconds=200)
-
-    def __post_init__(self) -> None:
-        duration_ms("every", self.every, zero=True)
-
-    def generator(self) -> WatermarkGenerator:
-        return AscendingTimestamps(self.every).generator()
 
 
 @dataclass(frozen=True)

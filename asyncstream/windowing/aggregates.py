@@ -359,6 +359,7 @@ class InPlace(AggregateFunction[Any, Any]):
     Attributes:
         parts: the aggregates by name; one alone has the name None, and snapshots hold its accumulator alone.
         order_free: whether all of them are.
+        add_order_free: `add`; raises `OrderMatters` for an element that may not change its place.
         add_each: adds one element to each accumulator of a row, and gives the row.
         gather: merges accumulators by key, behind each of which stands a number, into those that were found
             before; of a key that comes for the first time it takes what there is, which it copies when the
@@ -366,6 +367,7 @@ class InPlace(AggregateFunction[Any, Any]):
         results: see there.
     """
 
+    add_order_free: Callable[[list[Any], Any], list[Any]]
     add_each: Callable[[Sequence[list[Any]], Any], Any]
     gather: Callable[[Rows, Rows], None]
     results: Results

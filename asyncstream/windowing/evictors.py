@@ -92,14 +92,14 @@ class TimeEvictor(Evictor):
 
 class DeltaEvictor(Evictor):
     """
-    Keeps the elements less than `threshold` away from the last one.
+    Throws out the elements that are `threshold` or more away from the last one.
 
     Args:
         when: whether elements leave "before" the function sees the window, or "after".
 
     Attributes:
         delta: called with an element and the last one, gives their distance.
-        threshold: exactly this far is thrown out.
+        threshold: exactly this far is thrown out; what is no number (NaN) is no distance, and stays.
     """
 
     def __init__(self, delta: Callable[[Any, Any], float], threshold: float, when: When = "before") -> None:
@@ -112,7 +112,7 @@ class DeltaEvictor(Evictor):
         if not elements:
             return elements
         last: Sequence[Any] = elements[-1]
-        return [element for element in elements if self.delta(element[0], last[0]) < self.threshold]
+        return [element for element in elements if not self.delta(element[0], last[0]) >= self.threshold]
 
 
 def _timestamp(element: tuple[Any, int | None]) -> int:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.clock import Clock
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.shown import Shown
@@ -98,17 +99,6 @@ class AggregateFunction(Shown, Generic[In, Out]):
     def holds_order_free(self, accumulator: Any) -> bool:
         """Whether the same goes for all that an accumulator may have seen."""
         return True
-
-    def add_order_free(self, accumulator: Any, value: In) -> Any:
-        """
-        `add`, for an element that may change its place.
-
-        Raises:
-            OrderMatters: if it may not.
-        """
-        if not self.is_order_free(value):
-            raise OrderMatters
-        return self.add(accumulator, value)
 
     def save(self, accumulator: Any) -> Any:
         """The accumulator as plain values for a snapshot; it must not change when the accumulator does."""
@@ -214,12 +204,12 @@ class WindowContext:
 
     def side(self, tag: str, value: Any) -> None:
         """
-        Send `value` to the side output `tag`, with the window's timestamp.
+        Send `value` to the side output `tag`, with the timestamp that the window's results carry.
 
         Raises:
             PipelineError: if nothing reads that output; `.side(tag).discard()` says that it is not needed.
         """
-        self._out.aside(tag, value, self.window.max_timestamp)
+        self._out.aside(tag, value, min(self.window.max_timestamp, MAX_TIMESTAMP))
 
     def key_state(self, descriptor: StateDescriptor[S]) -> S:
         """State of the key, shared by all its windows. Nothing clears it but you."""

@@ -2,8 +2,8 @@
 Windows that also fire by time before their end, each for all keys together: `panes` with ticks.
 
 Theory. A key's first tick in a window follows from its first element there, and each tick sets the next, as
-the continuous triggers do for `WindowOperator`. The operator knows that of them (`Trigger.ticks`), so none is
-asked. What is kept is the same, so each operator goes on with what another kind has kept.
+the continuous triggers do for `WindowOperator`. The operator knows when they do (`ContinuousTrigger.ticks`),
+so none is asked. What is kept is the same, so each operator goes on with what another kind has kept.
 
 The last millisecond of a window is its last tick. In event time that is the end at which it fires anyway, so
 there is no timer for it. Windows do not overlap here, so ticks of event time never tie with another's end.

@@ -219,7 +219,7 @@ def _firings_of(trigger: Trigger, is_kept: bool) -> Firings | None:
     if kind is PurgingTrigger and not is_kept:
         return AT_END if _firings_of(trigger.of, is_kept) == AT_END else None  # type: ignore[attr-defined]
     if kind is ContinuousEventTimeTrigger:
-        return Firings(0, 1, trigger.ticks(), again=False)
+        return Firings(0, 1, trigger.ticks(), again=False)  # type: ignore[attr-defined]
     if kind is not AfterWatermark:
         return AT_END if kind is EventTimeTrigger else None
     assert isinstance(trigger, AfterWatermark)

@@ -5,7 +5,8 @@ Theory. Each key has its open sessions sorted by start; they never touch each ot
 nearly every element. A session is *armed* until it fires; the key of an armed one waits in a calendar at a
 time at which the session would have ended once. Only when that has come is it put down again, for the end
 that the session has by then. So growing costs no timer, and a time never comes too late: ends only grow. The
-session that a time is about lies in the one that has grown over it, also if several have merged into that.
+session that a time is about lies in the one that has grown over it, also if several have merged into that:
+then the latest of their times speaks for all, and the key is not put down again for the others.
 
 Sessions that end at the same time fire in the order in which they got their present window, which is when
 `WindowOperator` registers its timer; `number` keeps that. Within the allowed lateness a session that has
@@ -27,7 +28,7 @@ from itertools import count, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from asyncstream.elements import MAX_TIMESTAMP, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.rows import NO_ROWS
@@ -44,16 +45,23 @@ _PAGE_MS: Final = 32
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """One session of a key; armed if it has not fired."""
+    """
+    One session of a key; armed if it has not fired.
+
+    Attributes:
+        waits: the latest time for which its key was put down, as far as that is known; never too late a one.
+    """
 
     start: int
     end: int
     accumulator: Any
     number: int
     armed: bool = False
+    waits: int = MIN_TIMESTAMP
 
     def __deepcopy__(self, memo: Any) -> _Session:
-        return _Session(self.start, self.end, detached(self.accumulator), self.number, self.armed)
+        held = detached(self.accumulator)
+        return _Session(self.start, self.end, held, self.number, self.armed, self.waits)
 
     def __reduce__(self) -> Any:
         return _Session, (self.start, self.end, self.accumulator, self.number, self.armed)
@@ -269,6 +277,7 @@ class SessionWindowOperator(PlainWindowOperator):
         if session.end - 1 > self._watermark:
             if not session.armed:
                 session.armed = True
+                session.waits = session.end
                 self._waiting.to_fire.register(session.end, key)
             return
         if not touched:
@@ -290,7 +299,8 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _clean_later(self, key: Any, session: _Session) -> None:
         """Have a session that has fired let go at the end of its allowed lateness."""
-        self._waiting.to_clean.register(session.end - 1 + self._lateness_ms, key)
+        session.waits = session.end - 1 + self._lateness_ms
+        self._waiting.to_clean.register(session.waits, key)
 
     def _fire(self, watermark: float) -> None:
         table, to_fire, to_clean = self._sessions, self._waiting.to_fire, self._waiting.to_clean
@@ -302,11 +312,12 @@ class SessionWindowOperator(PlainWindowOperator):
                 sessions = young.get(key, ())
                 alone = len(sessions) == 1
                 session = sessions[0] if alone else _session_at(table.peek(None, key), time_ms)
-                if session is None or not session.armed:
+                if session is None or not session.armed or time_ms < session.waits:
                     continue
                 if session.end <= until:
                     due.append((session.end, session.number, key))
                 else:
+                    session.waits = session.end
                     to_fire.register(session.end, key)
             due.sort(key=_END_AND_NUMBER)
             for end, _, key in due:
@@ -324,7 +335,7 @@ class SessionWindowOperator(PlainWindowOperator):
             for time_ms, key in sorted(come[1], key=_TIME):
                 sessions = table.get(None, key)
                 session = _session_at(sessions, time_ms + 1 - self._lateness_ms)
-                if session is None or session.armed:
+                if session is None or session.armed or time_ms < session.waits:
                     continue
                 if session.end - 1 + self._lateness_ms <= watermark:
                     self._close(key, sessions, session)

@@ -119,10 +119,6 @@ class Trigger(Shown):
         """If it counts elements: about which one it must be asked, and the name of the state that counts."""
         return None
 
-    def ticks(self) -> Ticks | None:
-        """If it fires at multiples of an interval once a window has an element: at which."""
-        return None
-
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext, /
     ) -> TriggerResult:
@@ -253,6 +249,7 @@ class ContinuousTrigger(Trigger):
         self._tick = ReducingDescriptor[int]("tick", min)
 
     def ticks(self) -> Ticks:
+        """When it fires once a window has an element."""
         return Ticks(self.interval_ms, self._event_time, self._tick.name)
 
     def _register(self, timestamp: int, ctx: TriggerContext) -> None:
@@ -327,7 +324,8 @@ class ContinuousEventTimeTrigger(ContinuousTrigger):
 
 class ContinuousProcessingTimeTrigger(ContinuousTrigger):
     """
-    Fires at every multiple of `interval` that the clock passes while the window has an end to come.
+    Fires at every multiple of `interval` that the clock passes while the window has an end to come; and at
+    the next one after late elements.
 
     Args:
         interval: a `timedelta` or seconds; at least a millisecond.
@@ -342,8 +340,11 @@ class ContinuousProcessingTimeTrigger(ContinuousTrigger):
         self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext
     ) -> TriggerResult:
         tick: ReducingState[int] = ctx.state(self._tick)
-        if tick.get() is None:
-            self._set(tick, self.ticks().first(ctx.now_ms, window.max_timestamp), ctx)
+        next_tick, last = tick.get(), window.max_timestamp
+        has_ended = last <= ctx.watermark and last < ctx.now_ms  # whichever of them it follows
+        if next_tick is None or (has_ended and next_tick <= ctx.now_ms):
+            tick.clear()
+            self._set(tick, self.ticks().first(ctx.now_ms, MAX_TIMESTAMP if has_ended else last), ctx)
         return CONTINUE
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:

@@ -432,6 +432,16 @@ def test_a_process_function_gets_the_result_of_the_aggregate_and_keeps_state() -
     assert run.operator.metrics()["windows_open"] == 0
 
 
+@pytest.mark.parametrize("general", [False, True])
+def test_what_a_window_beyond_the_end_of_time_sends_aside_carries_the_last_timestamp(general: bool) -> None:
+    plan = WindowPlan(TumblingWindows(ms(1000)), aggregate=Count(), process=Telling())
+    run = harness(plan, side=("aside",), general=general)
+    run.element(("a", 1), MAX_TIMESTAMP)
+    run.watermark(MAX_TIMESTAMP)
+    told = [(name, timestamp) for name, *_, timestamp in run.records]
+    assert told == [(name, MAX_TIMESTAMP) for name in ("out", "aside", "wm")]
+
+
 class Clearing(ProcessWindowFunction[Any]):
     """Tells which windows of its key go, and when."""
 
@@ -540,6 +550,23 @@ def test_after_watermark_fires_early_on_time_and_late_each_as_it_is_told() -> No
     run.watermark(19)
     assert found == [[], [2], [], [4], [], [5], [], [], [8], []]
     assert rows(run, "trigger/") == []
+
+
+def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_they_come() -> None:
+    trigger = AfterWatermark(late=ContinuousProcessingTimeTrigger(ms(5)))
+    run = harness(WindowPlan(TumblingWindows(ms(10)), trigger, None, 1000, aggregate=Count()))
+    run.time(101)
+    run.element(("a", 1), 3)
+    run.watermark(20)
+    assert values(run) == [1]
+    for number, tick in enumerate((105, 120, 125), start=1):
+        run.time(tick - 4)
+        run.element(("a", 2), 3)
+        run.element(("a", 3), 4)
+        run.time(tick - 1)
+        assert values(run) == []
+        run.time(tick)
+        assert values(run) == [1 + 2 * number]
 
 
 def test_after_watermark_merges_what_its_parts_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -86,6 +87,8 @@ def test_evictors_keep_what_they_say() -> None:
     assert CountEvictor(9).kept(elements, window) == elements
     assert TimeEvictor(ms(5)).kept(elements, window) == [(1, 10), (2, 12)]
     assert DeltaEvictor(lambda a, last: last - a, 2).kept(elements, window) == [(5, 4), (4, 7)]
+    unknown: Any = [(math.nan, 4), (5, 7)]
+    assert DeltaEvictor(lambda a, last: last - a, 2).kept(unknown, window) == unknown
     for evictor in (CountEvictor(1), TimeEvictor(1), DeltaEvictor(lambda a, b: 0.0, 1)):
         assert evictor.kept([], window) == []
     without: Any = [(1, None), (2, None)]

@@ -6,6 +6,7 @@ import math
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,3 +93,19 @@ def test_a_session_that_two_have_merged_into_fires_once_where_it_stays_for_late_
     script: list[Step] = [*(("el", ("a", 1), time_ms) for time_ms in (0, 8, 4)), ("wm", 40)]
     records = Harness(lambda: SessionWindowOperator(itemgetter(0), plan)).run(script)
     assert [value for name, value, *_ in records if name == "out"] == [("a", 0, 13, 3)]
+
+
+@pytest.mark.parametrize("steps", [[(150, 0), (75, 50)], [(150, 270), (75, 290)]], ids=["merges", "fires"])
+def test_a_session_without_an_end_leaves_no_trail_of_times_at_which_it_might_have_ended(
+    steps: list[tuple[int, int]],
+) -> None:
+    plan = WindowPlan(SessionWindows(ms(100)), aggregate=Count(), allowed_lateness_ms=500)
+    run = Harness(lambda: SessionWindowOperator(itemgetter(0), plan))
+    for start in range(0, 30_000, 150):
+        for element_ms, watermark_ms in steps:
+            run.element(("a", 1), start + element_ms)
+            run.watermark(start + watermark_ms)
+    waiting = run.operator._waiting  # type: ignore[attr-defined]
+    assert waiting.open == 1
+    for calendar in (waiting.to_fire, waiting.to_clean):
+        assert sum(map(len, calendar._pages.values())) < 10

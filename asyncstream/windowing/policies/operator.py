@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.eventtime import check_timestamp
 from asyncstream.operators.base import Operator
 from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.state import MISSING, Cell, Table
@@ -37,6 +39,8 @@ __all__ = ("COUNTED", "EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperato
 
 SKIPPED: Final = "skipped"
 """Tag of the output for elements that were taken, but left without having been in any window."""
+
+_check = partial(check_timestamp, 'a window without time="processing"')
 
 COUNTED: Final = ("late", "skipped", "windows")
 """What policy windows count."""
@@ -250,11 +254,7 @@ class PolicyWindowOperator(Operator):
         return {**self._counts, "held": held}
 
     def _process_in_event_time(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> None:
-        if timestamps is None or None in timestamps:
-            bare = 0 if timestamps is None else list(timestamps).index(None)
-            needs = "a window in event time needs a timestamp; put .event_time(...) before it"
-            raise self.blame(values[bare], TypeError(f'{needs}, or use time="processing"'))
-        values, stamps = self._accept(values, list(timestamps), now)  # type: ignore[arg-type]
+        values, stamps = self._accept(values, [None] if timestamps is None else list(timestamps), now)
         self._wake_at(now + self.settings.watermark_interval_ms)
         if not values:
             return
@@ -269,11 +269,19 @@ class PolicyWindowOperator(Operator):
         for key, group in groups.items():
             self._manager(key).add(*group, now)
 
-    def _accept(self, values: Sequence[Any], stamps: list[int], now: int) -> tuple[Sequence[Any], list[int]]:
+    def _accept(self, values: Sequence[Any], stamps: list[Any], now: int) -> tuple[Sequence[Any], list[int]]:
         """Show the elements to the watermark generator; those that are not late."""
+        is_placed = {*map(type, stamps)} == {int}
+        earliest, latest = (min(stamps), max(stamps)) if is_placed else (0, 0)
+        if not is_placed or earliest < MIN_TIMESTAMP or latest > MAX_TIMESTAMP:
+            for value, stamp in zip(values, stamps, strict=False):
+                try:
+                    _check(stamp)
+                except (TypeError, ValueError) as error:
+                    self.fail_on(value, error)
         generator = self._generator
         if self._stream_of is None:
-            generator.track(self.settings.streams[0], max(stamps), now)
+            generator.track(self.settings.streams[0], latest, now)
         else:
             for value, stamp in zip(values, stamps, strict=True):
                 try:
@@ -282,7 +290,7 @@ class PolicyWindowOperator(Operator):
                     self.fail_on(value, error)
                 generator.track(stream, stamp, now)
         watermark = generator.watermark_ms
-        if min(stamps) >= watermark:
+        if earliest >= watermark:
             return values, stamps
         late = [index for index, stamp in enumerate(stamps) if stamp < watermark]
         self._counts["late"] += len(late)

@@ -326,8 +326,13 @@ def test_element_without_timestamp_is_refused_in_event_time() -> None:
     operator = policy_window(2)
     with pytest.raises(UserFunctionError, match='time="processing"'):
         operator.process("x", None)
-    with pytest.raises(UserFunctionError, match="'y'"):
-        operator.process_batch(["x", "y"], [1, None])
+
+
+@pytest.mark.parametrize("timestamp", [None, "5", 5.5, True, 2**63, -(2**63) - 1])
+def test_an_element_that_cannot_be_placed_in_time_is_an_error_that_names_it(timestamp: Any) -> None:
+    operator = policy_window(ms(2), streams=["a"], stream_of=lambda value: "a")
+    with pytest.raises(UserFunctionError, match=r"timestamp.*'y'"):
+        operator.process_batch(["x", "y"], [1, timestamp])
 
 
 def test_expired_elements_are_told_before_the_window_that_misses_them() -> None:
