@@ -104,7 +104,9 @@ class Block(Part):
     def is_pending(self, start: int, end: int) -> bool:
         """Whether there is a call among these places that has not ended."""
         head = self.head()
-        return head < end and (head >= start or any(map(is_, self.outcomes[start:end], repeat(PENDING))))
+        if head >= end or not self.left:
+            return False
+        return head >= start or any(map(is_, self.outcomes[start:end], repeat(PENDING)))
 
     def stamp_begun(self, stamp: Stamp) -> tuple[int, int] | None:
         """
