@@ -160,7 +160,8 @@ class Cached(Guard[In, Out]):
                 raise refuse("name", "a text", name)
             *_, innermost = chain(self)
             longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
-            self._stored = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall, longest)
+            answers = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall, longest)
+            self._stored = self.shares = answers
             self._counts["cache_stored"] = 0
         if lease is not None:
             self._lease = math.ceil(duration_seconds("lease", lease) * 1000)
@@ -171,7 +172,6 @@ class Cached(Guard[In, Out]):
         await super().open()
         if self._stored is not None:
             self._time = self._wall
-            await self._stored.open()
 
     async def close(self) -> None:
         await super().close()
@@ -179,14 +179,10 @@ class Cached(Guard[In, Out]):
             self._time = self._wall  # by which the entries go
 
     async def stop(self) -> None:
-        try:
-            await self._background.stop()
-            self._renewing.clear()  # a task that was cancelled before it began could not do so
-            if self._flight is not None:
-                await self._flight.stop()
-        finally:
-            if self._stored is not None:
-                await self._stored.close()
+        await self._background.stop()
+        self._renewing.clear()  # a task that was cancelled before it began could not do so
+        if self._flight is not None:
+            await self._flight.stop()
 
     async def invoke(self, value: In) -> Out:
         key = value if self._key is None else self._key(value)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream import ManualClock, Pipeline, PipelineError
+from asyncstream import AsyncFunction, ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import DamagedCache, HttpError
 from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
@@ -660,6 +660,21 @@ async def test_it_can_be_sent_to_another_process_before_and_after_its_use(file: 
     assert await another.get(b"k" * 16) == b"answer"
     await another.close()
     await sent.close()
+
+
+async def test_a_guard_that_cannot_open_leaves_the_store_to_the_others(file: Path) -> None:
+    class Away(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            raise ConnectionError
+
+        async def invoke(self, value: int) -> int:
+            return value
+
+    store = SqliteCache(file)
+    async with cached(Answers(0), store=store, name="there") as there:
+        with pytest.raises(ConnectionError):
+            await answers(cached(Away(), store=store, name="away"))
+        assert await there(1) == {"of": 1, "number": 1}
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_file_open(
