@@ -74,10 +74,10 @@ class Exchanging(ABC):
             self._leave_untold(error)
         finally:
             records, self._records = self._records, None
+            if self._loop is get_running_loop() and self._is_asked():  # by guards that were not opened
+                self._serve()
             if records is not None:
                 await records.close()
-        if self._loop is get_running_loop() and self._is_asked():  # by guards that were not opened
-            self._serve()
 
     def _is_asked(self) -> bool:
         """Whether calls wait to begin."""
