@@ -17,6 +17,7 @@ import secrets
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
@@ -189,14 +190,10 @@ class Budget(Shown, Exchanging):
         elif self._settled:
             self._exchange_here([])
 
-    def on_spent(self, keep: Callable[[], None]) -> None:
-        """Have `keep` called each time that it is spent."""
+    def on_spent(self, keep: Callable[[], None]) -> Callable[[], None]:
+        """Have `keep` called each time that it is spent; gives a function that ends that."""
         self._keeps.append(keep)
-
-    async def close(self) -> None:
-        """Tell the store what has ended, and let go of it."""
-        self._keeps.clear()
-        await super().close()
+        return partial(self._keeps.remove, keep)
 
     async def _take_leave(self) -> None:
         while self._asked is not None or self._settled or self._raised:

@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from asyncstream import Checkpoints, MemoryStore, Pipeline
 from asyncstream.clock import ManualClock
 from asyncstream.errors import PipelineError
 from asyncstream.guards import Budget, SharedLimit, metered, retry
+from asyncstream.operators.call_context import KEEP
 from asyncstream.testing.loop import VirtualTime, run_virtual
 from tests.guards.services import Flaky, now_ms
 
@@ -263,6 +265,21 @@ def test_a_spent_budget_pauses_the_stream_checkpoints_and_says_so() -> None:
         assert found == list(range(12))
 
     run_virtual(main())
+
+
+async def test_a_job_that_has_ended_is_asked_for_no_checkpoint_though_others_have_the_budget() -> None:
+    asked: list[str] = []
+    budget = Budget(usd=1)
+    token = KEEP.set(partial(asked.append, "there"))
+    async with metered(Flaky(0), cost=1.0, budget=budget) as there:
+        KEEP.set(partial(asked.append, "gone"))
+        async with metered(Flaky(0), cost=1.0, budget=budget):
+            KEEP.reset(token)
+        await there(1)
+        waiting = asyncio.create_task(there(2))
+        await asyncio.sleep(1)
+        waiting.cancel()
+    assert asked == ["there"]
 
 
 def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLimit) -> None:
