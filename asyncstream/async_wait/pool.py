@@ -153,8 +153,7 @@ class WorkerPool:
             self.promises.tells = True
             self._base.run(CALLING.set, CallingStep(context.name, context.call_log, retry, uses_key))
         if not self._asks_for_single_calls():
-            queue = self.way_out.queue
-            self.blocks = BlockCalls(self, queue.add_block, queue.ended)
+            self.blocks = BlockCalls(self)
         if self.settings.isolation == "task":
             self._isolate()
         if self.settings.timeout is not None:

@@ -22,6 +22,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from asyncstream.clock import Clock, checked_clock, epoch_seconds
@@ -154,7 +155,7 @@ class Cached(Guard[In, Out]):
                     raise refuse(what, "a store to go with it", given, "e.g. store='answers.db'")
         else:
             found = checked_clock(clock)
-            self._wall = epoch_seconds if found is None else _Seconds(found)
+            self._wall = epoch_seconds if found is None else partial(_seconds, found)
             self._time = self._wall
             if not isinstance(name, str):
                 raise refuse("name", "a text", name)
@@ -354,14 +355,9 @@ class _Recent(OrderedDict[Hashable, Any]):
         return _Recent, (self.size,)
 
 
-class _Seconds:
-    """A clock as a function that gives seconds since the epoch."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __call__(self) -> float:
-        return self._clock.now_ms() / 1000
+def _seconds(clock: Clock) -> float:
+    """The time of a clock, in seconds since the epoch."""
+    return clock.now_ms() / 1000
 
 
 def _store(given: object) -> CacheStore:

@@ -141,7 +141,7 @@ async def test_key_that_its_call_changes_keeps_nobody_waiting(made: Any) -> None
 
     guarded, event = single_flight(enrich), Event()
     async with asyncio.timeout(10):
-        assert await asyncio.gather(guarded(event), guarded(event)) == [made] * 2
+        assert [*await asyncio.gather(guarded(event), guarded(event))] == [made] * 2
         event.answer = 1  # so that it is the key again under which its call was made
         assert await guarded(event) == made
         await guarded.close()

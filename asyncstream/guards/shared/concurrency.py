@@ -76,7 +76,6 @@ class SharedConcurrency(Shown, Exchanging):
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)
         self.rule = PlacesRule(least, most, float(begin), decrease)
         self.scope = scope
-        self.in_flight = 0
         self.waited = 0
         self.cuts = 0
         self._limit = begin
