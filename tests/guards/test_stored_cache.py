@@ -23,6 +23,7 @@ from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import DamagedCache, HttpError
 from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
 from asyncstream.guards.cache_store import Group
+from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -675,6 +676,26 @@ async def test_a_guard_that_cannot_open_leaves_the_store_to_the_others(file: Pat
         with pytest.raises(ConnectionError):
             await answers(cached(Away(), store=store, name="away"))
         assert await there(1) == {"of": 1, "number": 1}
+
+
+def test_a_guard_serves_again_after_its_loop_ended_in_the_midst_of_a_call(file: Path) -> None:
+    async def ask(value: int) -> int:
+        await asyncio.sleep(value)
+        return value
+
+    guarded = cached(ask, store=file, lease=60)
+
+    async def cut_short() -> None:
+        await guarded.open()
+        calls = [asyncio.create_task(guarded(value)) for value in (1, 5)]
+        await asyncio.wait(calls, timeout=2)
+
+    async def main() -> list[Any]:
+        async with asyncio.timeout(100):
+            return await answers(guarded, 1, 5, 7)
+
+    run_virtual(cut_short())
+    assert run_virtual(main()) == [1, 5, 7]
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_file_open(
