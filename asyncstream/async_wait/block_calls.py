@@ -107,6 +107,8 @@ class BlockCalls:
         copies, tells = pool.copies, pool.promises.tells
         is_plain = copies is None and not tells
         stamp = pool.stamp
+        call: Call | None
+        block: Block | None
         pool.schedule_turn()
         try:
             while True:
@@ -152,7 +154,7 @@ class BlockCalls:
                         pass
                     pool.soil(worker)
                     return
-                worker.call = None
+                worker.call = call = block = value = outcome = None  # kept alive by no worker that waits
                 if not self.open() and not await pool.promises.make_calls(worker, context):
                     return
                 self._calls = chain.from_iterable(self._by_block())

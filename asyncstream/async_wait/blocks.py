@@ -89,7 +89,7 @@ class Block(Part):
         outcomes = iter(self.outcomes)
         next(outcomes)
         # compared by identity, and each looked at once: an element's own == may do anything
-        self._pending = compress(count(1), map(is_, outcomes, repeat(PENDING)))
+        self._pending: Iterator[int] = compress(count(1), map(is_, outcomes, repeat(PENDING)))
 
     def unbegun(self) -> int:
         """How many calls have not begun."""
@@ -197,6 +197,7 @@ class Block(Part):
         self.left -= len(outcomes)
         if not self.left:  # deadlines may know it for a long time yet
             self.values, self.timestamps, self.origins, self.outcomes = [], [], [], []
+            self._rest, self.calls, self._pending = iter(()), iter(()), iter(())  # they know them, too
         return part
 
 

@@ -282,9 +282,10 @@ class WorkerPool:
             self.fail(self.blame(worker.element(), error))
 
     async def park(self, worker: Worker) -> None:
-        """Have a worker wait until it is needed."""
+        """Have a worker wait until it is needed; it keeps no element alive."""
         self.schedule_turn()  # for what its last call has given
         self._burst = 1
+        worker.value = None
         worker.parked = self._loop.create_future()
         self._idle.append(worker)
         try:
