@@ -178,7 +178,7 @@ class Retry(Guard[In, Out]):
         number = 1
         call = kept_call(self)
         try:
-            if call is not None and (before := call.retried()) is not None:
+            if call is not None and (before := call.log.retried(call.origin)) is not None:
                 number = before.attempts + 1
                 if self._attempts is not None:
                     number = min(number, self._attempts)
@@ -229,14 +229,15 @@ class Retry(Guard[In, Out]):
                 backoff = min(self._wait_max, backoff * self._wait_exp_base)
                 if call is not None:
                     next_ms = self._clock.now_ms() + round(wait * 1000)
-                    call.note(Retried(number, self._time() + wait - began, backoff, next_ms, wait))
+                    seconds = self._time() + wait - began
+                    call.log.note(call.origin, Retried(number, seconds, backoff, next_ms, wait))
                 await asyncio.sleep(wait)
                 attempt_began = self._time()
                 self._retries += 1
                 number += 1
         finally:
             if call is not None:
-                call.end_retries()
+                call.log.end_retries(call.origin)
 
     def _asks(self, error: Exception) -> bool | float:
         """Whether to try again after `error`, or after how many seconds."""
