@@ -19,7 +19,7 @@ from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from asyncstream.aside import Tasks, heed
+from asyncstream.aside import Tasks, heed, raisable
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import PipelineError, safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
@@ -238,8 +238,7 @@ def fail(place: asyncio.Future[Any], error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
         place.cancel()
     else:
-        # a future cannot hold a StopIteration, and the waiting task must be told something
-        place.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+        place.set_exception(raisable(error))
 
 
 async def delivery(place: asyncio.Future[Out]) -> Out:
