@@ -86,7 +86,7 @@ class Guard(AsyncFunction[In, Out]):
         advice = "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
         # bound once: a nest of guards is a chain of plain calls of `invoke`
         self._call: Callable[[In], Awaitable[Out]] = call_of("fn", fn, "element", advice=advice)
-        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn):
+        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn) and not has_timeout_hook(self):
             self.__dict__["timeout"] = fn.timeout
 
     def __init_subclass__(cls) -> None:
