@@ -24,6 +24,7 @@ __all__ = (
     "done_aside",
     "heed",
     "in_a_thread",
+    "raisable",
     "running_loop",
     "wait_at_most",
 )
@@ -82,6 +83,15 @@ def heed(ended: asyncio.Future[Any]) -> None:
     """Mark what a future has ended with as seen: nobody waits for it any more, and that is no fault."""
     if not ended.cancelled():
         ended.exception()
+
+
+def raisable(error: BaseException) -> BaseException:
+    """An error as a future can hold it, which no `StopIteration` is: who waits would wait for ever."""
+    if not isinstance(error, StopIteration):
+        return error
+    held = RuntimeError(repr(error))
+    held.__cause__ = error
+    return held
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -178,7 +188,7 @@ class _Handed(Executor):
             result = self._work()
         except BaseException as error:
             tell: Callable[[Any], None] = self._done.set_exception
-            outcome: Any = error
+            outcome: Any = raisable(error)
         else:
             tell, outcome = self._done.set_result, result
         if not self._loop.is_closed():  # else the waiting task is gone

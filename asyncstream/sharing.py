@@ -34,6 +34,8 @@ class _Hold:
         function: keeps its identity from being given to another.
         turn: it is opened and closed by one at a time.
         holders: how many have asked for it and not let go.
+        is_begun: it was asked to open, perhaps in vain, and has not been closed since.
+        is_open: it has opened.
     """
 
     def __init__(self, function: Shared, loop: asyncio.AbstractEventLoop) -> None:
@@ -41,7 +43,7 @@ class _Hold:
         self.loop = loop
         self.turn = asyncio.Lock()
         self.holders = 0
-        self.is_open = False
+        self.is_begun = self.is_open = False
 
 
 _held: dict[int, _Hold] = {}
@@ -67,6 +69,9 @@ async def hold(function: Shared) -> None:
     held.holders += 1
     async with held.turn:
         if not held.is_open:
+            if held.is_begun:  # in vain, by one who has not let go yet
+                await function.close()
+            held.is_begun = True
             await function.open()
             held.is_open = True
 
@@ -78,9 +83,9 @@ async def release(function: Shared) -> None:
         return  # it was refused
     held.holders -= 1
     async with held.turn:
-        if held.holders:
+        if held.holders or _held.get(id(function)) is not held:  # another one has closed it
             return
-        held.is_open = False
+        held.is_begun = held.is_open = False
         try:
             await function.close()
         finally:

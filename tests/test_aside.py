@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from asyncstream.aside import DiskThread, wait_at_most
+from asyncstream.aside import DiskThread, aside, wait_at_most
 from asyncstream.testing.loop import run_virtual
 
 
@@ -49,6 +49,16 @@ async def test_a_thread_that_has_nothing_to_do_holds_nothing_of_what_it_has_done
         while held() is not None:  # noqa: ASYNC110 - a real thread
             await asyncio.sleep(0.001)
     thread.end()
+
+
+async def test_who_waits_hears_of_what_no_future_can_hold() -> None:
+    thread = DiskThread()
+    works = (aside(lambda: next(iter(()))), thread.do(lambda: next(iter(()))))
+    async with asyncio.timeout(60):
+        heard = await asyncio.gather(*works, return_exceptions=True)
+    thread.end()
+    assert [repr(error) for error in heard] == ["RuntimeError('StopIteration()')"] * 2
+    assert all(isinstance(error.__cause__, StopIteration) for error in heard)
 
 
 async def test_what_is_made_for_who_is_cancelled_meanwhile_is_let_go() -> None:

@@ -10,7 +10,7 @@ called (a control element, one that is followed) ends a block, and is left to th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import Context, copy_context
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -32,18 +32,14 @@ SMALLEST = 4
 
 
 class BlockCalls:
-    """
-    Makes the calls of a pool's elements in blocks; `ended` is told of each that has suspended and ended.
-    """
+    """Makes the calls of a pool's elements in blocks."""
 
     __slots__ = ("_add", "_began", "_calls", "_ended", "_note", "_note_ended", "_open", "_pool")
 
-    def __init__(
-        self, pool: WorkerPool, add: Callable[[Block], None], ended: Callable[[Call], None] | None
-    ) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
-        self._add = add
-        self._ended = ended
+        self._add = pool.way_out.queue.add_block
+        self._ended = pool.way_out.queue.ended
         # bound once for all workers: an object for each would be one more that has left the processor's cache
         # when its worker wakes
         self._note = pool.outcomes.times.began.append
@@ -111,6 +107,8 @@ class BlockCalls:
         copies, tells = pool.copies, pool.promises.tells
         is_plain = copies is None and not tells
         stamp = pool.stamp
+        call: Call | None
+        block: Block | None
         pool.schedule_turn()
         try:
             while True:
@@ -156,7 +154,7 @@ class BlockCalls:
                         pass
                     pool.soil(worker)
                     return
-                worker.call = None
+                worker.call = call = block = value = outcome = None  # kept alive by no worker that waits
                 if not self.open() and not await pool.promises.make_calls(worker, context):
                     return
                 self._calls = chain.from_iterable(self._by_block())

@@ -89,7 +89,7 @@ class Block(Part):
         outcomes = iter(self.outcomes)
         next(outcomes)
         # compared by identity, and each looked at once: an element's own == may do anything
-        self._pending = compress(count(1), map(is_, outcomes, repeat(PENDING)))
+        self._pending: Iterator[int] = compress(count(1), map(is_, outcomes, repeat(PENDING)))
 
     def unbegun(self) -> int:
         """How many calls have not begun."""
@@ -104,7 +104,9 @@ class Block(Part):
     def is_pending(self, start: int, end: int) -> bool:
         """Whether there is a call among these places that has not ended."""
         head = self.head()
-        return head < end and (head >= start or any(map(is_, self.outcomes[start:end], repeat(PENDING))))
+        if head >= end or not self.left:
+            return False
+        return head >= start or any(map(is_, self.outcomes[start:end], repeat(PENDING)))
 
     def stamp_begun(self, stamp: Stamp) -> tuple[int, int] | None:
         """
@@ -195,6 +197,7 @@ class Block(Part):
         self.left -= len(outcomes)
         if not self.left:  # deadlines may know it for a long time yet
             self.values, self.timestamps, self.origins, self.outcomes = [], [], [], []
+            self._rest, self.calls, self._pending = iter(()), iter(()), iter(())  # they know them, too
         return part
 
 

@@ -190,10 +190,12 @@ class AsyncWaitOperator(Holding):
         self.halt()
         patience = self.context.patience
         running = await end_tasks((worker.task for worker in self._pool.workers), patience)
-        self._write()  # calls that ended when nothing was emitted any more
-        if self._object is not None and self._holds:
-            self._holds = False
-            await self._let_go(self._object)
+        try:
+            self._write()  # calls that ended when nothing was emitted any more
+        finally:
+            if self._object is not None and self._holds:
+                self._holds = False
+                await self._let_go(self._object)
         if running:
             raise UserFunctionError(
                 self.context.name,

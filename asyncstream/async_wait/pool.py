@@ -153,8 +153,7 @@ class WorkerPool:
             self.promises.tells = True
             self._base.run(CALLING.set, CallingStep(context.name, context.call_log, retry, uses_key))
         if not self._asks_for_single_calls():
-            queue = self.way_out.queue
-            self.blocks = BlockCalls(self, queue.add_block, queue.ended)
+            self.blocks = BlockCalls(self)
         if self.settings.isolation == "task":
             self._isolate()
         if self.settings.timeout is not None:
@@ -283,9 +282,10 @@ class WorkerPool:
             self.fail(self.blame(worker.element(), error))
 
     async def park(self, worker: Worker) -> None:
-        """Have a worker wait until it is needed."""
+        """Have a worker wait until it is needed; it keeps no element alive."""
         self.schedule_turn()  # for what its last call has given
         self._burst = 1
+        worker.value = None
         worker.parked = self._loop.create_future()
         self._idle.append(worker)
         try:

@@ -97,6 +97,7 @@ class PromiseCalls:
             if promise is None:
                 if blocks is not None and blocks.unbegun():
                     return True
+                outcome = None
                 await pool.park(worker)
                 continue
             worker.promise, worker.value, promise.started = promise, promise.value, pool.stamp

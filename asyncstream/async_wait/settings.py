@@ -176,11 +176,6 @@ class AsyncWaitSettings:
             )
 
     @property
-    def holds_as_usual(self) -> bool:
-        """Whether the user left `buffer` to us."""
-        return self.buffer is None
-
-    @property
     def uses_key(self) -> bool:
         """Whether the function makes use of idempotency keys."""
         if self.effect or self.journal:

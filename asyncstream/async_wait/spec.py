@@ -89,7 +89,7 @@ class AsyncWaitSpec(Spec):
 
     def with_calls(self, lend: Lend | None, held: int) -> AsyncWaitSpec:
         settings = self.settings
-        if settings.holds_as_usual:
+        if settings.buffer is None:
             settings = replace(settings, buffer=max(settings.buffer_size, held))
         if lend is not None and isinstance(settings.function, AsyncFunction):
             settings = replace(settings, function=lend(settings.function))

@@ -103,8 +103,6 @@ class WayOut:
             self._emit(alone)
 
     def _emit(self, ready: list[Promise]) -> None:
-        if not ready:
-            return
         self.promised -= len(ready)
         if self.special:
             self._emit_special(ready)

@@ -17,6 +17,7 @@ import secrets
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
@@ -152,7 +153,7 @@ class Budget(Shown, Exchanging):
         """Let a call in now, if there is room, and this can be known without asking a store."""
         if get_running_loop() is not self._loop:
             self._attach()
-        if self.scope is not None or self._queue:
+        if self.scope is not None or (self._queue and self._queue.first() is not None):
             return None
         answer = self._exchange_here([cost])
         if not answer.admitted:
@@ -184,19 +185,15 @@ class Budget(Shown, Exchanging):
                 change = actual.get(unit, 0.0) - reserved.cost.get(unit, 0.0)
                 if change:
                     owed[unit] = owed.get(unit, 0.0) + change
-        if self.scope is not None or self._queue:
+        if self.scope is not None or (self._queue and self._queue.first() is not None):
             self._serve()
         elif self._settled:
             self._exchange_here([])
 
-    def on_spent(self, keep: Callable[[], None]) -> None:
-        """Have `keep` called each time that it is spent."""
+    def on_spent(self, keep: Callable[[], None]) -> Callable[[], None]:
+        """Have `keep` called each time that it is spent; gives a function that ends that."""
         self._keeps.append(keep)
-
-    async def close(self) -> None:
-        """Tell the store what has ended, and let go of it."""
-        self._keeps.clear()
-        await super().close()
+        return partial(self._keeps.remove, keep)
 
     async def _take_leave(self) -> None:
         while self._asked is not None or self._settled or self._raised:
@@ -264,7 +261,8 @@ class Budget(Shown, Exchanging):
             super()._serve()
 
     def _due(self, now: float) -> float | None:
-        is_idle = not (self._queue or self._settled or self._raised or self._asked)
+        is_asked = self._queue.first() is not None
+        is_idle = not (is_asked or self._settled or self._raised or self._asked)
         return None if is_idle or self._again == math.inf else self._again
 
     async def _exchange(self) -> None:

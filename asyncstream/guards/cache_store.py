@@ -99,12 +99,16 @@ class CacheStore(Shown):
 
     def __init__(self, size: int) -> None:
         self.size = count("size", size)
+        self._users: dict[bytes, object] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is under way, and it is not open."""
         self._group = Group()
         self._under_way = Group()
         self._writing: asyncio.Task[None] | None = None
         self._is_open = False
         self._away_until: float | None = None  # event loop's time; None: it is there
-        self._users: dict[bytes, object] = {}
         self._room: asyncio.Future[None] | None = None  # done when what waits to be written is being written
 
     # ------------------------------------------------------------------ what each store does its way
@@ -141,10 +145,13 @@ class CacheStore(Shown):
 
     async def open(self) -> None:
         """Called before the first use; see `asyncstream.sharing`."""
+        if self._is_open:  # in a loop that has ended
+            leave(self.holder)
+        self._begin()
         self.holder = Holder.here(SystemClock().machine_ms())
         enter(self.holder, lambda: True)
         await self.connect()
-        self._is_open, self._away_until = True, None
+        self._is_open = True
 
     async def close(self) -> None:
         """Bring what was put to where it is kept, and end."""

@@ -22,6 +22,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from asyncstream.clock import Clock, checked_clock, epoch_seconds
@@ -154,13 +155,14 @@ class Cached(Guard[In, Out]):
                     raise refuse(what, "a store to go with it", given, "e.g. store='answers.db'")
         else:
             found = checked_clock(clock)
-            self._wall = epoch_seconds if found is None else _Seconds(found)
+            self._wall = epoch_seconds if found is None else partial(_seconds, found)
             self._time = self._wall
             if not isinstance(name, str):
                 raise refuse("name", "a text", name)
             *_, innermost = chain(self)
             longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
-            self._stored = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall, longest)
+            answers = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall, longest)
+            self._stored = self.shares = answers
             self._counts["cache_stored"] = 0
         if lease is not None:
             self._lease = math.ceil(duration_seconds("lease", lease) * 1000)
@@ -171,7 +173,6 @@ class Cached(Guard[In, Out]):
         await super().open()
         if self._stored is not None:
             self._time = self._wall
-            await self._stored.open()
 
     async def close(self) -> None:
         await super().close()
@@ -179,14 +180,10 @@ class Cached(Guard[In, Out]):
             self._time = self._wall  # by which the entries go
 
     async def stop(self) -> None:
-        try:
-            await self._background.stop()
-            self._renewing.clear()  # a task that was cancelled before it began could not do so
-            if self._flight is not None:
-                await self._flight.stop()
-        finally:
-            if self._stored is not None:
-                await self._stored.close()
+        await self._background.stop()
+        self._renewing.clear()  # a task that was cancelled before it began could not do so
+        if self._flight is not None:
+            await self._flight.stop()
 
     async def invoke(self, value: In) -> Out:
         key = value if self._key is None else self._key(value)
@@ -358,14 +355,9 @@ class _Recent(OrderedDict[Hashable, Any]):
         return _Recent, (self.size,)
 
 
-class _Seconds:
-    """A clock as a function that gives seconds since the epoch."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __call__(self) -> float:
-        return self._clock.now_ms() / 1000
+def _seconds(clock: Clock) -> float:
+    """The time of a clock, in seconds since the epoch."""
+    return clock.now_ms() / 1000
 
 
 def _store(given: object) -> CacheStore:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, refuse_beside, usable_as_decorator
 from asyncstream.guards.outcomes import is_overload
@@ -44,15 +44,8 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-class _Growth(Protocol):
-    """How a limit follows good answers."""
-
-    def after(self, limit: float, latency: float, now: float) -> float:
-        """The limit after an answer that took `latency` seconds and came at this time of the loop."""
-
-
 class _Additive:
-    """One more for each limit's worth of answers."""
+    """How a limit follows good answers: one more for each limit's worth of them."""
 
     def after(self, limit: float, latency: float, now: float) -> float:
         return limit + 1 / limit
@@ -120,7 +113,7 @@ class AdaptiveLimit(Shown):
         self._limit = float(first_limit(least, most, start))
         real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
         gradient = choice("method", method, ("aimd", "gradient")) == "gradient"
-        self._growth: _Growth = _Gradient() if gradient else _Additive()
+        self._growth: _Additive | _Gradient = _Gradient() if gradient else _Additive()
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)
         self._decrease = decrease
         self._cut_at = -math.inf

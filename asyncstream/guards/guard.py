@@ -19,7 +19,7 @@ from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from asyncstream.aside import Tasks, heed
+from asyncstream.aside import Tasks, heed, raisable
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import PipelineError, safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
@@ -86,7 +86,7 @@ class Guard(AsyncFunction[In, Out]):
         advice = "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
         # bound once: a nest of guards is a chain of plain calls of `invoke`
         self._call: Callable[[In], Awaitable[Out]] = call_of("fn", fn, "element", advice=advice)
-        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn):
+        if isinstance(fn, AsyncFunction) and has_timeout_hook(fn) and not has_timeout_hook(self):
             self.__dict__["timeout"] = fn.timeout
 
     def __init_subclass__(cls) -> None:
@@ -238,8 +238,7 @@ def fail(place: asyncio.Future[Any], error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
         place.cancel()
     else:
-        # a future cannot hold a StopIteration, and the waiting task must be told something
-        place.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+        place.set_exception(raisable(error))
 
 
 async def delivery(place: asyncio.Future[Out]) -> Out:

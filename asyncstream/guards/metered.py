@@ -62,12 +62,18 @@ class Metered(Guard[In, Out]):
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)
         self._actual = None if actual is None else function("actual", actual, "element", "answer")
         self._of_failed = None if failed is None else function("failed", failed, "element", "error")
+        self._end_keeping: Callable[[], None] | None = None
 
     async def open(self) -> None:
         await super().open()
         keep = KEEP.get()
         if keep is not None:
-            self.budget.on_spent(keep)
+            self._end_keeping = self.budget.on_spent(keep)
+
+    async def stop(self) -> None:
+        end, self._end_keeping = self._end_keeping, None
+        if end is not None:
+            end()
 
     async def invoke(self, value: In) -> Out:
         budget = self.budget

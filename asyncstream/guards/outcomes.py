@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -126,7 +127,9 @@ def _asked_by(outcome: object) -> Any:
         return asked
     for holder in (outcome, _attribute(outcome, "response")):
         get = _attribute(_attribute(holder, "headers"), "get")
-        if callable(get):
+        if not callable(get):
+            continue
+        with suppress(Exception):  # it is foreign, and may be of something else
             # plain dicts know only the spelling that they were given
             asked = get("Retry-After") or get("retry-after")
             if asked is not None:

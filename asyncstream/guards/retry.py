@@ -178,7 +178,7 @@ class Retry(Guard[In, Out]):
         number = 1
         call = kept_call(self)
         try:
-            if call is not None and (before := call.retried()) is not None:
+            if call is not None and (before := call.log.retried(call.origin)) is not None:
                 number = before.attempts + 1
                 if self._attempts is not None:
                     number = min(number, self._attempts)
@@ -200,8 +200,8 @@ class Retry(Guard[In, Out]):
                             _note_attempts(error, number)
                         raise
                     wait = self._wait(error, asked, backoff)
-                    if self._is_last(number, began, wait):
-                        raise RetriesExhausted(number, error, self._why(number, wait)) from error
+                    if (why := self._ends(number, began, wait)) is not None:
+                        raise RetriesExhausted(number, error, why) from error
                     failure = error
                 else:
                     if self._on_result is None or not self._on_result(result):
@@ -212,8 +212,8 @@ class Retry(Guard[In, Out]):
                             self._recovered += 1
                         return result
                     wait = self._wait(result, asked=True, backoff=backoff)
-                    if self._is_last(number, began, wait):
-                        raise RetriesExhausted(number, None, self._why(number, wait))
+                    if (why := self._ends(number, began, wait)) is not None:
+                        raise RetriesExhausted(number, None, why)
                     failure = result
                 finally:
                     if marked is not None:
@@ -229,14 +229,15 @@ class Retry(Guard[In, Out]):
                 backoff = min(self._wait_max, backoff * self._wait_exp_base)
                 if call is not None:
                     next_ms = self._clock.now_ms() + round(wait * 1000)
-                    call.note(Retried(number, self._time() + wait - began, backoff, next_ms, wait))
+                    seconds = self._time() + wait - began
+                    call.log.note(call.origin, Retried(number, seconds, backoff, next_ms, wait))
                 await asyncio.sleep(wait)
                 attempt_began = self._time()
                 self._retries += 1
                 number += 1
         finally:
             if call is not None:
-                call.end_retries()
+                call.log.end_retries(call.origin)
 
     def _asks(self, error: Exception) -> bool | float:
         """Whether to try again after `error`, or after how many seconds."""
@@ -262,21 +263,17 @@ class Retry(Guard[In, Out]):
         servers = server_delay(failure, self._clock)
         return wait if servers is None else max(wait, min(servers, self._retry_after_max))
 
-    def _is_last(self, number: int, began: float, wait: float) -> bool:
-        """Whether no attempt may follow after `wait` seconds; counts it."""
-        last = number == self._attempts or (
-            self._timeout is not None and self._time() + wait >= began + self._timeout
-        )
-        if last:
-            self._count_attempts(number)
-            self._exhausted += 1
-        return last
-
-    def _why(self, number: int, wait: float) -> str:
-        """What there is to say of why no attempt follows: not that there were as many as may be."""
-        if number == self._attempts:
-            return ""
-        return f", for the next one in {wait:.3g} s would be past the timeout of {self._timeout:g} s for all"
+    def _ends(self, number: int, began: float, wait: float) -> str | None:
+        """Why no attempt follows after `wait` seconds, in addition to how many there were; None: one does."""
+        why = ""
+        if number != self._attempts:
+            if self._timeout is None or self._time() + wait < began + self._timeout:
+                return None
+            limit = f"the timeout of {self._timeout:g} s for all"
+            why = f", for the next one in {wait:.3g} s would be past {limit}"
+        self._count_attempts(number)
+        self._exhausted += 1
+        return why
 
     def _count_attempts(self, number: int) -> None:
         """A call has ended that had so many."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from asyncstream.guards.guard import Call, Guard, delivery, end, fail, hashable, usable_as_decorator
@@ -26,12 +27,13 @@ Out = TypeVar("Out")
 
 
 class _Flight(Generic[Out]):
-    """One call under way and those who wait for it."""
+    """One call under way and those who wait for it; `is_over`: no one joins it any more."""
 
-    __slots__ = ("task", "waiting")
+    __slots__ = ("is_over", "task", "waiting")
 
     def __init__(self, task: asyncio.Task[Out]) -> None:
         self.task = task
+        self.is_over = False
         self.waiting: set[asyncio.Future[Out]] = set()
 
 
@@ -60,7 +62,7 @@ class SingleFlight(Guard[In, Out]):
     async def invoke(self, value: In) -> Out:
         key = value if self._key is None else self._key(value)
         flight = self._flights.get(hashable(key))
-        if flight is None:
+        if flight is None or flight.is_over:
             flight = self._start(key, value)
         else:
             self._coalesced += 1
@@ -96,12 +98,15 @@ class SingleFlight(Guard[In, Out]):
                 place.set_result(task.result())
 
     def _forget(self, key: Hashable, flight: _Flight[Out]) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
+        flight.is_over = True
+        with suppress(Exception):  # of a key that the call has changed, which cannot be found any more
+            if self._flights.get(key) is flight:
+                del self._flights[key]
 
     async def stop(self) -> None:
-        while self._flights:
-            await end(*(flight.task for flight in self._flights.values()))
+        while under_way := [flight.task for flight in self._flights.values() if not flight.is_over]:
+            await end(*under_way)
+        self._flights.clear()
 
     def counters(self) -> dict[str, int]:
         return {"coalesced": self._coalesced}

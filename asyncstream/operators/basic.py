@@ -185,9 +185,6 @@ class Filter(PerElement):
     Snapshot holds: nothing.
     """
 
-    def process(self, value: Any, timestamp: int | None) -> None:
-        self.process_batch([value], [timestamp])
-
     def _made(
         self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
     ) -> tuple[Sequence[Any], Timestamps]:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
-from asyncstream.operators.call_log import CallLog, Retried
+from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.origins import Origin, digest
 
 __all__ = (
@@ -142,18 +142,6 @@ class KeptCall(NamedTuple):
 
     log: CallLog
     origin: Origin
-
-    def retried(self) -> Retried | None:
-        """The attempts of an earlier life."""
-        return self.log.retried(self.origin)
-
-    def note(self, failures: Retried) -> None:
-        """An attempt has failed, and another follows."""
-        self.log.note(self.origin, failures)
-
-    def end_retries(self) -> None:
-        """No attempt follows."""
-        self.log.end_retries(self.origin)
 
 
 def kept_call(retry: object) -> KeptCall | None:

@@ -5,7 +5,6 @@ with the checkpoints.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -24,15 +23,14 @@ class Retried(NamedTuple):
         seconds: what they and the waits between them took, the one that follows included.
         backoff: how long the wait after the next attempt is to be, in seconds, before jitter.
         next_ms: when the next attempt is due, milliseconds since the epoch.
-        wait: for how long, in seconds, it waits at the most, should the clock have been set back; there are
-            journals that do not say.
+        wait: for how long, in seconds, it waits at the most, should the clock have been set back.
     """
 
     attempts: int
     seconds: float
     backoff: float
     next_ms: int
-    wait: float = math.inf
+    wait: float
 
 
 class CallLog(Protocol):

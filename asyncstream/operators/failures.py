@@ -7,6 +7,7 @@ so none is lost or doubled, and what it emits before and after keeps its order.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.clock import Clock
@@ -103,8 +104,10 @@ class Failures:
 
 def attempts_of(error: BaseException) -> int:
     """How many times the function was tried that raised this; starts at 1."""
-    attempts: int = vars(error).get("attempts", 1)  # not getattr: an exception's own code might run
-    return attempts
+    attempts: Any = None
+    with suppress(Exception):  # of a class that hides its attributes
+        attempts = vars(error).get("attempts")  # not getattr: an exception's own code might run
+    return attempts if type(attempts) is int else 1  # else it is the user's own
 
 
 def _failed_call(value: Any, timestamp: int | None, error: BaseException, clock: Clock) -> FailedCall:

@@ -26,6 +26,8 @@ def fingerprint(function: Any) -> str:
     if isinstance(function, partial):
         given = [*function.args, *(part for pair in sorted(function.keywords.items()) for part in pair)]
         return digest(fingerprint(function.func), *_plain(given))
+    if hasattr(function, "__wrapped__") and not hasattr(function, "__defaults__"):
+        return fingerprint(function.__wrapped__)  # an object in place of a function, as decorators make
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     if isinstance(code, CodeType):
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]

@@ -189,19 +189,16 @@ def figures_of(function: Any) -> dict[str, int]:
 
 def counters_of(function: AsyncFunction[Any, Any]) -> tuple[str, ...]:
     """What `function.counter_names()` gives, as `figures_of`; where that is no names, all are gauges."""
-    names: tuple[Any, ...] = ()
-    wrong: str | None = None
     try:
         found: Any = function.counter_names()
-        if isinstance(found, str) or not all(isinstance(name, str) for name in found):
-            wrong = safe_repr(found)
-        else:
-            names = tuple(found)
+        names = tuple(found)
+        if not isinstance(found, str) and all(isinstance(name, str) for name in names):
+            return names
+        wrong = safe_repr(found)
     except Exception as error:  # of the user's function, or of what it gave
         wrong = describe_error(error)
-    if wrong is not None:
-        _tell(function, "counter_names", "a tuple of names", wrong)
-    return names
+    _tell(function, "counter_names", "a tuple of names", wrong)
+    return ()
 
 
 def unread_of(source: Any) -> int:

@@ -26,7 +26,8 @@ def as_text(graph: Graph, title: str, *, checkpoints: bool = False) -> str:
     for step in steps:
         reads = " <- " + ", ".join(str(one.output) for one in step.inputs) if step.inputs else ""
         line = f"  {step.name:<{names}}  {step.kind:<{kinds}}{reads}"
-        lines.append(f"{line}{_settings(step, '  ')}".rstrip())
+        settings = ", ".join(settings_of(step))
+        lines.append(f"{line}  ({settings})" if settings else line.rstrip())
     if checkpoints:
         lines.append("with checkpoints")
         lines += [f"  {guarantee}" for guarantee in guarantees(graph)]
@@ -57,11 +58,6 @@ def as_mermaid(graph: Graph) -> str:
 def settings_of(step: Step) -> list[str]:
     """The settings of a step, as they are shown."""
     return [f"{name}={value}" for name, value in step.details.items() if value is not None]
-
-
-def _settings(step: Step, before: str) -> str:
-    parts = settings_of(step)
-    return f"{before}({', '.join(parts)})" if parts else ""
 
 
 def _shape(step: Step) -> tuple[str, str]:

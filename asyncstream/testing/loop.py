@@ -11,9 +11,11 @@ touched.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
+from contextvars import Context
 from datetime import timedelta
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -91,6 +93,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def now_ms(self) -> int:
         """The loop's time as a `Clock` tells it, so that event loop and pipeline share one time."""
         return int(self.time() * 1000 + 1e-6)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if when == math.inf:  # as of a sleep for ever: there is nothing to jump to
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
 
     async def rest(self) -> None:
         """Wait until nothing more happens at this time: the clock would jump, or nothing is left to do."""

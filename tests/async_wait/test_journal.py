@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    AsyncFunction,
+    CheckpointError,
     Checkpoints,
     Items,
     MemoryStore,
@@ -238,6 +240,26 @@ async def test_a_result_that_cannot_be_kept_fails_the_job_and_names_the_step(
 
     with pytest.raises(Exception, match="step 'charge': the journal cannot keep what its calls gave"):
         await charging(range(5), charge, []).run(checkpoints=kept_in(tmp_path))
+
+
+async def test_what_was_called_is_closed_though_the_last_calls_cannot_be_kept(tmp_path: Path) -> None:
+    class Client(AsyncFunction[int, object]):
+        is_closed = False
+
+        async def invoke(self, value: int) -> object:
+            try:
+                await asyncio.sleep(value)
+            except asyncio.CancelledError:
+                pass  # and ends with a result all the same
+            return object()
+
+        async def close(self) -> None:
+            self.is_closed = True
+
+    client = Client()
+    with pytest.raises(CheckpointError, match="journal cannot keep"):
+        await charging([1, 100], client, []).run(checkpoints=kept_in(tmp_path))
+    assert client.is_closed
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
+import weakref
 from contextvars import ContextVar
 from typing import Any
 
@@ -424,3 +426,30 @@ async def test_a_failure_downstream_leaves_the_first_error_standing() -> None:
         await rig.put(1, 2, 3)
         assert len(rig.errors) == 1
         assert isinstance(rig.errors[0], UserFunctionError | OSError)
+
+
+@pytest.mark.parametrize("timeout", [None, 3600])
+@pytest.mark.parametrize("order", EVERY_ORDER)
+async def test_what_has_left_is_kept_alive_by_no_worker_and_no_deadline(order: str, timeout: Any) -> None:
+    class Large:
+        pass
+
+    made: list[weakref.ref[Large]] = []
+
+    def large() -> Large:
+        one = Large()
+        made.append(weakref.ref(one))
+        return one
+
+    async def call(value: Large) -> Large:
+        await asyncio.sleep(len(made) % 3)
+        return large()
+
+    async with Rig(call, concurrency=20, order=order, timeout=timeout, key_by=id) as rig:
+        for elements in (50, 1, 50):
+            rig.operator.process_batch([large() for _ in range(elements)], None)
+            await asyncio.sleep(60)
+        assert len(rig.log.values) == 101
+        rig.log.records.clear()
+        gc.collect()
+        assert sum(one() is not None for one in made) <= 1  # which an iterator gave last

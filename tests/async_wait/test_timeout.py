@@ -306,6 +306,22 @@ async def test_deadlines_of_ended_calls_do_not_pile_up_behind_a_slow_one(order: 
         assert sorted(await rig.finish()) == list(range(5000))
 
 
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
+async def test_deadlines_of_elements_that_have_all_left_do_not_pile_up(order: str) -> None:
+    async def call(value: int) -> int:
+        await asyncio.sleep(0.001)
+        return value
+
+    async with Rig(call, concurrency=4, timeout=3600, order=order) as rig:
+        deadlines = rig.operator._pool._deadlines
+        assert deadlines is not None
+        for _ in range(200):  # each a block of its own
+            rig.operator.process_batch(range(4), None)
+            await asyncio.sleep(0.01)
+        assert len(rig.log.values) == 800
+        assert 0 < len(deadlines) <= 4 * 4 + 64
+
+
 async def test_deadlines_are_met_in_the_midst_of_other_traffic() -> None:
     loop = asyncio.get_running_loop()
     began: dict[int, float] = {}

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from contextlib import nullcontext
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -378,6 +379,17 @@ def test_functions_are_told_apart_by_their_code() -> None:
     ]
     assert len(set(same)) == 1
     assert len({*same, *others}) == 7
+
+    class Logged:
+        def __init__(self, function: Any) -> None:
+            update_wrapper(self, function)
+
+        async def __call__(self, value: Any) -> Any:
+            return await self.__wrapped__(value)  # type: ignore[attr-defined]
+
+    one, other = made("x + 1"), made("x + 2")
+    for standing_for in (one, other, partial(one)):
+        assert fingerprint(Logged(standing_for)) == fingerprint(standing_for)
 
 
 parts = st.one_of(st.integers(0, 3), st.sampled_from(["root", "way"]))

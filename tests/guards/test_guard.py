@@ -84,6 +84,17 @@ def test_guard_keeps_the_timeout_hook_of_the_function_inside(guard: Any) -> None
     assert guarded.timeout(5) == -5
 
 
+def test_timeout_hook_of_a_guard_itself_is_the_one_that_counts() -> None:
+    class Told(Guard[int, int]):
+        async def invoke(self, value: int) -> int:
+            return await self._call(value)
+
+        def timeout(self, value: int) -> int:
+            return super().timeout(value) if value else 7
+
+    assert Told(Client()).timeout(0) == retry(Told(Client())).timeout(0) == 7
+
+
 @each_guard
 def test_guard_has_no_timeout_hook_where_there_is_none_inside(guard: Any) -> None:
     for inner in (Plain(), Flaky(0)):

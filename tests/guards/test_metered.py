@@ -6,6 +6,8 @@ import asyncio
 import logging
 import pickle
 from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from asyncstream import Checkpoints, MemoryStore, Pipeline
 from asyncstream.clock import ManualClock
 from asyncstream.errors import PipelineError
 from asyncstream.guards import Budget, SharedLimit, metered, retry
-from asyncstream.testing.loop import run_virtual
+from asyncstream.operators.call_context import KEEP
+from asyncstream.testing.loop import VirtualTime, run_virtual
 from tests.guards.services import Flaky, now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -147,6 +150,35 @@ async def test_a_call_that_costs_less_goes_on_when_the_one_before_it_is_cancelle
         await cheap
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_call_that_waits_goes_on_when_a_guard_with_the_same_budget_is_closed(
+    scope: SharedLimit, is_shared: bool
+) -> None:
+    budget = Budget(usd=1, per=60, scope=scope if is_shared else None, clock=VirtualTime())
+    async with metered(Flaky(0), cost=1.0, budget=budget) as guard:
+        await guard(1)
+        waiting = asyncio.create_task(metered(Flaky(0), cost=1.0, budget=budget)(2))
+        await asyncio.sleep(1)
+    async with asyncio.timeout(120):
+        assert await waiting == 2
+    await budget.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_spent_budget_is_left_alone_when_nobody_waits_any_more(
+    scope: SharedLimit, is_shared: bool
+) -> None:
+    async with metered(
+        Flaky(0), cost=1.0, budget=Budget(usd=1, per=timedelta(days=1), scope=scope if is_shared else None)
+    ) as guard:
+        await guard(1)
+        waiting = asyncio.create_task(guard(2))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        await asyncio.sleep(1)
+        assert len(asyncio.all_tasks()) == 1
+
+
 async def test_calls_hear_of_a_record_that_makes_no_sense(scope: SharedLimit) -> None:
     records = scope.records()
     await records.update("budget:default", lambda record, moment: ({"spent": 5}, None))
@@ -233,6 +265,21 @@ def test_a_spent_budget_pauses_the_stream_checkpoints_and_says_so() -> None:
         assert found == list(range(12))
 
     run_virtual(main())
+
+
+async def test_a_job_that_has_ended_is_asked_for_no_checkpoint_though_others_have_the_budget() -> None:
+    asked: list[str] = []
+    budget = Budget(usd=1)
+    token = KEEP.set(partial(asked.append, "there"))
+    async with metered(Flaky(0), cost=1.0, budget=budget) as there:
+        KEEP.set(partial(asked.append, "gone"))
+        async with metered(Flaky(0), cost=1.0, budget=budget):
+            KEEP.reset(token)
+        await there(1)
+        waiting = asyncio.create_task(there(2))
+        await asyncio.sleep(1)
+        waiting.cancel()
+    assert asked == ["there"]
 
 
 def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLimit) -> None:

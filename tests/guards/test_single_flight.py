@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -124,6 +126,25 @@ async def test_close_ends_the_calls_under_way() -> None:
     await guarded.close()
     assert service.running == 0
     await asyncio.wait([caller])
+
+
+@pytest.mark.parametrize("made", [2, []], ids=["another key", "no key at all"])
+async def test_key_that_its_call_changes_keeps_nobody_waiting(made: Any) -> None:
+    @dataclass(unsafe_hash=True)
+    class Event:
+        answer: Any = 1
+
+    async def enrich(event: Event) -> Any:
+        await asyncio.sleep(1)
+        event.answer = made
+        return made
+
+    guarded, event = single_flight(enrich), Event()
+    async with asyncio.timeout(10):
+        assert [*await asyncio.gather(guarded(event), guarded(event))] == [made] * 2
+        event.answer = 1  # so that it is the key again under which its call was made
+        assert await guarded(event) == made
+        await guarded.close()
 
 
 async def test_element_that_cannot_be_a_key_asks_for_one() -> None:

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from asyncstream import ManualClock, Pipeline, PipelineError
+from asyncstream import AsyncFunction, ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import DamagedCache, HttpError
 from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
 from asyncstream.guards.cache_store import Group
+from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -660,6 +661,41 @@ async def test_it_can_be_sent_to_another_process_before_and_after_its_use(file: 
     assert await another.get(b"k" * 16) == b"answer"
     await another.close()
     await sent.close()
+
+
+async def test_a_guard_that_cannot_open_leaves_the_store_to_the_others(file: Path) -> None:
+    class Away(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            raise ConnectionError
+
+        async def invoke(self, value: int) -> int:
+            return value
+
+    store = SqliteCache(file)
+    async with cached(Answers(0), store=store, name="there") as there:
+        with pytest.raises(ConnectionError):
+            await answers(cached(Away(), store=store, name="away"))
+        assert await there(1) == {"of": 1, "number": 1}
+
+
+def test_a_guard_serves_again_after_its_loop_ended_in_the_midst_of_a_call(file: Path) -> None:
+    async def ask(value: int) -> int:
+        await asyncio.sleep(value)
+        return value
+
+    guarded = cached(ask, store=file, lease=60)
+
+    async def cut_short() -> None:
+        await guarded.open()
+        calls = [asyncio.create_task(guarded(value)) for value in (1, 5)]
+        await asyncio.wait(calls, timeout=2)
+
+    async def main() -> list[Any]:
+        async with asyncio.timeout(100):
+            return await answers(guarded, 1, 5, 7)
+
+    run_virtual(cut_short())
+    assert run_virtual(main()) == [1, 5, 7]
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_file_open(

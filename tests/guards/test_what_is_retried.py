@@ -108,6 +108,32 @@ async def test_error_that_hides_everything_is_retried_and_comes_out_as_it_is() -
     with pytest.raises(Hiding) as caught:
         await retry(fails_so, on=lambda one: next(verdicts))(1)
     assert caught.value is error
+    assert attempts_of(error) == 1
+
+
+@pytest.mark.parametrize("theirs", [None, "many", 2.5])
+def test_attempts_that_an_error_tells_of_are_a_number(theirs: Any) -> None:
+    error = OSError()
+    error.attempts = theirs  # type: ignore[attr-defined]
+    assert attempts_of(error) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [dict, Fields(get=lambda name, otherwise: otherwise), Fields(get="no")],
+    ids=["a class", "other arguments", "no function"],
+)
+async def test_what_is_called_headers_and_is_something_else_hides_no_error(headers: Any) -> None:
+    error = OSError("down")
+    error.headers = headers  # type: ignore[attr-defined]
+    failures = iter([error, error])
+
+    async def fails(value: int) -> int:
+        for failure in failures:
+            raise failure
+        return value
+
+    assert await retry(fails)(1) == 1
 
 
 MISTAKES = [

@@ -225,6 +225,32 @@ async def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() ->
     assert (session.opened, session.closed) == (2, 2)
 
 
+@pytest.mark.parametrize("level", [lambda session: session, retry, cached], ids=["plain", "retry", "cached"])
+@pytest.mark.parametrize("failures", [1, 2, 3])
+async def test_what_failed_to_open_for_one_is_closed_and_opened_for_the_next(
+    level: Any, failures: int
+) -> None:
+    class Failing(Session):
+        async def open(self) -> None:
+            assert self.opened == self.closed
+            await super().open()
+            if self.opened <= failures:
+                raise ConnectionError
+
+    session = Failing()
+    shared = level(session)
+
+    async def use(value: int) -> int | str:
+        try:
+            async with shared:
+                return int(await shared.invoke(value))
+        except ConnectionError:
+            return "failed"
+
+    assert await asyncio.gather(*map(use, range(3))) == ["failed"] * failures + [*range(failures, 3)]
+    assert session.opened == session.closed == min(failures + 1, 3)
+
+
 def test_guard_serves_again_after_its_loop_ended_while_it_was_open() -> None:
     session = Session()
     guarded = retry(session)

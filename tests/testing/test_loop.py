@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from threading import Event
@@ -170,6 +171,27 @@ def test_standstill_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(InternalError, match="every task waits and no timer is set"):
         run_virtual(main())
+    with pytest.raises(InternalError, match="every task waits and no timer is set"):
+        run_virtual(asyncio.sleep(math.inf))
+
+
+def test_a_sleep_for_ever_takes_no_time_and_can_be_cancelled() -> None:
+    async def main() -> float:
+        for_ever = asyncio.create_task(asyncio.sleep(math.inf))
+        receiving, sending = socket.socketpair()
+        with receiving, sending:
+            receiving.setblocking(False)
+            loop = asyncio.get_running_loop()
+            received = asyncio.create_task(loop.sock_recv(receiving, 1))
+            await asyncio.sleep(0)
+            sending.send(b"x")
+            assert await received == b"x"
+        for_ever.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await for_ever
+        return loop.time()
+
+    assert run_virtual(main()) == 0
 
 
 def test_each_run_starts_at_zero() -> None:

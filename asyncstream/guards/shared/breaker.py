@@ -214,7 +214,6 @@ class SharedBreaker(Breaker, Exchanging):
         super()._serve()
 
     def _is_asked(self) -> bool:
-        """Whether calls wait to begin."""
         return bool(self._queue.number() or self._hasty.number())
 
     def _due(self, now: float) -> float | None:

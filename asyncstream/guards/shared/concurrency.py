@@ -76,7 +76,6 @@ class SharedConcurrency(Shown, Exchanging):
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)
         self.rule = PlacesRule(least, most, float(begin), decrease)
         self.scope = scope
-        self.in_flight = 0
         self.waited = 0
         self.cuts = 0
         self._limit = begin
@@ -118,9 +117,7 @@ class SharedConcurrency(Shown, Exchanging):
             if self._holder is not None:
                 leave(self._holder)  # its calls have ended with the loop
             self._attach()
-        if self._holder is None:
-            self._holder = Holder.here(0)
-            enter(self._holder, lambda: True)
+        self._as_holder()
         self.waited += 1
         place = self._queue.join(1)
         self._serve()
@@ -169,6 +166,13 @@ class SharedConcurrency(Shown, Exchanging):
 
     # ------------------------------------------------------------------ the process's part
 
+    def _as_holder(self) -> Holder:
+        """Who this process is to the store, which it is until its limit is closed."""
+        if self._holder is None:
+            self._holder = Holder.here(0)
+            enter(self._holder, lambda: True)
+        return self._holder
+
     def _has_place(self) -> bool:
         return self.in_flight < self._places and loop_time() < self._until
 
@@ -203,7 +207,6 @@ class SharedConcurrency(Shown, Exchanging):
         Show that this process lives, and be told how many places it has; raises `RecordsAway` if the store
         does not answer.
         """
-        assert self._holder is not None
         gives_back = self._gives_back()
         wanted = self.in_flight + self.waiting()
         held = self.in_flight
@@ -215,7 +218,7 @@ class SharedConcurrency(Shown, Exchanging):
         answers, overloads = self._answers, self._overloads
         self._answers, self._overloads = 0, []
         request = PlacesRequest(
-            self.scope.name, self.rule, self._holder, self.in_flight, held, wanted, answers, overloads
+            self.scope.name, self.rule, self._as_holder(), self.in_flight, held, wanted, answers, overloads
         )
         answer: PlacesAnswer = await self._update(partial(exchange, request=request))
         self._places, self._until = answer.places, answer.until

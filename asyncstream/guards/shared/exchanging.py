@@ -64,7 +64,7 @@ class Exchanging(ABC):
         """Nothing is opened before the first call waits."""
 
     async def close(self) -> None:
-        """Tell the store what it has to know in the end, and let go of it."""
+        """Tell the store what it has to know in the end, and let go of it, but for calls that still wait."""
         await self._background.stop()
         self._exchanging = False  # a task cancelled before its first step never comes to its `finally`
         try:
@@ -74,8 +74,14 @@ class Exchanging(ABC):
             self._leave_untold(error)
         finally:
             records, self._records = self._records, None
+            if self._loop is get_running_loop() and self._is_asked():  # by guards that were not opened
+                self._serve()
             if records is not None:
                 await records.close()
+
+    def _is_asked(self) -> bool:
+        """Whether calls wait to begin."""
+        return self.waiting() > 0
 
     def _detach(self) -> None:
         """Begin with no event loop, and no store."""

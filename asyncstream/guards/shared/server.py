@@ -139,8 +139,7 @@ class LimitServer(Shown):
     def _answer(self, asked: Any) -> dict[str, Any]:
         match asked:
             case {"look": str(name)}:
-                assert self._loop is not None
-                return {"value": self._values.get(name), "now": self._loop.time()}
+                return {"value": self._values.get(name), "now": asyncio.get_running_loop().time()}
             case {"swap": [str(name), str() | None as old, str(new)]}:
                 done = self._values.get(name) == old
                 if done:

@@ -115,6 +115,7 @@ CALLS: dict[str, Callable[[SharedLimit], tuple[Any, Callable[[Any], Coroutine[An
     "rate": lambda scope: (SharedRateLimiter(2, scope=scope), SharedRateLimiter.acquire),
     "places": lambda scope: (SharedConcurrency(2, scope=scope), SharedConcurrency.acquire),
     "breaker": lambda scope: (SharedBreaker(scope=scope), SharedBreaker.enter),
+    "breaker that refuses": lambda scope: (SharedBreaker(scope=scope), SharedBreaker.enter_at_once),
     "budget": lambda scope: (Budget(usd=2, scope=scope), lambda budget: budget.reserve({"usd": 1.0})),
 }
 
@@ -129,6 +130,24 @@ def test_what_is_closed_just_after_it_was_asked_remains_usable(scope: SharedLimi
         await limit.close()
         async with asyncio.timeout(10):
             await ask(limit)
+        await limit.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("passes", [1, 2, 50])
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_call_that_waits_goes_on_when_another_has_closed_what_it_waits_for(
+    scope: SharedLimit, kind: str, passes: int
+) -> None:
+    async def main() -> None:
+        limit, ask = CALLS[kind](scope)
+        waiting = asyncio.create_task(ask(limit))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        await limit.close()
+        async with asyncio.timeout(10):
+            await waiting
         await limit.close()
 
     run_virtual(main())
