@@ -567,6 +567,30 @@ def test_a_key_that_is_none_blames_the_element() -> None:
             tested.push({"id": []}, input=1)
 
 
+@pytest.mark.parametrize("which", ["into", "deleted", "key"])
+def test_plain_function_that_gives_a_coroutine_is_refused(which: str) -> None:
+    def of(argument: str, otherwise: Any) -> Any:
+        return (lambda *given: _asked(str(given))) if argument == which else otherwise
+
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        table = rows.as_table(of("key", "id"), deleted=of("deleted", None))
+        return events.lookup(table, "id", into=of("into", None))
+
+    with harness(define) as tested:
+        if which == "into":
+            tested.push({"id": 1}, input=1)
+        with pytest.raises(UserFunctionError, match="must return its result"):
+            tested.push({"id": 1}, input=int(which != "into"))
+
+
+async def test_key_of_a_table_that_is_a_coroutine_is_refused() -> None:
+    async def rows() -> list[str]:
+        return ["a"]
+
+    with pytest.raises(ValueError, match="row 'a' has no key: NotAValue: a plain function must return"):
+        await LookupTable.from_call(rows, lambda row: _asked(row)).read()
+
+
 READ = LookupTable.from_call(_mapped)
 
 
