@@ -14,10 +14,10 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
-from datetime import timedelta
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from asyncstream.errors import InternalError, PipelineError, safe_repr
+from asyncstream.validation import Duration, duration_seconds
 
 __all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual")
 
@@ -131,7 +131,7 @@ class VirtualTime:
         """Seconds since the loop was made."""
         return self._loop().time()
 
-    async def advance(self, seconds: float | timedelta) -> None:
+    async def advance(self, seconds: Duration) -> None:
         """
         Let time pass: returns when all that happens until then, and at that very time, has happened.
 
@@ -139,10 +139,10 @@ class VirtualTime:
             seconds: how long; a `timedelta` or seconds.
 
         Raises:
-            PipelineError: if the event loop is not on virtual time.
+            PipelineError: if it is no length of time, or the event loop is not on virtual time.
         """
         loop = self._loop()
-        await asyncio.sleep(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
+        await asyncio.sleep(duration_seconds("seconds", seconds, zero=True))
         await loop.rest()
 
     def _loop(self) -> VirtualTimeLoop:
