@@ -14,10 +14,11 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
+from datetime import timedelta
+from math import inf
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from asyncstream.errors import InternalError, PipelineError, safe_repr
-from asyncstream.validation import Duration, duration_seconds
 
 __all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual")
 
@@ -131,7 +132,7 @@ class VirtualTime:
         """Seconds since the loop was made."""
         return self._loop().time()
 
-    async def advance(self, seconds: Duration) -> None:
+    async def advance(self, seconds: float | timedelta) -> None:
         """
         Let time pass: returns when all that happens until then, and at that very time, has happened.
 
@@ -142,7 +143,10 @@ class VirtualTime:
             PipelineError: if it is no length of time, or the event loop is not on virtual time.
         """
         loop = self._loop()
-        await asyncio.sleep(duration_seconds("seconds", seconds, zero=True))
+        length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not isinstance(length, int | float) or not 0 <= length < inf:
+            raise PipelineError(f"seconds: expected a duration of at least 0, got {safe_repr(seconds)}")
+        await asyncio.sleep(length)
         await loop.rest()
 
     def _loop(self) -> VirtualTimeLoop:
