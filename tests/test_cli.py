@@ -250,6 +250,7 @@ def test_describe_shows_steps_and_guarantees(
         ("work:nothing", "work:nothing is not a Pipeline, but of type int"),
         ("work:later", "work:later is an async def; only a plain function can make the Pipeline"),
         ("work:slowly", "work:slowly must make a Pipeline without arguments: missing"),
+        ("builtins:max", "builtins:max must make a Pipeline without arguments: no signature found"),
     ],
 )
 def test_wrong_target_is_explained(

@@ -57,6 +57,16 @@ class Mask(enum.IntFlag):
     B = 2
 
 
+class Titled(enum.Enum):
+    """One whose members tell another name than that by which they are found."""
+
+    FIRST = 1
+
+    @property
+    def name(self) -> str:
+        return "The first"
+
+
 class Point(NamedTuple):
     x: Any
     y: Any
@@ -284,6 +294,7 @@ KEPT: dict[str, Any] = {
     "a dict that looks like a tag": {"$numpy": [["<f8"], "x"]},
     "sets": [{1, "a"}, frozenset({(1,)}), set()],
     "nested": {"a": [(1, {"b": ({2},)})]},
+    "enum with a name of its own": Titled.FIRST,
     "enums": [Colour.RED, Level.LOW, Name.ANN, Right.READ | Right.WRITE, Right(0), Mask.A, Mask(6)],
     "named tuple": Point(1, Point(2.5, [3])),
     "dataclasses": [Reading("a", (1,)), Derived(1, [2])],

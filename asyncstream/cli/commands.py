@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, get_args
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:  # it is closed: what is said goes nowhere, and not to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":  # stderr does so by itself
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
     try:
         status: int = options.do(options)
@@ -192,7 +195,7 @@ def _pipeline(target: str) -> Pipeline:
     if callable(found):
         try:
             inspect.signature(found).bind()
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # a missing argument; or it tells of none
             raise PipelineError(f"{target} must make a Pipeline without arguments: {error}") from error
         if is_async_function(found):
             raise PipelineError(f"{target} is an async def; only a plain function can make the Pipeline")

@@ -23,7 +23,7 @@ from asyncstream.cli.tables import FORMATS, columns_of, format_of, reading, writ
 from asyncstream.connectors import JsonLinesSink, to_dead_letter
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
-from asyncstream.validation import text
+from asyncstream.validation import file_path, text
 
 __all__ = ("add_enrich_command", "enrichment")
 
@@ -198,9 +198,10 @@ def _check_url(options: argparse.Namespace, in_format: str) -> None:
 def _check_new(options: argparse.Namespace) -> None:
     """Refuse to write over what is there, before anything is asked."""
     goes_on = options.resume is not None and Path(options.resume).exists()
-    for path in (options.out, options.failed):
+    for option, path in (("--out", options.out), ("--failed", options.failed)):
         if path is None:
             continue
+        file_path(option, path)
         if _is_same(path, options.input):
             raise PipelineError(f"{path} is the file to read, and cannot be written at the same time")
         if not (goes_on or options.overwrite) and Path(path).exists():

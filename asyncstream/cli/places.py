@@ -43,6 +43,8 @@ def imported(name: str, hint: str = "") -> ModuleType:
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does
+    if not name or name.startswith("."):
+        raise PipelineError(f"expected the name of a module, as it is imported, got {name!r}")
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -57,7 +57,7 @@ class Figures:
         """All of it in one line."""
         parts = [f"{self.rows:,} rows"]
         if self.rate is not None:
-            parts.append(f"{_rate(self.rate)}/s")
+            parts.append(f"{self.rate:,.0f}/s" if self.rate >= 10 else f"{self.rate:.1f}/s")
         parts += [f"{self.in_flight:,} in flight", f"{self.failed:,} failed"]
         if self.share is not None:
             parts.append(f"{self.share:.0%}")
@@ -122,10 +122,6 @@ def _unread(before: JobProgress, now: JobProgress) -> float | None:
     return unread if now.sources else None
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
-
-
 def duration(seconds: float) -> str:
     """A length of time for people, in its two largest units."""
     if seconds < 10:
@@ -144,7 +140,7 @@ class _Display(Protocol):
 
     def show(self, figures: Figures) -> None: ...
 
-    def close(self, figures: Figures) -> None: ...
+    def close(self, look: Callable[[], Figures]) -> None: ...
 
 
 class _Lines:
@@ -159,9 +155,9 @@ class _Lines:
         self._has_said = True
         self._say(figures.line())
 
-    def close(self, figures: Figures) -> None:
+    def close(self, look: Callable[[], Figures]) -> None:
         if self._has_said:
-            self._say(figures.summary())
+            self._say(look().summary())
 
 
 class _Bar:
@@ -194,9 +190,9 @@ class _Bar:
         self._rich.update(self._task, line=figures.line(), **total)
         self._rich.refresh()
 
-    def close(self, figures: Figures) -> None:
+    def close(self, look: Callable[[], Figures]) -> None:
         self._rich.stop()
-        self._say(figures.summary())
+        self._say(look().summary())
 
 
 def _first_stuck(job: Job) -> str:
@@ -220,7 +216,13 @@ async def showing_progress(
         yield
         return
     loop, meter = asyncio.get_running_loop(), Meter()
-    rows = meter.look(job.progress(), loop.time()).rows  # before anything is read
+
+    def look() -> Figures:
+        return meter.look(job.progress(), loop.time())
+
+    rows = 0
+    with suppress(Exception):  # the next look says it
+        rows = look().rows  # before anything is read
     is_watched = sys.stderr.isatty() and find_spec("rich") is not None
     display: _Display = _Bar(title, say) if is_watched else _Lines(every, say)
 
@@ -228,7 +230,7 @@ async def showing_progress(
         nonlocal rows
         while True:
             await asyncio.sleep(display.every)
-            figures = meter.look(job.progress(), loop.time())
+            figures = look()
             if figures.rows == rows and figures.in_flight:  # only then: the status of all steps costs more
                 figures = replace(figures, stuck=_first_stuck(job))
             rows = figures.rows
@@ -240,8 +242,10 @@ async def showing_progress(
     finally:
         following.cancel()
         await asyncio.wait({following})
-        failure = None if following.cancelled() else following.exception()
-        if failure is None:
-            display.close(meter.look(job.progress(), loop.time()))
-        else:  # a source that cannot say how far it is, a terminal that is gone: no matter of the job
-            say(f"progress is not shown any more: {describe_error(failure)}")
+        try:
+            display.close(look)
+            with suppress(asyncio.CancelledError):
+                following.result()
+        except Exception as error:
+            # a source that cannot say how far it is, a terminal that is gone: no matter of the job
+            say(f"progress is not shown any more: {describe_error(error)}")

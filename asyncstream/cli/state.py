@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import Encoded
@@ -19,12 +19,14 @@ from asyncstream.checkpoint.segments import decoded
 from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
 from asyncstream.codec.classes import NotImported
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, encodable
 from asyncstream.state import MISSING, Kept, Table
 from asyncstream.state.schema import Schema, compare
 from asyncstream.state.tables import of_key
 
 __all__ = ("add_import", "add_state_command", "diff", "query")
+
+_CODEC: Final = JsonCodec()
 
 
 def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -110,14 +112,14 @@ def _changes(
             )
     before_cells = old.about["cells"]
     for name, cell in new.about["cells"].items():
-        if before_cells.get(name, MISSING) != cell:
+        if name not in before_cells or _differ(before_cells[name], cell):
             lines.append(f": {name} was {_shown(before_cells.get(name))} and is {_shown(cell)}")
     return lines
 
 
 def _decoded(step: str, encoded: Encoded) -> Any:
     try:
-        return decoded(step, encoded, JsonCodec())
+        return decoded(step, encoded, _CODEC)
     except CheckpointError as error:
         if isinstance(error.__cause__, NotImported):
             raise CheckpointError(f"{error}; --import MODULE imports one here") from error
@@ -130,17 +132,22 @@ def _rows_changed(old: Table, new: Table) -> Mapping[str, int]:
         before = old.peek(namespace, key)
         if before is MISSING:
             counts["added"] += 1
-        elif before != value:
+        elif _differ(before, value):
             counts["changed"] += 1
     counts["removed"] = len(old) - (len(new) - counts["added"])
     return counts
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two values are written in other ways; what their classes say to == may be anything."""
+    return _CODEC.encode(one) != _CODEC.encode(other)
 
 
 async def _open(number: int | None, options: argparse.Namespace) -> tuple[CheckpointInfo, dict[str, Encoded]]:
     store = store_of(options.store)
     for module in options.imports:
         imported(module)
-    history = History(store, JsonCodec(), key_of(options))
+    history = History(store, _CODEC, key_of(options))
     found = await (history.newest_whole(history.open) if number is None else history.open(number))
     if found is None:
         raise CheckpointError(f"there is no checkpoint in {store}")
@@ -166,4 +173,7 @@ def _hashable(value: Any) -> Hashable:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value, default=repr, ensure_ascii=False)
+    try:
+        return encodable(json.dumps(value, default=repr, ensure_ascii=False))
+    except TypeError:  # of keys that JSON has no word for
+        return encodable(repr(value))

@@ -32,8 +32,8 @@ from asyncstream.codec.classes import (
     held,
     is_named_tuple,
     make_error,
-    member_names,
     name_of,
+    slots_of,
 )
 from asyncstream.codec.fields import MODEL_PARTS, fields_of, is_model, is_record
 from asyncstream.codec.library import KINDS, is_pandas, pandas_parts
@@ -43,6 +43,9 @@ __all__ = ("HARMLESS", "TRUSTED", "Packer")
 
 HARMLESS: Final = frozenset({NoneType, bool})
 TRUSTED: Final = HARMLESS | {int, str}
+
+_MOST_ERRORS: Final = 100
+"""Exceptions inside each other, as causes say; each of them is two levels, of which orjson bears 254."""
 
 
 class Packer:
@@ -54,6 +57,7 @@ class Packer:
         self._leaves = leaves
         self._classes = classes
         self._paths: dict[type, str] = {}
+        self._errors: set[int] = set()  # exceptions inside which something is packed, by identity
 
     def pack(self, value: Any) -> Any:
         kind = type(value)
@@ -129,13 +133,14 @@ class Packer:
         return {tag: [naive, value.fold, self._at(".tzinfo", zone)]}
 
     def _enum_member(self, value: Enum) -> Any:
-        if type(value).__members__.get(value.name) is value:
-            return value.name
+        name = value._name_  # `name` may be a property, or a member, of its class
+        if type(value).__members__.get(name) is value:
+            return name
         if isinstance(value, Flag):  # a combination is no member, but made of some, or a number
             # of a bit by itself there may be no member, or one without a name
-            members = [member for member in value if member is not None and member.name is not None]
+            members = [member for member in value if member is not None and member._name_ is not None]
             is_made_of = bool(members) and reduce(or_, members) == value
-            return [member.name for member in members] if is_made_of else self.pack(value.value)
+            return [member._name_ for member in members] if is_made_of else self.pack(value._value_)
         raise Refused(f"cannot keep {safe_repr(value, 80)}, which is no member of its enum")
 
     def _attributes(self, value: Any) -> dict[str, Any]:
@@ -153,12 +158,23 @@ class Packer:
         try:
             again = make_error(kind, args)
         except Exception:  # it may be anything that these arguments do to it
-            return self._error(ForeignError(name_of(kind), describe_error(error)))
+            return self._foreign(error)
+        if id(error) in self._errors or len(self._errors) == _MOST_ERRORS:
+            return self._foreign(error)
         attributes = {**vars(error), **_members_besides(error, again)}
+        self._errors.add(id(error))
         try:
             return {"$error": [self._path(kind), *map(self.pack, (args, attributes, error.__cause__))]}
-        except Refused:
-            return self._error(ForeignError(name_of(kind), describe_error(error)))
+        except (Refused, RecursionError):  # the latter of an attribute that is inside itself
+            return self._foreign(error)
+        finally:
+            self._errors.remove(id(error))
+
+    def _foreign(self, error: BaseException) -> Any:
+        """What stands in for an exception that cannot be kept."""
+        foreign = ForeignError(name_of(type(error)), describe_error(error))
+        parts = foreign.args, vars(foreign), None
+        return {"$error": [self._path(ForeignError), *map(self.pack, parts)]}
 
     def _path(self, kind: type) -> str:
         path = self._paths.get(kind)
@@ -179,7 +195,8 @@ def _has_plain_keys(packed: dict[Any, Any]) -> bool:
 def _members_besides(error: BaseException, again: BaseException) -> dict[str, Any]:
     """What `error` holds besides arguments and `__dict__`, where `again` has something else; it gets that."""
     held: dict[str, Any] = {}
-    for name in member_names(type(error)):
+    kind: Any = type(error)
+    for name in slots_of(kind):
         value = getattr(error, name, again)
         if value is again or value is getattr(again, name, again):
             continue

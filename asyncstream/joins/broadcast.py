@@ -34,6 +34,7 @@ from asyncstream.operators.keyed_context import KeyedContext
 from asyncstream.operators.ports import MultiInput, Receive
 from asyncstream.operators.process import KeyedFunction, KeyedFunctionOperator
 from asyncstream.operators.process_spec import KeyedFunctionSpec
+from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
 from asyncstream.validation import instance, refuse
@@ -190,16 +191,17 @@ class BroadcastContext(KeyedContext):
         unsaid, self._unsaid = self._unsaid, None
         if unsaid is not None:
             self._out.take_back(unsaid)
-        key = None
+        before, key = self._state.key, None  # a key, if it is called by another `fn`
         try:
             for key in self._state.keys_of(descriptor):
                 self._state.key = key
-                fn(key, state)
+                if (result := fn(key, state)) is not None and is_deferred(result):
+                    raise not_a_value([result], "await in an async_map before")
         except Exception as error:
             when = f"in apply_to_keyed_state on key {safe_repr(key)}"
             raise UserFunctionError(self._step, None, error, when=when) from error
         finally:
-            self._state.key = self.key
+            self._state.key = before
             if unsaid is not None:
                 self._unsaid = self._out.mark()
 

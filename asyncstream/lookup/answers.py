@@ -13,7 +13,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.guards.guard import Call, Guard
 from asyncstream.operators.base import Operator, pairs
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
-from asyncstream.operators.results import FirstKeys
+from asyncstream.operators.results import FirstKeys, is_deferred, not_a_value
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import MISSING
 
@@ -61,6 +61,7 @@ class Answers:
         self._operator = operator
         self._joined = joined
         self._key_by: Callable[[Any], Any] = FirstKeys(self, joined.on)
+        self._into = None if joined.into is None else self._first_into
 
     def give(self, values: Sequence[Any], timestamps: Timestamps, row_of: Callable[[Any, Any], Any]) -> None:
         """
@@ -69,13 +70,13 @@ class Answers:
         Args:
             row_of: gives the row of a key, or else the other thing that it is given.
         """
-        key_by, into = self._key_by, self._joined.into
+        key_by, into = self._key_by, self._into
         asks, keeps = self._joined.asks, self._joined.how == "left"
         found: list[Any] = []
         found_at: list[int | None] = []
         missed: list[Any] = []
         missed_at: list[int | None] = []
-        value = None
+        value, failure = None, None
         try:
             for value, timestamp in pairs(values, timestamps):
                 row = row_of(key_by(value), MISSING)
@@ -90,21 +91,22 @@ class Answers:
                 found.append((value, row) if into is None else into(value, row))
                 found_at.append(timestamp)
         except BaseException as error:
-            self._pass_on(found, found_at, missed, missed_at)
-            self._operator.fail_on(value, error)
-        self._pass_on(found, found_at, missed, missed_at)
-
-    def _pass_on(
-        self,
-        found: list[Any],
-        found_at: list[int | None],
-        missed: list[Any],
-        missed_at: list[int | None],
-    ) -> None:
+            failure = error
         if found:
             self._operator.out.process_batch(found, found_at)
         if missed:
             self._operator.side_output(MISSED).process_batch(missed, missed_at)
+        if failure is not None:
+            self._operator.fail_on(value, failure)
+
+    def _first_into(self, value: Any, row: Any) -> Any:
+        """What is made of the elements of a first batch, which are looked at."""
+        into: Any = self._joined.into
+        made = into(value, row)
+        if is_deferred(made):
+            raise not_a_value([made], "ask a service in an async_map behind the lookup")
+        self._into = into
+        return made
 
 
 class Asked(Guard[Any, list[Any]]):

@@ -19,7 +19,7 @@ from asyncstream.keyed import DELETE, UPDATE_BEFORE, Change
 from asyncstream.lookup.answers import MISSED, Answers, Joined
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.ports import Receive
-from asyncstream.operators.results import FirstKeys
+from asyncstream.operators.results import FirstKeys, Kinds, not_a_value
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import Table
 from asyncstream.state.schema import Schema
@@ -49,6 +49,7 @@ class StreamLookup(Operator):
         self._answers = Answers(self, joined)
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_of_row)
         self._deleted = deleted
+        self._kinds = Kinds()
         self._side = _Rows(self._keep)
 
     def open(self, context: OperatorContext) -> None:
@@ -70,17 +71,19 @@ class StreamLookup(Operator):
         return self._table.peek(None, key)
 
     def _keep(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        table, deleted = self._table, self._deleted
+        table, deleted, kinds = self._table, self._deleted, self._kinds
         row = None
         try:
             for row in values:
-                goes = False
+                goes: object = False
                 if type(row) is Change:
                     if row.kind == UPDATE_BEFORE:
                         continue
                     goes, row = row.kind == DELETE, row.value
                 elif deleted is not None:
-                    goes = bool(deleted(row))
+                    goes = deleted(row)
+                    if type(goes) not in kinds.known and kinds.first_deferred([goes]) is not None:
+                        raise not_a_value([goes], "let the rows say so before, in an async_map")
                 key = self._key_by(row)
                 if goes:
                     table.remove(None, key)

@@ -23,6 +23,7 @@ from asyncstream.errors import PipelineError, describe_error, safe_repr
 from asyncstream.filesystem.sqlite import database_path, read_only
 from asyncstream.long_work import in_slices
 from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.sharing import hold, release
 from asyncstream.shown import shown_ms, shown_value
 from asyncstream.validation import (
@@ -189,7 +190,10 @@ def _by_key(found: Rows, key: Callable[[Any], Any]) -> Generator[None, None, dic
     rows = {}
     for number, row in enumerate(found, start=1):
         try:
-            rows[key(row)] = row
+            of_row = key(row)
+            if number == 1 and is_deferred(of_row):
+                raise not_a_value([of_row], "a key is taken from the row")
+            rows[of_row] = row
         except Exception as error:
             raise ValueError(f"row {safe_repr(row)} has no key: {describe_error(error)}") from error
         if number % SLICE == 0:
@@ -224,6 +228,8 @@ def _csv_rows(path: Path) -> Rows:
             raise ValueError(
                 f"{path}: line {reader.line_num + 1}: {error}"
             ) from error  # where the record begins
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: {error}") from error
         return rows
 
 

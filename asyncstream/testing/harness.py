@@ -40,7 +40,7 @@ from asyncstream.testing.segment import (
     parts_of_operator,
     parts_of_stream,
 )
-from asyncstream.validation import Duration, choice, count, instant_ms, is_async_function, refuse, text
+from asyncstream.validation import Duration, choice, count, instant_ms, is_async_function, refuse, takes, text
 from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
 
 __all__ = ("Harness", "HarnessSnapshot", "harness")
@@ -224,10 +224,14 @@ class Harness:
         self._head(input).set_idle(idle)
 
     def end(self) -> None:
-        """Every input comes to its end, and event time to its own; nothing can be pushed any more."""
+        """
+        Every input comes to its end, and event time to its own; nothing can be pushed any more, but behind a
+        restart, which goes on at the watermark before.
+        """
         for number in range(len(self._segment.heads)):
-            self.advance(MAX_TIMESTAMP, input=number)
-            self._head(number).end_input()
+            head = self._head(number)
+            head.advance_watermark(MAX_TIMESTAMP)
+            head.end_input()
         self._ended = True
 
     def _head(self, input: int) -> Operator:
@@ -341,6 +345,7 @@ class Harness:
     def close(self) -> None:
         """Close what is tested; done at the end of a `with` block."""
         self._ended = True
+        self._due_ms.clear()
         self._segment.close()
 
 
@@ -353,20 +358,21 @@ class _Around:
 
     key_by: Any
     window: WindowAssigner | None
-    lateness: Duration
+    allowed_lateness: Duration
     name: str
 
     def parts(self, tested: Any, outlet: Outlet) -> Parts:
         """The parts of one start of `tested`, an object."""
         if isinstance(tested, Operator):
-            if self.key_by is not None or self.window is not None:
-                raise PipelineError("key_by, window: an operator has its own; leave them out")
+            self.refuse("an operator has its own", "key_by", "window", "allowed_lateness")
             return parts_of_operator(self.name, tested, outlet)
         if isinstance(tested, KeyedProcessFunction):
+            self.refuse("a process function is in no window", "window", "allowed_lateness")
             return parts_of_stream(
                 lambda stream: self._keyed(stream).process(tested, name=self.name), 1, outlet
             )
         if isinstance(tested, WindowAssigner):
+            self.refuse("the windows are what is tested", "window")
             return parts_of_stream(
                 lambda stream: self._windowed(stream, tested).collect(name=self.name), 1, outlet
             )
@@ -374,11 +380,16 @@ class _Around:
             return parts_of_stream(lambda stream: self._in_windows(stream, tested), 1, outlet)
         raise refuse("what", _EXPECTED, tested, _ADVICE)
 
+    def refuse(self, because: str, *names: str) -> None:
+        """Refuse the arguments of these names, which do not go with what is tested."""
+        if given := [name for name in names if getattr(self, name)]:
+            raise PipelineError(f"{', '.join(given)}: {because}; leave it out")
+
     def _keyed(self, stream: Stream[Any]) -> KeyedStream[Any, Any]:
         return stream.key_by(_no_key if self.key_by is None else self.key_by)
 
     def _windowed(self, stream: Stream[Any], window: WindowAssigner) -> WindowedStream[Any, Any]:
-        return self._keyed(stream).window(window).allowed_lateness(self.lateness)
+        return self._keyed(stream).window(window).allowed_lateness(self.allowed_lateness)
 
     def _in_windows(self, stream: Stream[Any], tested: WindowPart) -> Stream[Any]:
         if self.window is None:
@@ -413,7 +424,9 @@ def _maker(what: Any, around: _Around) -> Callable[[Outlet], Parts]:
         raise refuse("what", _EXPECTED, what, _ADVICE)
     if isinstance(what, type) or (inspect.isroutine(what) or isinstance(what, partial)):
         inputs = 0 if isinstance(what, type) else _parameters(what)
+        takes("what", what, *("stream",) * inputs)
         if inputs:
+            around.refuse("the function says so of its steps", "key_by", "window", "allowed_lateness")
             return partial(parts_of_stream, what, inputs)
         return lambda outlet: around.parts(what(), outlet)
     return _Copies(what, around)
@@ -421,9 +434,13 @@ def _maker(what: Any, around: _Around) -> Callable[[Outlet], Parts]:
 
 def _parameters(function: Callable[..., Any]) -> int:
     """How many arguments a function must be given."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # many a built-in one does not tell
+        raise refuse("what", _EXPECTED, function, _ADVICE) from None
     needed = [
         parameter
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in signature.parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]

@@ -290,6 +290,7 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
         (("in.csv", "--url", "http://x/{id}", "--out", "symlink.csv", "--overwrite"), "is the file to read"),
         (("in.csv", "--url", "http://x/{id}", "--out", "hardlink.csv", "--overwrite"), "is the file to read"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--failed", "./o.jsonl"), "are one file"),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--failed", ""), "--failed: expected"),
         (("in.csv", "--url", "http://x/{id}", "--out", "there.jsonl"), "--overwrite replaces it"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--header", "a"), "expected 'Name: value'"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -62,6 +63,21 @@ def test_command_whose_stderr_is_closed_says_nothing_and_goes_on(tmp_path: Path)
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "1\n")
+
+
+def test_what_the_terminal_has_no_characters_for_is_written_with_escapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from asyncstream import Pipeline\npipeline = Pipeline('\\u00e9')\npipeline.source([1]).discard()\n"
+    )
+    (tmp_path / "accents.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["describe", "accents:pipeline"]) == 0
+    assert written.getvalue().startswith(rb"pipeline '\xe9'")
 
 
 def test_broken_pipe_of_the_module_is_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import pty
 import select
@@ -14,6 +15,7 @@ import pytest
 
 from asyncstream import Pipeline
 from asyncstream.cli.progress import Meter, duration, showing_progress
+from asyncstream.connectors.memory import Items
 from asyncstream.runtime.aio import JobProgress, SourceProgress
 from asyncstream.testing import VirtualTime
 from tests.said import besides_slowness
@@ -161,6 +163,47 @@ async def test_job_that_stands_still_names_the_step_and_why_in_place_of_the_time
     assert "stuck" not in said[0]
     why = "a call has not ended for 5 s; the step has no timeout="
     assert said[-2].endswith(f", stuck at step 'price': {why}")
+
+
+class Lost(Items[int]):
+    """A source that cannot say how far it is, from this look on."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__(range(3))
+        self.looks = looks
+
+    def progress(self) -> float:
+        self.looks -= 1
+        if self.looks < 0:
+            raise ValueError("lost")
+        return 0.0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+@pytest.mark.parametrize("on_terminal", [True, False])
+async def test_progress_that_cannot_be_told_is_no_matter_of_the_job(
+    looks: int, on_terminal: bool, virtual_time: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal, said = Terminal(), list[str]()
+    monkeypatch.setenv("TERM", "xterm")
+    if on_terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+
+    async def wait(value: int) -> None:
+        await asyncio.sleep(9)
+
+    pipeline = Pipeline()
+    pipeline.source(Lost(looks), name="in").async_map(wait).discard()
+    async with pipeline.start() as job, showing_progress(job, "work", 1.0, said.append):
+        await job.wait()
+    assert said[-1] == "progress is not shown any more: SourceError: step 'in': ValueError: lost"
+    drawn = terminal.getvalue()
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == on_terminal, "its cursor is there again"
 
 
 # ---------------------------------------------------------------------- in a process

@@ -6,6 +6,7 @@ import math
 import pickle
 from array import array
 from collections import ChainMap, OrderedDict, namedtuple
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -489,6 +490,33 @@ def test_exception_that_cannot_be_kept_leaves_what_it_said(error: Exception) -> 
     assert str(back) == f"{type(error).__name__}: no handle"
     again = there_and_back(back)
     assert (type(again), again.kind, str(again)) == (ForeignError, back.kind, str(back))
+
+
+def error_with(cause: BaseException | None = None, **attributes: Any) -> BaseException:
+    error = ValueError("no")
+    error.__cause__ = cause
+    vars(error).update(attributes)
+    return error
+
+
+def inside_itself() -> Iterator[BaseException]:
+    error = error_with()
+    error.__cause__ = error
+    yield error
+    error = error_with(errors=[])
+    vars(error)["errors"].append(error)
+    yield error
+    items: list[Any] = []
+    items.append(items)
+    yield error_with(items=items)
+    for _ in range(3000):
+        error = error_with(error)
+    yield error
+
+
+@pytest.mark.parametrize("error", [*inside_itself()], ids=["cause", "attribute", "list", "chain"])
+def test_exception_that_has_no_end_is_kept_as_far_as_may_be(error: BaseException) -> None:
+    assert str(there_and_back([error])[0]).endswith("no")
 
 
 def test_pickle_is_there_for_who_asks() -> None:

@@ -13,7 +13,7 @@ from asyncstream.errors import UserFunctionError
 from asyncstream.joins.broadcast import KeyedBroadcastOperator
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
-from asyncstream.state import MapDescriptor, ValueDescriptor
+from asyncstream.state import MapDescriptor, ValueDescriptor, ValueState
 from tests.operators.recorder import Recorder, record
 
 RULES = MapDescriptor[str, int]("rules")
@@ -122,6 +122,35 @@ def test_broadcast_element_has_no_key(value: str) -> None:
     operator.port(0).process(("a", 3), None)
     with pytest.raises(UserFunctionError, match="a broadcast element has no key"):
         operator.port(1).process(value, None)
+
+
+class Visiting(Above):
+    """Visits all keys from each key that it visits, and adds up; may give what it should have awaited."""
+
+    def process_broadcast(self, value: tuple[str, int], ctx: BroadcastContext, out: Emitter[str]) -> None:
+        async def later(key: str, total: object) -> None:
+            raise AssertionError
+
+        def visit(key: str, total: ValueState[int]) -> None:
+            all_totals: list[int | None] = []
+            ctx.apply_to_keyed_state(TOTAL, lambda key, total: all_totals.append(total.get()))
+            out(f"{key} {total.get()} of {sum(filter(None, all_totals))}")
+
+        ctx.apply_to_keyed_state(TOTAL, later if value[0] == "later" else visit)
+
+
+def test_keys_are_visited_from_a_key_that_is_visited() -> None:
+    operator, recorder = operator_of(Visiting())
+    operator.port(0).process_batch([("a", 3), ("b", 4)], None)
+    operator.port(1).process(("share", 0), None)
+    assert recorder.values() == ["a 3 of 7", "b 4 of 7"]
+
+
+def test_function_for_all_keys_that_would_have_to_be_awaited_is_refused() -> None:
+    operator, _ = operator_of(Visiting())
+    operator.port(0).process(("a", 3), None)
+    with pytest.raises(UserFunctionError, match=r"got <coroutine .*await in an async"):
+        operator.port(1).process(("later", 0), None)
 
 
 class Loud(Above):

@@ -145,13 +145,15 @@ async def test_what_cannot_be_read_at_the_start_fails_the_job(
     [
         ("t.csv", 'id,maker\n1,"Airbus\n2,Boeing\n3,Cessna\n', r"t\.csv: line 2: unexpected end of data"),
         ("t.csv", "id,maker,maker\n1,Airbus,Boeing\n", r"t\.csv: the header names a column more than once"),
+        ("t.csv", "id,maker\n1,Citro\udceb\n", r"t\.csv: 'utf-8' codec can't decode"),
         ("t.jsonl", '{"id": "1"}\n\n{"id": \n', r"t\.jsonl: line 3: "),
+        ("t.jsonl", '{"id": "\udceb"}\n', r"t\.jsonl: line 1: "),
     ],
 )
 async def test_file_that_is_damaged_is_named_with_the_line(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(AsyncStreamError, match=message):
         await run(["1"], LookupTable.from_file(tmp_path / name, "id"))
 
@@ -565,6 +567,30 @@ def test_a_key_that_is_none_blames_the_element() -> None:
             tested.push({"no": 1})
         with pytest.raises(UserFunctionError, match=r"\{'id': \[\]\}"):
             tested.push({"id": []}, input=1)
+
+
+@pytest.mark.parametrize("which", ["into", "deleted", "key"])
+def test_plain_function_that_gives_a_coroutine_is_refused(which: str) -> None:
+    def of(argument: str, otherwise: Any) -> Any:
+        return (lambda *given: _asked(str(given))) if argument == which else otherwise
+
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        table = rows.as_table(of("key", "id"), deleted=of("deleted", None))
+        return events.lookup(table, "id", into=of("into", None))
+
+    with harness(define) as tested:
+        if which == "into":
+            tested.push({"id": 1}, input=1)
+        with pytest.raises(UserFunctionError, match="must return its result"):
+            tested.push({"id": 1}, input=int(which != "into"))
+
+
+async def test_key_of_a_table_that_is_a_coroutine_is_refused() -> None:
+    async def rows() -> list[str]:
+        return ["a"]
+
+    with pytest.raises(ValueError, match="row 'a' has no key: NotAValue: a plain function must return"):
+        await LookupTable.from_call(rows, lambda row: _asked(row)).read()
 
 
 READ = LookupTable.from_call(_mapped)

@@ -159,6 +159,20 @@ def test_what_was_late_is_late_after_a_restart() -> None:
         assert tested.collect("late") == ["b"]
 
 
+def test_what_ended_goes_on_behind_a_restart_where_it_was() -> None:
+    with harness(Count(), window=TumblingWindows(1)) as tested:
+        tested.push("a", at=1200)
+        tested.advance(1100)
+        tested.end()
+        tested.restart()
+        tested.push_all([("b", 1300), ("c", 2100)], at=lambda event: event[1])
+        with pytest.raises(PipelineError, match="never decrease: 1099 after 1100"):
+            tested.advance(1099)
+        tested.advance(1999)
+        assert [(one.value, one.start_ms) for one in tested.collect()] == [(1, 1000), (1, 1000)]
+        assert tested.collect("late") == []
+
+
 class EveryOther(Trigger):
     """Fires with every other element, and counts on where it was after a restart."""
 
@@ -313,6 +327,13 @@ def test_function_of_the_users_is_closed_and_its_errors_come_out() -> None:
     assert function.closed == 1, "a copy went on"
 
 
+def test_no_timer_fires_of_what_is_closed() -> None:
+    with harness(Quiet(processing=True)) as tested:
+        tested.push("a")
+    tested.advance_clock(1000)
+    assert tested.collect() == []
+
+
 def test_value_that_no_checkpoint_keeps_is_refused() -> None:
     class Keeps(KeyedProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
@@ -348,6 +369,11 @@ def test_object_that_cannot_be_copied_is_made_by_a_function() -> None:
         tested.restart()
 
 
+class Gap(Quiet):
+    def __init__(self, gap: int) -> None:
+        super().__init__()
+
+
 class Asks(AsyncFunction[int, int]):
     async def invoke(self, value: int) -> int:
         return value
@@ -368,7 +394,20 @@ async def call(value: int) -> int:
         (lambda: harness(lambda stream: [stream.to([]), stream][1]), "leave out the sinks"),
         (lambda: harness(Count()), "window: a Count works in windows"),
         (lambda: harness(Count(), window=cast(Any, 60)), "window: expected a WindowAssigner"),
-        (lambda: harness(Operator(), key_by=itself), "key_by, window: an operator has its own"),
+        (lambda: harness(Operator(), key_by=itself), "key_by: an operator has its own; leave it out"),
+        (lambda: harness(Quiet(), window=TumblingWindows(1)), "window: a process function is in no window"),
+        (lambda: harness(Quiet, allowed_lateness=5), "allowed_lateness: a process function is in no window"),
+        (
+            lambda: harness(TumblingWindows(1), window=TumblingWindows(1)),
+            "window: the windows are what is tested",
+        ),
+        (
+            lambda: harness(lambda stream: stream.map(str), key_by=itself),
+            "key_by: the function says so of its steps",
+        ),
+        (lambda: harness(max), "what: expected a process function"),
+        (lambda: harness(lambda *, gap: Quiet()), r"what: expected a function that takes \(\), got"),
+        (lambda: harness(Gap), r"what: expected a function that takes \(\), got one that takes \(gap"),
         (lambda: harness(Quiet(), name=""), "name: expected"),
         (lambda: harness(Quiet(), codec="xml"), "codec: expected"),
         (lambda: harness(Quiet()).push("a", input=1), "input: there are 1"),
