@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from asyncstream import Pipeline, Source, SourceBatch, SourceError
+from asyncstream import (
+    AscendingTimestamps,
+    Pipeline,
+    Source,
+    SourceBatch,
+    SourceError,
+    Sum,
+    TumblingWindows,
+)
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import run
 
@@ -126,6 +134,39 @@ class _Async(_Plain):
 
     async def __anext__(self) -> int:
         return self.__next__()
+
+
+class Tired(Source[int]):
+    """Gives 1 and waits; when that is cancelled it gives nothing more."""
+
+    is_left = True
+
+    async def read(self) -> SourceBatch[int] | None:
+        if self.is_left:
+            self.is_left = False
+            return SourceBatch([1])
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            pass
+        return None
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+async def test_source_that_ends_when_it_is_stopped_does_not_end_event_time(grace: float) -> None:
+    pipeline = Pipeline()
+    found: list[Any] = []
+    pipeline.source(Tired(), name="in").event_time(lambda value: value, AscendingTimestamps()).key_by(
+        str
+    ).window(TumblingWindows(60)).aggregate(n=Sum(), name="windows").to(found, name="out")
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.1)
+        snapshot = await job.stop(grace=grace)
+    assert found == []
+    assert snapshot.operators["out"] == [[], []]
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.drain()
+    assert [result.value for result in found] == [{"n": 1}]
 
 
 def _generator(kind: str) -> Iterator[int]:

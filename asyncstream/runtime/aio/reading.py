@@ -203,7 +203,8 @@ class SourceDriver:
                 batch = await self.source.read()
             self._reading_since = None
             if batch is None:
-                self.end()
+                if not self.has_left:  # else it may be how the source answers to being cancelled
+                    self.end()
                 return
             fault = fault_of(batch, self.source.rejects)
             if fault is not None:
