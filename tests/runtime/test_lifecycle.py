@@ -205,6 +205,24 @@ async def test_stop_cancels_calls_that_run() -> None:
         assert sorted(cancelled) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("then", ["leave", "drain", "stop"])
+async def test_stop_that_is_given_up_in_its_grace_ends_the_job(then: str) -> None:
+    pipeline = Pipeline()
+    pipeline.source([1]).async_map(sleeping(3)).discard()
+    async with asyncio.timeout(100):
+        async with pipeline.start() as job:
+            await asyncio.sleep(0.1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await job.stop(grace=60)
+            assert job.state == "stopping"
+            if then == "drain":
+                await job.drain()
+            elif then == "stop":
+                await job.stop()
+    assert job.state == "stopped"
+
+
 def test_empty_source_ends() -> None:
     seen: list[int] = []
     pipeline = Pipeline()

@@ -127,7 +127,8 @@ class Job(Exchange):
             self._run.end_sources()
             await self._outcome()
         elif not self._run.finished.done():
-            await self._end(10.0)  # there is a checkpoint: no snapshot is asked for
+            self._begin_end(10.0)  # there is a checkpoint: no snapshot is asked for
+            await asyncio.shield(self._run.finished)
             await self._close()
 
     def _failed(self, error: BaseException) -> None:
@@ -288,18 +289,20 @@ class Job(Exchange):
         self._check_outside("stop")
         seconds = duration_seconds("timeout", timeout, zero=True)
         grace_seconds = duration_seconds("grace", grace, zero=True)
-        if self._run.phase == "running" and grace_seconds:
-            await self._run.come_to_rest(grace_seconds)
-        await self._end(seconds)
+        try:
+            if self._run.phase == "running" and grace_seconds:
+                await self._run.come_to_rest(grace_seconds)
+        finally:  # also if who waits gives up: nothing is read any more, so nothing would end the job
+            self._begin_end(seconds)
+        await asyncio.shield(self._run.finished)
         snapshot = self.snapshot()
         await self._close()
         return snapshot
 
-    async def _end(self, seconds: float) -> None:
+    def _begin_end(self, seconds: float) -> None:
         if not self._run.finished.done():
             self._was_stopped = True
         self._run.stop(seconds)
-        await asyncio.shield(self._run.finished)
 
     async def _close(self) -> None:
         self._run.suspend_sources()
