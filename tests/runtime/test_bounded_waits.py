@@ -317,3 +317,42 @@ async def test_drain_that_takes_long_names_what_it_waits_for(caplog: pytest.LogC
             await job.drain()
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == ["pipeline 'pipeline' takes in no more, and has waited 30 s for: 'bad'"]
+
+
+async def test_source_that_ends_while_sinks_still_write_is_none_that_ignored_its_cancellation() -> None:
+    class Slow(Sink[int]):
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            await asyncio.sleep(15)
+
+    pipeline = Pipeline()
+    # of the cancellations, one each second, the last that it gets in its time is the tenth
+    source = SlowToEnd(seconds=12)
+    pipeline.source(source, name="in").to(Slow(), name="out")
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.1)
+        snapshot = await job.stop(timeout=60)
+    assert snapshot.sources == {"in": 1}
+    assert job.state == "stopped"
+
+
+class SlowToEnd(Source[int]):
+    """Gives one element; a read that is cancelled goes on for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.count = 0
+
+    def position(self) -> int:
+        return self.count
+
+    async def read(self) -> SourceBatch[int] | None:
+        if not self.count:
+            self.count = 1
+            return SourceBatch([1])
+        now, until = asyncio.get_running_loop().time, None
+        while until is None or now() < until:
+            try:
+                await asyncio.sleep(1_000 if until is None else until - now())
+            except asyncio.CancelledError:
+                until = until or now() + self.seconds
+        return SourceBatch([])

@@ -343,6 +343,7 @@ class Run:
                 self.checkpointer.give_up()  # before the sinks that it may be waiting for
             self._abandon_sinks()
             stubborn |= await end_tasks(sinks, self._patience)
+        stubborn &= set(self._tasks.running)  # a source may have ended while sinks still wrote
         if stubborn:
             self._leave_alone(stubborn)
             self._finish()
