@@ -8,13 +8,24 @@ import asyncio
 import contextvars
 import sys
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError, SinkError, UserFunctionError
+from asyncstream import (
+    AscendingTimestamps,
+    Checkpoints,
+    Job,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    SinkError,
+    TransactionalSink,
+    UserFunctionError,
+)
+from asyncstream.elements import Timestamps
 from asyncstream.testing import loop
 from asyncstream.testing.loop import run_virtual
 from tests.runtime.parts import Boom, Log, LoggedFunction, LoggedSink, LoggedSource, boom, run, sleeping
@@ -125,6 +136,30 @@ async def test_failed_opening_leaves_the_pipeline_usable() -> None:
     sink.fails = ""
     await pipeline.run()
     assert sink.values == [1]
+
+
+async def test_ends_do_not_work_for_a_job_that_has_ended() -> None:
+    class Transactional(TransactionalSink[int]):
+        async def recover(self, position: Any) -> None:
+            pass
+
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            pass
+
+        async def prepare(self, epoch: int) -> int:
+            return epoch
+
+        async def commit(self, epoch: int) -> None:
+            pass
+
+    source, sink = LoggedSource(Log(), [[1]]), Transactional()
+    pipeline = Pipeline()
+    pipeline.source(source, name="in").to(sink, name="out")
+    await pipeline.run(checkpoints=Checkpoints(store=MemoryStore()))
+    assert source.writer is sink.writer is not None
+    assert source.checkpoint_soon is not None
+    async with pipeline.start():
+        assert source.writer is sink.writer is source.checkpoint_soon is None
 
 
 async def test_leaving_at_once_leaves_nothing_behind() -> None:
