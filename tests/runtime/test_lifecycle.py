@@ -138,6 +138,24 @@ async def test_failed_opening_leaves_the_pipeline_usable() -> None:
     assert sink.values == [1]
 
 
+async def test_clock_that_fails_leaves_the_pipeline_usable() -> None:
+    class Broken:
+        def now_ms(self) -> int:
+            boom()
+            return 0
+
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1]).to(seen)
+    job = pipeline.start(clock=Broken())
+    with pytest.raises(Boom):
+        async with job:
+            pass
+    assert job.state == "new"
+    await pipeline.run()
+    assert seen == [1]
+
+
 async def test_ends_do_not_work_for_a_job_that_has_ended() -> None:
     class Transactional(TransactionalSink[int]):
         async def recover(self, position: Any) -> None:

@@ -148,8 +148,6 @@ class Run:
         Raises:
             AsyncStreamError: names the step that failed, or took too long.
         """
-        self.phase = "opening"
-        self.graph.in_use = True
         self.loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self.loop.create_future()
         self._clock.begin()
@@ -165,6 +163,8 @@ class Run:
             if name in self._tracking:
                 driver.number(self.name)
         self.loop_watch = LoopWatch(self.name, self.wiring.parts())
+        self.phase = "opening"  # not before: a clock or a part that cannot be made leaves all as it was
+        self.graph.in_use = True
         self.loop_watch.begin()
         try:
             await self._opened.open_in_time(self._open_all())
@@ -367,8 +367,7 @@ class Run:
             return
         self.is_draining = True
         self._unbind_outlets()
-        if self._warning is None:
-            self._warning = self.loop.call_later(SLOW, self._warn)
+        self._warning = self.loop.call_later(SLOW, self._warn)
         for name, driver in self.wiring.sources.items():
             try:
                 has_ended = driver.take_no_more()  # what it has taken is still read
