@@ -162,6 +162,34 @@ async def test_job_ends_whatever_hangs(part: str, moment: str, ignores: int, end
     await end_left_tasks()
 
 
+@pytest.mark.parametrize("ends", ["stop", "drain"])
+@pytest.mark.parametrize("ignores", [0, 1, 1000])
+async def test_job_ends_though_its_source_does_not_say_that_it_has_heard_what_is_done(
+    ignores: int, ends: str
+) -> None:
+    class Acknowledging(BadSource):
+        async def acknowledge(self, position: int) -> None:
+            await self.hang.at("acknowledge")
+
+    hang = Hang("acknowledge", ignores)
+    pipeline = Pipeline()
+    pipeline.source(Acknowledging(hang), name="bad").to(BadSink(Hang("")), name="out")
+
+    async def run() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            if ends == "stop":
+                await job.stop()
+
+    running = asyncio.create_task(run())
+    ended, _ = await asyncio.wait({running}, timeout=40)
+    hang.ignores = 0
+    for task in asyncio.all_tasks() - {asyncio.current_task(), running}:
+        task.cancel()
+    await asyncio.wait({running})
+    assert ended
+
+
 @pytest.mark.parametrize("ignores", [0, 1000])
 @pytest.mark.parametrize("part", ["source", "call", "sink"])
 async def test_step_that_does_not_open_is_named_and_its_job_ends(
