@@ -75,7 +75,7 @@ def test_tables_that_are_held_keep_nothing_of_the_task_that_had_them() -> None:
 def test_what_a_worker_keeps_of_functions_does_not_lead_to_the_task_that_ran_them() -> None:
     """A function has its state in its attributes until it is opened again."""
     on_stand_in(batches_of(3, count=2), functions)
-    kept = list(parts_of(shipped._worker.known))
+    kept = list(parts_of(shipped._worker))
     assert any(isinstance(part, Alarm) for part in kept)
     assert not any(isinstance(part, KeyGroup) for part in kept)
 

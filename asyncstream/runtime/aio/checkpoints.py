@@ -379,7 +379,8 @@ class Checkpointer:
                 failure = CheckpointError(f"checkpoint {number} failed: {text}")
                 failure.__cause__ = error
                 error = failure
-            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error, extra=self._fields(number))
+            fields = {"pipeline": self._pipeline, "checkpoint": number, "failed_in_a_row": self._in_a_row}
+            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error, extra=fields)
             raise error
         self._in_a_row = 0
         self.last = info
@@ -391,10 +392,6 @@ class Checkpointer:
         self.durations.add(now - began, now)
         self.sizes.add(info.size)
         return info
-
-    def _fields(self, number: int) -> dict[str, object]:
-        """What the log says of a checkpoint besides its text."""
-        return {"pipeline": self._pipeline, "checkpoint": number, "failed_in_a_row": self._in_a_row}
 
     async def _save(self, number: int, finished: bool, savepoint: bool) -> CheckpointInfo:
         self._waits_for = "what steps remembered before to be encoded"
