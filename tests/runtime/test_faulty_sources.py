@@ -11,6 +11,8 @@ import pytest
 
 from asyncstream import (
     AscendingTimestamps,
+    Checkpoints,
+    MemoryStore,
     Pipeline,
     Source,
     SourceBatch,
@@ -167,6 +169,30 @@ async def test_source_that_ends_when_it_is_stopped_does_not_end_event_time(grace
     async with pipeline.start(snapshot=snapshot) as job:
         await job.drain()
     assert [result.value for result in found] == [{"n": 1}]
+
+
+@pytest.mark.parametrize("ends", ["stop", "drain"])
+async def test_source_that_fails_over_its_cancellation_does_not_fail_the_job(
+    ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a client does that says of everything that its connection is gone."""
+
+    class Interrupted(Tired):
+        async def read(self) -> SourceBatch[int]:
+            batch = await super().read()
+            if batch is None:
+                raise ConnectionError("interrupted")
+            return batch
+
+    pipeline = Pipeline()
+    found: list[int] = []
+    pipeline.source(Interrupted(), name="in").to(found, name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+        await asyncio.sleep(0.1)
+        await (job.stop() if ends == "stop" else job.drain())
+        assert job.checkpoint_metrics()["taken"] == 2
+    assert found == [1]
+    assert "step 'in': ConnectionError: interrupted" in caplog.text
 
 
 def _generator(kind: str) -> Iterator[int]:

@@ -198,8 +198,14 @@ class SourceDriver:
                 self._open.clear()
                 await self._open.wait()
             self._reading_since = now()
-            with naming(self.name, SourceError):
-                batch = await self.source.read()
+            try:
+                with naming(self.name, SourceError):
+                    batch = await self.source.read()
+            except SourceError as error:
+                if not self.has_left:
+                    raise
+                log.warning("reading was cancelled, and failed over it: %s", error)
+                return
             self._reading_since = None
             if batch is None:
                 if not self.has_left:  # else it may be how the source answers to being cancelled
