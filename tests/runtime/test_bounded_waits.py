@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -23,6 +23,7 @@ from asyncstream import (
     TransactionalSink,
 )
 from asyncstream.elements import Timestamps
+from asyncstream.lease import Lease
 from tests.runtime.parts import Boom, boom
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
@@ -188,6 +189,34 @@ async def test_job_ends_though_its_source_does_not_say_that_it_has_heard_what_is
         task.cancel()
     await asyncio.wait({running})
     assert ended
+
+
+@pytest.mark.parametrize("hangs", ["forget", "delete"])
+async def test_checkpoints_go_on_though_what_is_old_is_not_let_go(
+    hangs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Forgetful(BadSource):
+        async def forget(self, position: int) -> None:
+            await self.hang.at("forget")
+
+    class Store(MemoryStore):
+        async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+            await hang.at("delete")
+            await super().delete(lease, numbers, parts)
+
+    hang = Hang("")
+    pipeline = Pipeline()
+    pipeline.source(Forgetful(hang), name="in").to(BadSink(Hang("")), name="out")
+    settings = Checkpoints(store=Store(), every=1_000, keep=1, timeout=30)
+    async with asyncio.timeout(200), pipeline.start(checkpoints=settings) as job:
+        hang.moment = hangs
+        began = asyncio.get_running_loop().time()
+        for _ in range(2):
+            await job.checkpoint()
+        await job.stop()
+    assert 90 <= asyncio.get_running_loop().time() - began < 95
+    assert job.checkpoint_metrics()["taken"] == 4
+    assert "took too long to let old checkpoints go" in caplog.text
 
 
 @pytest.mark.parametrize("ignores", [0, 1000])

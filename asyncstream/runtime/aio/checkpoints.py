@@ -384,7 +384,11 @@ class Checkpointer:
             raise error
         self._in_a_row = 0
         self.last = info
-        await self._let_go()
+        try:
+            async with asyncio.timeout(self._settings.timeout_seconds):
+                await self._let_go()
+        except TimeoutError:  # the next time it is tried again
+            log.warning("pipeline %r: it took too long to let old checkpoints go", self._pipeline)
         self._counts["taken"] += 1
         self._counts["number"], self._counts["bytes"] = number, info.size
         now = asyncio.get_running_loop().time()
