@@ -256,6 +256,8 @@ class Checkpointer:
             request, self._next = self._next, None
             savepoint, self._next_stays = self._next_stays, False
             await self._attempt(request, savepoint)
+            if self._closed:  # meanwhile
+                return
             self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
             await asyncio.wait({self._compacting})
 
