@@ -228,9 +228,9 @@ class Job(Exchange):
         return None if self._run.checkpointer is None else self._run.checkpointer.resumed_from
 
     def progress(self) -> JobProgress:
-        """How far it has come: what was read, of how much, and what is on its way."""
+        """How far it has come: what was read, of how much, and what is on its way; in any thread."""
         self._check_started()
-        return progress_of(self._run.parts)
+        return standing_still(self._run, lambda: progress_of(self._run.parts))
 
     def unfinished(self) -> list[str]:
         """The names of the steps that have something to do, open, read or close."""
@@ -337,9 +337,11 @@ class Job(Exchange):
         return {} if self._run.checkpointer is None else self._run.checkpointer.metrics()
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Counters and gauges of every step, by its name."""
+        """Counters and gauges of every step, by its name; in any thread."""
         self._check_started()
-        return {name: counts for name, part in self._run.parts.items() if (counts := part.metrics())}
+        parts = self._run.parts
+        found = standing_still(self._run, lambda: {name: part.metrics() for name, part in parts.items()})
+        return {name: counts for name, counts in found.items() if counts}
 
     # ------------------------------------------------------------------ inside
 
