@@ -33,8 +33,6 @@ from asyncstream.web.watch import OVER, Watches, view
 
 __all__ = ("app",)
 
-READY = "running"
-
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Content types of the page's files, by how their names end."""
 
@@ -135,7 +133,7 @@ class _App:
         await _tell_state(send, job, is_well=job.state != "failed")
 
     async def _ready(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
-        await _tell_state(send, job, is_well=job.state == READY)
+        await _tell_state(send, job, is_well=job.state == "running")
 
     async def _metrics(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
         body, kind = exposition(job)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -23,6 +23,7 @@ from asyncstream import (
     TransactionalSink,
 )
 from asyncstream.elements import Timestamps
+from asyncstream.lease import Lease
 from tests.runtime.parts import Boom, boom
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
@@ -160,6 +161,62 @@ async def test_job_ends_whatever_hangs(part: str, moment: str, ignores: int, end
     if ends != "error" and (deaf or moment == "close"):
         assert error is job.error
     await end_left_tasks()
+
+
+@pytest.mark.parametrize("ends", ["stop", "drain"])
+@pytest.mark.parametrize("ignores", [0, 1, 1000])
+async def test_job_ends_though_its_source_does_not_say_that_it_has_heard_what_is_done(
+    ignores: int, ends: str
+) -> None:
+    class Acknowledging(BadSource):
+        async def acknowledge(self, position: int) -> None:
+            await self.hang.at("acknowledge")
+
+    hang = Hang("acknowledge", ignores)
+    pipeline = Pipeline()
+    pipeline.source(Acknowledging(hang), name="bad").to(BadSink(Hang("")), name="out")
+
+    async def run() -> None:
+        async with pipeline.start() as job:
+            await asyncio.sleep(1)
+            if ends == "stop":
+                await job.stop()
+
+    running = asyncio.create_task(run())
+    ended, _ = await asyncio.wait({running}, timeout=40)
+    hang.ignores = 0
+    for task in asyncio.all_tasks() - {asyncio.current_task(), running}:
+        task.cancel()
+    await asyncio.wait({running})
+    assert ended
+
+
+@pytest.mark.parametrize("hangs", ["forget", "delete"])
+async def test_checkpoints_go_on_though_what_is_old_is_not_let_go(
+    hangs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Forgetful(BadSource):
+        async def forget(self, position: int) -> None:
+            await self.hang.at("forget")
+
+    class Store(MemoryStore):
+        async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+            await hang.at("delete")
+            await super().delete(lease, numbers, parts)
+
+    hang = Hang("")
+    pipeline = Pipeline()
+    pipeline.source(Forgetful(hang), name="in").to(BadSink(Hang("")), name="out")
+    settings = Checkpoints(store=Store(), every=1_000, keep=1, timeout=30)
+    async with asyncio.timeout(200), pipeline.start(checkpoints=settings) as job:
+        hang.moment = hangs
+        began = asyncio.get_running_loop().time()
+        for _ in range(2):
+            await job.checkpoint()
+        await job.stop()
+    assert 90 <= asyncio.get_running_loop().time() - began < 95
+    assert job.checkpoint_metrics()["taken"] == 4
+    assert "took too long to let old checkpoints go" in caplog.text
 
 
 @pytest.mark.parametrize("ignores", [0, 1000])
@@ -317,3 +374,42 @@ async def test_drain_that_takes_long_names_what_it_waits_for(caplog: pytest.LogC
             await job.drain()
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == ["pipeline 'pipeline' takes in no more, and has waited 30 s for: 'bad'"]
+
+
+async def test_source_that_ends_while_sinks_still_write_is_none_that_ignored_its_cancellation() -> None:
+    class Slow(Sink[int]):
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            await asyncio.sleep(15)
+
+    pipeline = Pipeline()
+    # of the cancellations, one each second, the last that it gets in its time is the tenth
+    source = SlowToEnd(seconds=12)
+    pipeline.source(source, name="in").to(Slow(), name="out")
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.1)
+        snapshot = await job.stop(timeout=60)
+    assert snapshot.sources == {"in": 1}
+    assert job.state == "stopped"
+
+
+class SlowToEnd(Source[int]):
+    """Gives one element; a read that is cancelled goes on for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.count = 0
+
+    def position(self) -> int:
+        return self.count
+
+    async def read(self) -> SourceBatch[int] | None:
+        if not self.count:
+            self.count = 1
+            return SourceBatch([1])
+        now, until = asyncio.get_running_loop().time, None
+        while until is None or now() < until:
+            try:
+                await asyncio.sleep(1_000 if until is None else until - now())
+            except asyncio.CancelledError:
+                until = until or now() + self.seconds
+        return SourceBatch([])

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from asyncstream import Pipeline, Source, SourceBatch, SourceError
+from asyncstream import (
+    AscendingTimestamps,
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    Source,
+    SourceBatch,
+    SourceError,
+    Sum,
+    TumblingWindows,
+)
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import run
 
@@ -126,6 +136,63 @@ class _Async(_Plain):
 
     async def __anext__(self) -> int:
         return self.__next__()
+
+
+class Tired(Source[int]):
+    """Gives 1 and waits; when that is cancelled it gives nothing more."""
+
+    is_left = True
+
+    async def read(self) -> SourceBatch[int] | None:
+        if self.is_left:
+            self.is_left = False
+            return SourceBatch([1])
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            pass
+        return None
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+async def test_source_that_ends_when_it_is_stopped_does_not_end_event_time(grace: float) -> None:
+    pipeline = Pipeline()
+    found: list[Any] = []
+    pipeline.source(Tired(), name="in").event_time(lambda value: value, AscendingTimestamps()).key_by(
+        str
+    ).window(TumblingWindows(60)).aggregate(n=Sum(), name="windows").to(found, name="out")
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.1)
+        snapshot = await job.stop(grace=grace)
+    assert found == []
+    assert snapshot.operators["out"] == [[], []]
+    async with pipeline.start(snapshot=snapshot) as job:
+        await job.drain()
+    assert [result.value for result in found] == [{"n": 1}]
+
+
+@pytest.mark.parametrize("ends", ["stop", "drain"])
+async def test_source_that_fails_over_its_cancellation_does_not_fail_the_job(
+    ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a client does that says of everything that its connection is gone."""
+
+    class Interrupted(Tired):
+        async def read(self) -> SourceBatch[int]:
+            batch = await super().read()
+            if batch is None:
+                raise ConnectionError("interrupted")
+            return batch
+
+    pipeline = Pipeline()
+    found: list[int] = []
+    pipeline.source(Interrupted(), name="in").to(found, name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+        await asyncio.sleep(0.1)
+        await (job.stop() if ends == "stop" else job.drain())
+        assert job.checkpoint_metrics()["taken"] == 2
+    assert found == [1]
+    assert "step 'in': ConnectionError: interrupted" in caplog.text
 
 
 def _generator(kind: str) -> Iterator[int]:

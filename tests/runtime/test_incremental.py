@@ -17,6 +17,7 @@ from asyncstream import (
 )
 from asyncstream.lease import Lease
 from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.testing.loop import run_virtual
 
 KEYS = 3_000
 
@@ -251,3 +252,40 @@ def test_values_that_change_while_they_are_written_are_written_as_they_were() ->
     lengths = {len(items) for _, items in first}
     assert len(first) == 20
     assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_job_that_is_stopped_begins_no_compaction(*, is_under_way: bool) -> None:
+    """It may take minutes, and the next job compacts as well."""
+
+    class Slow(MemoryStore):
+        reads = 0
+
+        async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+            await asyncio.sleep(1)
+            await super().commit(lease, number, manifest)
+
+        async def read(self, what: int | str) -> bytes:
+            self.reads += 1
+            await asyncio.sleep(600)
+            return await super().read(what)
+
+    store = Slow()
+
+    async def main() -> float:
+        async with adding([]).start(checkpoints=settings(store, inline_bytes=100)) as job:
+            await fill(job, range(1_000), 1)
+            await job.checkpoint()
+            await fill(job, range(1_000), 1_000_000)
+            checkpoint = asyncio.create_task(job.checkpoint())
+            await asyncio.sleep(0.5)
+            if not is_under_way:
+                await checkpoint
+                await asyncio.sleep(1)
+                assert store.reads
+            began = asyncio.get_running_loop().time()
+            await job.stop()
+        await checkpoint
+        return asyncio.get_running_loop().time() - began
+
+    assert run_virtual(main()) < 10

@@ -8,13 +8,24 @@ import asyncio
 import contextvars
 import sys
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from asyncstream import AscendingTimestamps, Job, Pipeline, PipelineError, SinkError, UserFunctionError
+from asyncstream import (
+    AscendingTimestamps,
+    Checkpoints,
+    Job,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    SinkError,
+    TransactionalSink,
+    UserFunctionError,
+)
+from asyncstream.elements import Timestamps
 from asyncstream.testing import loop
 from asyncstream.testing.loop import run_virtual
 from tests.runtime.parts import Boom, Log, LoggedFunction, LoggedSink, LoggedSource, boom, run, sleeping
@@ -127,6 +138,51 @@ async def test_failed_opening_leaves_the_pipeline_usable() -> None:
     assert sink.values == [1]
 
 
+async def test_clock_that_fails_leaves_the_pipeline_usable() -> None:
+    class Broken:
+        def now_ms(self) -> int:
+            boom()
+            return 0
+
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1]).to(seen)
+    job = pipeline.start(clock=Broken())
+    with pytest.raises(Boom):
+        async with job:
+            pass
+    assert job.state == "new"
+    await pipeline.run()
+    assert seen == [1]
+
+
+async def test_ends_do_not_work_for_a_job_that_has_ended() -> None:
+    class Transactional(TransactionalSink[int]):
+        async def recover(self, position: Any) -> None:
+            pass
+
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            pass
+
+        async def prepare(self, epoch: int) -> int:
+            return epoch
+
+        async def commit(self, epoch: int) -> None:
+            pass
+
+    source, sink = LoggedSource(Log(), [[1]]), Transactional()
+
+    def told() -> list[object]:
+        return [source.writer, sink.writer, source.checkpoint_soon]
+
+    pipeline = Pipeline()
+    pipeline.source(source, name="in").to(sink, name="out")
+    await pipeline.run(checkpoints=Checkpoints(store=MemoryStore()))
+    assert None not in told()
+    async with pipeline.start():
+        assert told() == [None, None, None]
+
+
 async def test_leaving_at_once_leaves_nothing_behind() -> None:
     log = Log()
     pipeline = Pipeline()
@@ -203,6 +259,24 @@ async def test_stop_cancels_calls_that_run() -> None:
         await asyncio.sleep(1)
         await job.stop()
         assert sorted(cancelled) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("then", ["leave", "drain", "stop"])
+async def test_stop_that_is_given_up_in_its_grace_ends_the_job(then: str) -> None:
+    pipeline = Pipeline()
+    pipeline.source([1]).async_map(sleeping(3)).discard()
+    async with asyncio.timeout(100):
+        async with pipeline.start() as job:
+            await asyncio.sleep(0.1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await job.stop(grace=60)
+            assert job.state == "stopping"
+            if then == "drain":
+                await job.drain()
+            elif then == "stop":
+                await job.stop()
+    assert job.state == "stopped"
 
 
 def test_empty_source_ends() -> None:

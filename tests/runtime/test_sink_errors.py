@@ -102,6 +102,26 @@ async def test_fail_is_what_happens_if_nothing_is_said() -> None:
         await pipeline.run()
 
 
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("is_one_by_one", [False, True])
+async def test_what_fails_over_no_element_fails_the_job(many: int, *, is_one_by_one: bool) -> None:
+    class TakesAll(Sink[int]):
+        one_by_one = is_one_by_one
+        count = 0
+
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            self.count = len(values)
+            raise ConnectionError("when all was taken")
+
+        def taken(self) -> int:
+            return self.count
+
+    pipeline = Pipeline()
+    pipeline.source(list(range(many))).to(TakesAll(), name="out", on_error="skip")
+    with pytest.raises(SinkError, match="step 'out': ConnectionError: when all was taken"):
+        await pipeline.run()
+
+
 async def test_poison_in_files_and_tables(tmp_path: Path) -> None:
     dead: list[FailedCall] = []
     pipeline = Pipeline()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from asyncstream import AsyncFunction, Pipeline
 from asyncstream.runtime.aio import standing_still
 
 
@@ -41,3 +42,26 @@ def test_a_loop_that_is_slow_moves_what_is_looked_at_from_elsewhere(monkeypatch:
     asyncio.run(main())
     assert len(looks) == 3
     assert threading.get_ident() not in looks
+
+
+@pytest.mark.parametrize("method", ["metrics", "progress", "status", "measure"])
+def test_a_look_from_another_thread_is_taken_in_the_event_loop(method: str) -> None:
+    """What is counted moves elsewhere: a set of workers changes its size while it is gone through."""
+    looked: set[int] = set()
+
+    class Counting(AsyncFunction[int, int]):
+        async def invoke(self, value: int) -> int:
+            return value
+
+        def metrics(self) -> dict[str, int]:
+            looked.add(threading.get_ident())
+            return {}
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.submissions().async_map(Counting()).discard()
+        async with pipeline.start() as job:
+            await asyncio.to_thread(getattr(job, method))
+
+    asyncio.run(main())
+    assert looked == {threading.get_ident()}

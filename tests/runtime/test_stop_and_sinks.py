@@ -113,6 +113,32 @@ async def test_sink_that_does_not_know_gets_a_write_that_was_cut_short_again() -
     assert Counter(sink.rows) == Counter([*range(10), *range(COUNT)])
 
 
+@pytest.mark.parametrize("on_error", ["skip", "route"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_sink_that_fails_over_its_cancellation_loses_no_element(count: int, on_error: Any) -> None:
+    """As a client does that says of everything that its connection is gone."""
+
+    class Interrupted(Sink[int]):
+        one_by_one = True
+
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            try:
+                await asyncio.sleep(1_000)
+            except asyncio.CancelledError:
+                raise ConnectionError("interrupted") from None
+
+    pipeline = Pipeline()
+    end = pipeline.source(range(count), name="in").to(Interrupted(), name="out", on_error=on_error)
+    if on_error == "route":
+        end.failed.to([], name="failed")
+    async with pipeline.start() as job:
+        await asyncio.sleep(1)
+        snapshot = await job.stop(1)
+    assert snapshot.operators["out"][0] == list(range(count))
+    assert job.metrics()["out"]["failed"] == 0
+
+
 @pytest.mark.parametrize("wrong", [-1, 41, "all"])
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_sink_that_says_nonsense_is_named(wrong: Any) -> None:

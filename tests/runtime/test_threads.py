@@ -263,6 +263,28 @@ def test_process_that_was_forked_from_that_of_the_job_is_told() -> None:
         assert job.submit(1)
 
 
+@pytest.mark.parametrize("way", ["map", "thread_map"])
+def test_closing_a_job_in_one_of_its_steps_is_refused(way: str) -> None:
+    found: Future[BaseException | None] = Future()
+
+    def close(value: int) -> int:
+        try:
+            job.close()
+        except BaseException as error:
+            found.set_result(error)
+        return value
+
+    pipeline = Pipeline()
+    stream = pipeline.submissions()
+    getattr(stream, way)(close).discard()
+    job = pipeline.start_in_thread()
+    with job:
+        job.submit(1)
+        error = found.result(30)
+    assert isinstance(error, PipelineError)
+    assert "and would wait for itself" in str(error)
+
+
 def test_block_that_fails_stops_the_thread_and_keeps_its_error() -> None:
     pipeline = Pipeline()
     pipeline.submissions().async_map(sleeping(1000)).discard()

@@ -6,21 +6,25 @@ import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
+from asyncstream import Count
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.pipeline import Stream
 from asyncstream.runtime.spark.worker import group_memory, keyed, shipped
 from asyncstream.runtime.spark.worker.group_log import Log, Position
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.state import Scale, Table, Tables
 from tests.spark.cluster import event_columns, run_stream
-from tests.spark.contract import Alarm, batches_of, functions, on_spark, on_stand_in, windows
+from tests.spark.contract import Alarm, Definition, batches_of, functions, on_spark, on_stand_in, windows
 from tests.spark.fake_spark import StandIn
+from tests.spark.scripts import Run
 
 AMPLE = 10**9
 
@@ -71,7 +75,7 @@ def test_tables_that_are_held_keep_nothing_of_the_task_that_had_them() -> None:
 def test_what_a_worker_keeps_of_functions_does_not_lead_to_the_task_that_ran_them() -> None:
     """A function has its state in its attributes until it is opened again."""
     on_stand_in(batches_of(3, count=2), functions)
-    kept = list(parts_of(shipped._worker.known))
+    kept = list(parts_of(shipped._worker))
     assert any(isinstance(part, Alarm) for part in kept)
     assert not any(isinstance(part, KeyGroup) for part in kept)
 
@@ -107,6 +111,31 @@ def test_of_many_small_groups_that_a_task_reads_the_collector_is_spared_the_most
     monkeypatch.setattr(keyed, "SMALL", max(sizes) + 1)
     run()
     assert 0 < len(spared) < len(sizes) // 2
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_tables_of_a_plan_with_other_classes_of_the_same_names_are_read_anew(*, is_same: bool) -> None:
+    """As when a cell of a notebook is run again, in a session whose workers are still there."""
+
+    def counts(run: Run) -> Definition:
+        card = partial(run.card, run.suit.CLUBS)
+
+        def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+            counted = timed.key_by(lambda row: card(1)).count_window(7).aggregate(n=Count(), name="counts")
+            return {"counts": counted, "rows": timed.filter(lambda row: False)}
+
+        return define
+
+    session = StandIn(1, partitions=1, unsteady=False)
+    source: Any = session.stream([[rows] for rows in batches_of(3, count=4, size=10)], event_columns())
+    found: list[str] = []
+    run = Run()
+    for session.stop_before in (2, None):
+        plan = on_spark(source.sparkSession, source, counts(run), key_groups=1)
+        found += run_stream(plan, Path())["lines"]
+        assert group_memory._worker.held
+        run = run if is_same else Run()
+    assert len(found) == 40 // 7
 
 
 def parts_of(value: object) -> Iterator[object]:

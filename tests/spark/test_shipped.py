@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from asyncstream.runtime.spark.worker.shipped import MOST, Shipped
 
 @pytest.fixture(autouse=True)
 def _worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(shipped, "_worker", shipped._Worker())
+    monkeypatch.setattr(shipped, "_worker", OrderedDict())
     before = dict(accumulators._accumulatorRegistry)
     yield
     accumulators._accumulatorRegistry.clear()

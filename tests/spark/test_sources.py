@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -217,6 +219,63 @@ def test_source_is_told_what_is_done() -> None:
 
     run_pulled(lambda: Slow(0.01, told), use)
     assert told == [("acknowledge", 3), ("forget", 3)]
+
+
+@pytest.mark.parametrize("fails", ["acknowledge", "forget"])
+def test_source_that_cannot_be_told_what_is_done_is_told_it_with_the_next(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(pulled: Pulled) -> None:
+        end = await pulled.latest(await pulled.initial(), 3)
+        with patch.object(Slow, fails, side_effect=OSError("the broker is away")):
+            await pulled.done(end)
+        await pulled.done(await pulled.latest(end, 3))
+
+    told: list[tuple[str, int]] = []
+    run_pulled(lambda: Slow(0.01, told), use)
+    assert told[-2:] == [("acknowledge", 6), ("forget", 6)]
+    assert "Slow was not told what is done: OSError: the broker is away" in caplog.text
+
+
+@pytest.mark.parametrize("hangs", ["read", "close"])
+def test_source_that_hangs_when_it_is_let_go_is_not_waited_for_for_ever(hangs: str) -> None:
+    class Hanging(Slow):
+        ended = False
+
+        async def _hang(self, here: str) -> None:
+            while here == hangs and not self.ended:
+                try:
+                    await asyncio.sleep(1_000)
+                except asyncio.CancelledError:
+                    pass
+
+        async def read(self) -> SourceBatch[int]:
+            await self._hang("read")
+            return await super().read()
+
+        async def close(self) -> None:
+            await self._hang("close")
+
+    async def main() -> None:
+        sources: list[Hanging] = []
+
+        def make() -> Hanging:
+            sources.append(Hanging(0))
+            return sources[-1]
+
+        pulled = Pulled(make, 0.2)
+        start = await pulled.initial()
+        await pulled.latest(start, 1)
+        closing = asyncio.create_task(pulled.close())
+        await asyncio.wait({closing}, timeout=60)
+        has_ended = closing.done()
+        sources[0].ended = True
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=2_000)
+        assert has_ended
+        with suppress(TimeoutError):
+            closing.result()
+
+    run_virtual(main())
 
 
 def test_rows_that_do_not_come_again_are_an_error() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,33 +14,7 @@ import pytest
 from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.runtime.spark.wire.values import classes_in, dumps, loads
 from asyncstream.runtime.spark.worker import group_head
-
-
-class Run:
-    """One run of a script, with the classes that it defines."""
-
-    def __init__(self) -> None:
-        class Suit(Enum):
-            HEARTS = "h"
-            CLUBS = "c"
-
-        @dataclass(frozen=True)
-        class Card:
-            suit: Suit
-            rank: int
-
-        class Place(NamedTuple):
-            card: Card
-            table: int
-
-        self.suit, self.card, self.place = Suit, Card, Place
-        for kind in (Suit, Card, Place):
-            kind.__module__, kind.__qualname__ = "no_module_of_workers", kind.__name__
-
-    def function(self) -> Callable[[Any], Any]:
-        suit, card, place = self.suit, self.card, self.place
-        return lambda row: place(card(suit(row["suit"]), row["rank"]), row["table"])
-
+from tests.spark.scripts import Run
 
 KEYS: dict[str, Callable[[Run], Any]] = {
     "enum": lambda run: run.suit.CLUBS,

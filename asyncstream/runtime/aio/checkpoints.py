@@ -256,6 +256,8 @@ class Checkpointer:
             request, self._next = self._next, None
             savepoint, self._next_stays = self._next_stays, False
             await self._attempt(request, savepoint)
+            if self._closed:  # meanwhile
+                return
             self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
             await asyncio.wait({self._compacting})
 
@@ -379,11 +381,16 @@ class Checkpointer:
                 failure = CheckpointError(f"checkpoint {number} failed: {text}")
                 failure.__cause__ = error
                 error = failure
-            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error, extra=self._fields(number))
+            fields = {"pipeline": self._pipeline, "checkpoint": number, "failed_in_a_row": self._in_a_row}
+            log.warning("pipeline %r: %s", self._pipeline, error, exc_info=error, extra=fields)
             raise error
         self._in_a_row = 0
         self.last = info
-        await self._let_go()
+        try:
+            async with asyncio.timeout(self._settings.timeout_seconds):
+                await self._let_go()
+        except TimeoutError:  # the next time it is tried again
+            log.warning("pipeline %r: it took too long to let old checkpoints go", self._pipeline)
         self._counts["taken"] += 1
         self._counts["number"], self._counts["bytes"] = number, info.size
         now = asyncio.get_running_loop().time()
@@ -391,10 +398,6 @@ class Checkpointer:
         self.durations.add(now - began, now)
         self.sizes.add(info.size)
         return info
-
-    def _fields(self, number: int) -> dict[str, object]:
-        """What the log says of a checkpoint besides its text."""
-        return {"pipeline": self._pipeline, "checkpoint": number, "failed_in_a_row": self._in_a_row}
 
     async def _save(self, number: int, finished: bool, savepoint: bool) -> CheckpointInfo:
         self._waits_for = "what steps remembered before to be encoded"

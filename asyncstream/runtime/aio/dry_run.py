@@ -86,7 +86,6 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     answers: Survey | None = None
     refusals, holder = [], None
     wiring = RunWiring(graph, lambda operator: None)
-    writers = [(sink, sink.writer) for _, _, sink in transactional_sinks(wiring)]
     try:
         current = await settings.store.holder()
         now_ms, seconds, what = time_ms(), settings.lease_seconds, str(settings.store)
@@ -104,9 +103,6 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
         answers = await survey(settings, history, graph, pipeline, wiring, writer)
     except CheckpointError as refusal:
         refusals.append(str(refusal))
-    finally:
-        for sink, was in writers:
-            sink.writer = was
     return DryRun(
         pipeline,
         None if answers is None else answers.found.info,

@@ -127,7 +127,8 @@ class Job(Exchange):
             self._run.end_sources()
             await self._outcome()
         elif not self._run.finished.done():
-            await self._end(10.0)  # there is a checkpoint: no snapshot is asked for
+            self._begin_end(10.0)  # there is a checkpoint: no snapshot is asked for
+            await asyncio.shield(self._run.finished)
             await self._close()
 
     def _failed(self, error: BaseException) -> None:
@@ -227,9 +228,9 @@ class Job(Exchange):
         return None if self._run.checkpointer is None else self._run.checkpointer.resumed_from
 
     def progress(self) -> JobProgress:
-        """How far it has come: what was read, of how much, and what is on its way."""
+        """How far it has come: what was read, of how much, and what is on its way; in any thread."""
         self._check_started()
-        return progress_of(self._run.parts)
+        return standing_still(self._run, lambda: progress_of(self._run.parts))
 
     def unfinished(self) -> list[str]:
         """The names of the steps that have something to do, open, read or close."""
@@ -288,18 +289,20 @@ class Job(Exchange):
         self._check_outside("stop")
         seconds = duration_seconds("timeout", timeout, zero=True)
         grace_seconds = duration_seconds("grace", grace, zero=True)
-        if self._run.phase == "running" and grace_seconds:
-            await self._run.come_to_rest(grace_seconds)
-        await self._end(seconds)
+        try:
+            if self._run.phase == "running" and grace_seconds:
+                await self._run.come_to_rest(grace_seconds)
+        finally:  # also if who waits gives up: nothing is read any more, so nothing would end the job
+            self._begin_end(seconds)
+        await asyncio.shield(self._run.finished)
         snapshot = self.snapshot()
         await self._close()
         return snapshot
 
-    async def _end(self, seconds: float) -> None:
+    def _begin_end(self, seconds: float) -> None:
         if not self._run.finished.done():
             self._was_stopped = True
         self._run.stop(seconds)
-        await asyncio.shield(self._run.finished)
 
     async def _close(self) -> None:
         self._run.suspend_sources()
@@ -334,9 +337,11 @@ class Job(Exchange):
         return {} if self._run.checkpointer is None else self._run.checkpointer.metrics()
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Counters and gauges of every step, by its name."""
+        """Counters and gauges of every step, by its name; in any thread."""
         self._check_started()
-        return {name: counts for name, part in self._run.parts.items() if (counts := part.metrics())}
+        parts = self._run.parts
+        found = standing_still(self._run, lambda: {name: part.metrics() for name, part in parts.items()})
+        return {name: counts for name, counts in found.items() if counts}
 
     # ------------------------------------------------------------------ inside
 

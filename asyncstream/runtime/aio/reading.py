@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from asyncstream.async_wait.tasks import within
+from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
 from asyncstream.connectors.submissions import Submissions
@@ -160,8 +160,7 @@ class SourceDriver:
 
     async def stop(self, patience: float) -> None:
         if self._acknowledging is not None:
-            self._acknowledging.cancel()
-            await asyncio.wait({self._acknowledging})
+            await end_tasks({self._acknowledging}, patience)
             with suppress(TimeoutError):
                 await within(patience, self.acknowledge(self.finished))
         await close_in_time(patience, self.name, SourceError, self.source)
@@ -199,11 +198,18 @@ class SourceDriver:
                 self._open.clear()
                 await self._open.wait()
             self._reading_since = now()
-            with naming(self.name, SourceError):
-                batch = await self.source.read()
+            try:
+                with naming(self.name, SourceError):
+                    batch = await self.source.read()
+            except SourceError as error:
+                if not self.has_left:
+                    raise
+                log.warning("reading was cancelled, and failed over it: %s", error)
+                return
             self._reading_since = None
             if batch is None:
-                self.end()
+                if not self.has_left:  # else it may be how the source answers to being cancelled
+                    self.end()
                 return
             fault = fault_of(batch, self.source.rejects)
             if fault is not None:

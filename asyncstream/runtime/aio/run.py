@@ -148,8 +148,6 @@ class Run:
         Raises:
             AsyncStreamError: names the step that failed, or took too long.
         """
-        self.phase = "opening"
-        self.graph.in_use = True
         self.loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self.loop.create_future()
         self._clock.begin()
@@ -165,6 +163,8 @@ class Run:
             if name in self._tracking:
                 driver.number(self.name)
         self.loop_watch = LoopWatch(self.name, self.wiring.parts())
+        self.phase = "opening"  # not before: a clock or a part that cannot be made leaves all as it was
+        self.graph.in_use = True
         self.loop_watch.begin()
         try:
             await self._opened.open_in_time(self._open_all())
@@ -343,6 +343,7 @@ class Run:
                 self.checkpointer.give_up()  # before the sinks that it may be waiting for
             self._abandon_sinks()
             stubborn |= await end_tasks(sinks, self._patience)
+        stubborn &= set(self._tasks.running)  # a source may have ended while sinks still wrote
         if stubborn:
             self._leave_alone(stubborn)
             self._finish()
@@ -366,8 +367,7 @@ class Run:
             return
         self.is_draining = True
         self._unbind_outlets()
-        if self._warning is None:
-            self._warning = self.loop.call_later(SLOW, self._warn)
+        self._warning = self.loop.call_later(SLOW, self._warn)
         for name, driver in self.wiring.sources.items():
             try:
                 has_ended = driver.take_no_more()  # what it has taken is still read

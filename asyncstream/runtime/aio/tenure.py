@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
 from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost, describe_error
@@ -110,8 +111,7 @@ class Tenure:
         self._holder = None
         if self._renewing is None:
             return
-        self._renewing.cancel()
-        await asyncio.wait({self._renewing})
+        await end_tasks({self._renewing}, PATIENCE)
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._settings.store.release(self.lease)

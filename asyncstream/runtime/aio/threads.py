@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.aio.from_thread import FromThread
+from asyncstream.runtime.aio.inside import refuse_inside
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import run_bounded
 
@@ -81,9 +82,15 @@ class ThreadedJob(FromThread):
         return self
 
     def close(self) -> None:
-        """End it, as leaving the block does; returns when its thread has ended."""
+        """
+        End it, as leaving the block does; returns when its thread has ended.
+
+        Raises:
+            PipelineError: inside a step of the job, which would wait for itself.
+        """
         if self._thread.ident is None:
             return
+        refuse_inside(self._job._run, "close")
         try:
             self._opened.result().call_soon_threadsafe(self._leave.set)
         except RuntimeError:  # the loop is closed: it has failed, and ended by itself

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from asyncstream.connectors import Sink
+from asyncstream.connectors import Sink, TransactionalSink
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.spec import ClockUse
@@ -73,6 +73,16 @@ class RunWiring:
             for step in graph.behind(name):
                 if isinstance(step, SinkStep):
                     self.feeders[step.name].add(name)
+        self._forget_earlier_jobs()
+
+    def _forget_earlier_jobs(self) -> None:
+        """Its ends were told for whom they work if there were checkpoints; this one may do without."""
+        for driver in self.sources.values():
+            if driver.source.writer is not None:
+                driver.source.writer = driver.source.checkpoint_soon = None
+        for operator in self.sinks.values():
+            if isinstance(operator.sink, TransactionalSink) and operator.sink.writer is not None:
+                operator.sink.writer = None
 
     def parts(self) -> dict[str, SourceDriver | Operator]:
         """What runs each step, by its name: the sources, then the others."""

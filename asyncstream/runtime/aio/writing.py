@@ -152,8 +152,11 @@ class SinkOperator(Intake):
                 await self._write_part(values[:size], timestamps[:size])
             except Exception as error:
                 cause = error.__cause__ or error
-                if not self._failures.bears(cause) or isinstance(error, SinkBroken):
+                is_over_one = self._writing[0] and not isinstance(error, SinkBroken)
+                if not is_over_one or not self._failures.bears(cause):
                     raise
+                if self._abandoned:  # it may be over its cancellation that the sink fails, and no element
+                    return
                 if size == 1 or self.sink.one_by_one:
                     await self._refuse_first(cause)
                 else:

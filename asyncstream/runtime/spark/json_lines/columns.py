@@ -115,10 +115,11 @@ class JsonColumns:
     """
 
     def __init__(self, schema: StructType, required: str | None, max_line_bytes: int) -> None:
+        import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._parsed = _schema_of([field.with_type(_as_parsed(field.type)) for field in self.arrow])
+        self._parsed = pa.schema([field.with_type(_as_parsed(field.type)) for field in self.arrow])
         self._required = required
         self._limit = max_line_bytes
         # Arrow refuses an integer that has more digits than a float
@@ -239,12 +240,6 @@ def _struct_of(schema: pa.Schema) -> pa.DataType:
     import pyarrow as pa
 
     return pa.struct(list(schema))
-
-
-def _schema_of(fields: Sequence[pa.Field]) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(fields)
 
 
 def _is_text(data: bytes) -> bool:

@@ -19,16 +19,21 @@ from which position it was read: `"from"`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from asyncstream.aside import heed
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
 from asyncstream.codec import JsonCodec
 from asyncstream.connectors import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
-from asyncstream.errors import SourceError
+from asyncstream.errors import SourceError, describe_error
 
 __all__ = ("Offset", "Pulled", "Splits")
+
+logger = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
 
@@ -139,23 +144,27 @@ class Pulled:
         return None if batch is None else batch.values
 
     async def done(self, end: Offset) -> None:
-        """All before `end` is done for good."""
+        """All before `end` is done for good. If the source fails over that, the next call says it again."""
         source = self._source
-        if source is not None and end["position"] is not None:
-            position = self._codec.decode(end["position"].encode())
+        if source is None or end["position"] is None:
+            return
+        position = self._codec.decode(end["position"].encode())
+        try:
             if source.acknowledges():
                 await source.acknowledge(position)
             await source.forget(position)
+        except Exception as error:
+            logger.warning("%s was not told what is done: %s", self._name, describe_error(error))
 
     async def close(self) -> None:
-        """Let go of the source."""
+        """Let go of the source; raises `TimeoutError` if it does not close."""
         reading, self._reading = self._reading, None
         if reading is not None:
-            reading.cancel()
-            await asyncio.wait({reading})
+            reading.add_done_callback(heed)
+            await end_tasks({reading})
         source, self._source = self._source, None
         if source is not None:
-            await source.close()
+            await within(CANCEL_PATIENCE, source.close())
 
     # ------------------------------------------------------------------ inside
 

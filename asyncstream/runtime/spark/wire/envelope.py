@@ -51,7 +51,6 @@ __all__ = (
     "packed",
     "envelope_type",
     "unpack_marked",
-    "unpacked",
 )
 
 COLUMNS = ("route", "group", "origin", "sequence", "watermark", "count", "payload")
@@ -266,13 +265,6 @@ class Packer:
     def _next(self) -> int:
         self._sequence += 1
         return self._sequence
-
-
-def unpacked(columns: dict[str, list[Any]], rows: Iterable[int]) -> Iterator[Entering]:
-    """The elements in those rows of a batch of envelopes, so many at a time as were packed together."""
-    routes, payloads = columns["route"], columns["payload"]
-    for row in rows:
-        yield from entering(routes[row], payloads[row])
 
 
 def entering(route: int, payload: bytes, watermark: int | None = None) -> Iterator[Entering]:

@@ -40,16 +40,17 @@ def dumps(value: Any) -> bytes:
     try:
         return pickle.dumps(value, 5)
     except Exception:
-        from pyspark.cloudpickle import Pickler
+        from pyspark import cloudpickle
 
-        class ByValue(Pickler):  # type: ignore[misc]
+        class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
             has_class = False
 
             def reducer_override(self, part: Any) -> Any:
                 if isinstance(part, type):
                     self.has_class = True
                     if _is_nowhere(part):
-                        return _class_named, (part.__module__, part.__qualname__, _written_out(part))
+                        written_out = bytes(cloudpickle.dumps(part))
+                        return _class_named, (part.__module__, part.__qualname__, written_out)
                 elif isinstance(part, FunctionType) and not self.has_class:
                     return NotImplemented  # pickle's own way, which refuses it
                 return super().reducer_override(part)
@@ -111,12 +112,6 @@ def _is_nowhere(kind: type) -> bool:
     from pyspark.cloudpickle.cloudpickle import _should_pickle_by_reference
 
     return kind.__module__ != "builtins" and not _should_pickle_by_reference(kind)
-
-
-def _written_out(kind: type) -> bytes:
-    from pyspark import cloudpickle
-
-    return bytes(cloudpickle.dumps(kind))
 
 
 _classes: Classes = {}

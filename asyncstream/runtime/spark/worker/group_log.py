@@ -162,22 +162,25 @@ def _token() -> bytes:
 
 
 class Log:
-    """The entries of a key group; `chunks` is Spark's map state of those that are not in the head."""
+    """
+    The entries of a key group; `chunks` is Spark's map state of those that are not in the head, and `classes`
+    are those in which they are read.
+    """
 
     def __init__(self, chunks: Any, classes: Classes) -> None:
         self._chunks = chunks
-        self._classes = classes
+        self.classes = classes
 
     def read(self, position: Position, last: int | None = None) -> Iterator[Entry]:
         """Entries of the log, which is at this position: all, or the `last` ones that were put."""
         if last is not None:
             return iter(self._last(position, last))
         chunks = (self._chunks.getValue((number,)) for number in position.chunks)
-        return entries_of(chunks, position, self._classes)
+        return entries_of(chunks, position, self.classes)
 
     def _last(self, position: Position, count: int) -> list[Entry]:
         """So many entries, those that were put last: only their chunks are read."""
-        read = _unpacked(position.tail[-count:], self._classes)
+        read = _unpacked(position.tail[-count:], self.classes)
         parts: list[bytes] = []
         for number in reversed(position.chunks):
             if len(read) >= count:
@@ -185,7 +188,7 @@ class Log:
             data, is_first = self._chunks.getValue((number,))
             parts.insert(0, data)
             if is_first:
-                read[:0] = _unpacked(parts, self._classes)
+                read[:0] = _unpacked(parts, self.classes)
                 parts.clear()
         return read[-count:]
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from asyncstream.runtime.spark.wire.values import Classes
 from asyncstream.runtime.spark.worker.group_log import Log, Position, catch_up
 from asyncstream.state import Scale, Tables
 
@@ -36,14 +37,20 @@ SHARE: Final = 4
 KNOWN: Final = 10_000
 """Groups whose turns are known."""
 
+NO_CLASSES: Final[Classes] = {}
+
 
 @dataclass
 class _Held:
-    """Tables of a group by step, at the position of a token; and how many bytes of memory they are."""
+    """
+    Tables of a group by step, at the position of a token; how many bytes of memory they are; and which
+    classes the plan has whose keys and values are in them.
+    """
 
     token: bytes
     weight: int
     tables: Mapping[str, Tables]
+    classes: Classes
 
 
 @dataclass
@@ -105,15 +112,16 @@ def room(asked: int | None) -> int:
 def take_back(position: Position, log: Log | None = None) -> Mapping[str, Tables] | None:
     """
     It is the turn of a group: its tables by step, if they are held and at this position, or can be brought
-    there; they are held no more.
+    there; they are held no more. Those of a plan with other classes of the same names are not: no key of the
+    one equals a key of the other.
 
     Args:
-        log: where the entries are that others have written since.
+        log: where the entries are that others have written since, and which classes they are read in.
     """
     _note_turn(position.log)
     held = _let_go(position.log)
     missing = None if held is None else position.ahead_of(held.token)
-    if held is None or missing is None:
+    if held is None or missing is None or held.classes != (NO_CLASSES if log is None else log.classes):
         return None
     if missing and (log is None or not catch_up(held.tables, log.read(position, missing))):
         return None
@@ -127,16 +135,16 @@ def has_room(position: Position, tables: Mapping[str, Tables], most: int) -> boo
     return _weight(position, tables) * (1 + _group(position.log).others) <= most
 
 
-def hold(position: Position, tables: Mapping[str, Tables], most: int) -> None:
+def hold(position: Position, tables: Mapping[str, Tables], most: int, classes: Classes = NO_CLASSES) -> None:
     """
     Hold tables that are at this position, and have just been merged, and less of others if that is more than
-    `most`, see `room`.
+    `most`, see `room`; `classes` are those of the plan.
     """
     _let_go(position.log)
     weight = _weight(position, tables)
     if not position.token or weight > most:
         return
-    _worker.held[position.log] = _Held(position.token, weight, tables)
+    _worker.held[position.log] = _Held(position.token, weight, tables, classes)
     _worker.weight += weight
     while _worker.weight > most:
         _let_go(next(iter(_worker.held)))

@@ -238,7 +238,7 @@ class KeyGroup:
         most = room(self._terms.held_bytes)
         is_light = file is None and has_room(position, tables, most)
         if is_light or not self._files.keep(file, position, tables):
-            hold(position, tables, most)
+            hold(position, tables, most, self._terms.classes)
 
     def _run(self, turn: _Turn, position: Position, held: Mapping[str, Tables] | None) -> _Done:
         """

@@ -99,7 +99,7 @@ class Exit(Operator):
         self.watermark = watermark
         self.count = 0
         self.ended = False
-        self.on_end: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = lambda: None
         self._groups = groups
         self._wanted = wanted
         self._places = places
@@ -415,7 +415,3 @@ def opening(step: str) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         raise UserFunctionError(step, None, error, when="when it was opened") from error
-
-
-def _nothing() -> None:
-    pass

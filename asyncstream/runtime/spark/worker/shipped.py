@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar
 
@@ -48,14 +48,8 @@ class _Known:
     accumulators: dict[int, Any]
 
 
-@dataclass
-class _Worker:
-    """What this process keeps, by digest."""
-
-    known: OrderedDict[bytes, _Known] = field(default_factory=OrderedDict)
-
-
-_worker = _Worker()
+_worker: OrderedDict[bytes, _Known] = OrderedDict()
+"""What this process keeps, by digest."""
 
 
 def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
@@ -63,17 +57,17 @@ def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
     # unpickling an accumulator is what makes PySpark ask it for what a task has added, and each task anew
     from pyspark.accumulators import _accumulatorRegistry as registry
 
-    known = _worker.known.get(digest)
+    known = _worker.get(digest)
     if known is None:
         before = set(registry)
         shipped = Shipped(pickle.loads(data))
         made = {number: one for number, one in registry.items() if number not in before}
-        known = _worker.known[digest] = _Known(shipped, made)
-        if len(_worker.known) > MOST:
-            _worker.known.popitem(last=False)
+        known = _worker[digest] = _Known(shipped, made)
+        if len(_worker) > MOST:
+            _worker.popitem(last=False)
     else:
         for number, one in known.accumulators.items():
             one._value = one.accum_param.zero(one._value)
             registry[number] = one
-    _worker.known.move_to_end(digest)
+    _worker.move_to_end(digest)
     return known.shipped

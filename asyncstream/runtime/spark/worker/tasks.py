@@ -6,7 +6,7 @@ A generator over Arrow batches, given to `mapInArrow`. Its arguments are pickled
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer, route_of
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.columns import Picked, Picks, picked
-from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering, unpacked
+from asyncstream.runtime.spark.wire.envelope import PACKED, Packer, entering
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.runtime.spark.worker.connection import acknowledge
@@ -254,23 +254,18 @@ class _Reader:
         mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
         others = [row for row, route in enumerate(columns["route"]) if route not in self._mine]
         order = (columns[name] for name in ("watermark", "origin", "sequence", "route", "payload"))
-        if self._replay is not None:
-            return self._replayed(self._replay, list(zip(*order, strict=True)), mine), others
+        envelopes: list[tuple[Any, ...]] = list(zip(*order, strict=True))
+        if (replay := self._replay) is not None:
+            return (entered for row in mine for entered in replay.add(*envelopes[row])), others
         if self._streaming:
-            held = list(zip(*order, strict=True))
-            self._held += [held[row] for row in mine]
+            self._held += [envelopes[row] for row in mine]
             mine = []
         if self._disordered and others:
             self._for_others.append(batch.take(pa.array(others, pa.int64())))
             others = []
         # one envelope at a time: a batch of them may be a gigabyte of elements
-        return (unpacked(columns, mine) if mine else None), others
-
-    def _replayed(
-        self, replay: Replay, envelopes: Sequence[tuple[Any, ...]], mine: Iterable[int]
-    ) -> Iterator[Entering]:
-        for row in mine:
-            yield from replay.add(*envelopes[row])
+        opened = (entered for row in mine for entered in entering(*envelopes[row][-2:]))
+        return (opened if mine else None), others
 
     def held_for_others(self) -> Iterator[pa.RecordBatch]:
         """The rows that are for others, in order again after a shuffle that did not keep it."""
