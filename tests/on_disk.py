@@ -15,9 +15,16 @@ from asyncstream.state import Database, DiskRows, DiskState, Tables
 __all__ = ("IN_MEMORY_AND_ON_DISK", "bring_away", "database", "keep_on_disk")
 
 IN_MEMORY_AND_ON_DISK: Final = pytest.mark.parametrize(
-    "on_disk", [pytest.param(False, id="memory"), pytest.param(True, id="disk", marks=pytest.mark.slow)]
+    "on_disk",
+    [
+        pytest.param(False, id="memory"),
+        pytest.param(True, id="disk", marks=[pytest.mark.slow, pytest.mark.once]),
+    ],
 )
-"""For recorded cases: what a table does is the same in both, so the quick tier has them in memory."""
+"""
+For recorded cases: what a table does is the same in both, so the quick tier and the newest Python have them
+in memory.
+"""
 
 
 @cache

@@ -41,6 +41,8 @@ def blocks(*languages: str) -> list[tuple[str, str]]:
 
 
 SHOWN = blocks("python", "py")
+ON_SPARK = [(where, code) for where, code in SHOWN if "local_spark" in code]
+ALONE = [(where, code) for where, code in SHOWN if "local_spark" not in code]
 
 
 def commands() -> list[tuple[str, str]]:
@@ -63,26 +65,41 @@ def test_every_fence_is_closed_and_every_block_found() -> None:
     for name, document in DOCUMENTS.items():
         fences = re.findall(r"^ *```", document, re.MULTILINE)
         assert len(fences) == 2 * len(list(BLOCK.finditer(document))), name
-    assert SHOWN, "no code is shown"
+    assert ALONE, "no code is shown"
+    assert ON_SPARK, "none on Spark"
     assert commands(), "no commands are shown"
 
 
-@pytest.mark.parametrize(("where", "code"), SHOWN, ids=[where for where, _ in SHOWN])
+@pytest.mark.parametrize(("where", "code"), ALONE, ids=[where for where, _ in ALONE])
 def test_code_runs(where: str, code: str, tmp_path: Path) -> None:
-    if "local_spark" in code:
-        pytest.importorskip("pyspark")
     program = tmp_path / "shown.py"
     program.write_text(code, encoding="utf-8")
+    run(tmp_path, str(program))
+
+
+def test_code_on_spark_runs(tmp_path: Path) -> None:
+    """One program after the other in one process: to start a Java takes longer than all that they do."""
+    pytest.importorskip("pyspark")
+    programs = []
+    for where, code in ON_SPARK:
+        programs.append(tmp_path / f"{where.replace('/', ' ')}.py")
+        programs[-1].write_text(code, encoding="utf-8")
+    one_by_one = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
+    run(tmp_path, "-c", one_by_one, *map(str, programs))
+
+
+def run(folder: Path, *arguments: str) -> None:
+    """A program that says nothing to standard error."""
     done = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=tmp_path,
+        [sys.executable, *arguments],
+        cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 0, f"{where}:\n{done.stderr}"
+    assert done.returncode == 0, done.stderr
     assert besides_slowness(done.stderr) == ""
 
 

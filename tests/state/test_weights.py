@@ -14,7 +14,7 @@ import pytest
 from asyncstream.state import Scale, Table, Tables
 from asyncstream.state.weights import DEPTH, PARTS, ends
 
-ROWS = 4_000
+ROWS = 2_000
 
 
 @dataclass

@@ -96,6 +96,7 @@ def scripted(holds: Callable[[Case], bool] = lambda case: True) -> list[Any]:
     return [param for file in FILES for kind in kinds for param in ours(file, kind, holds)]
 
 
+@pytest.mark.once
 def test_readme_says_how_many_cases_there_are_and_how_many_are_ours() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     all_of_storm = sum(len((FOLDER / file).read_text(encoding="utf-8").splitlines()) for file in FILES)
