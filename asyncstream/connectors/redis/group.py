@@ -237,6 +237,7 @@ class RedisGroupSource(RedisSource[T]):
                     self._stream, self._group, self._claimer, self._dead_ms, part, justid=True
                 )
             await redis.eval(_LEAVE, 1, self._stream, self._group, about["name"])
+        self._again = deque(sorted(self._again, key=id_of))  # those behind `read` come in order from here on
 
     # ------------------------------------------------------------------ positions
 

@@ -140,6 +140,26 @@ async def test_what_the_dead_had_is_claimed_and_held_by_positions(
     await again.close()
 
 
+async def test_what_several_had_that_are_dead_comes_in_order(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 7))
+    first = member(redis_url)
+    await first.open()
+    for consumer in ("z", "y"):  # the server names them the other way round
+        redis.xreadgroup("g", consumer, {"in": ">"}, count=3)
+    await first.close()
+    await asyncio.sleep(0.1)  # until the server says that nothing was heard for so long
+    alive = member(redis_url, dead_after=0.05)
+    await alive.open()
+    assert await numbers_of(alive, 6) == [1, 2, 3, 4, 5, 6]
+    position = alive.position()
+    await alive.close()
+    again = member(redis_url, lease=2, ends=True)
+    await again.open()
+    await again.seek(position)
+    assert await numbers_of(again) == []
+    await again.close()
+
+
 async def test_what_a_process_takes_when_it_wakes_up_is_not_lost(redis: Redis, redis_url: str) -> None:
     add(redis, range(1, 5))
     old = member(redis_url, batch=2)
