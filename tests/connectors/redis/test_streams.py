@@ -103,6 +103,43 @@ async def test_without_checkpoints_nothing_is_pending(redis: Redis, redis_url: s
     await source.close()
 
 
+async def test_without_checkpoints_nothing_is_lost_that_comes_as_the_job_stops(
+    redis: Redis, redis_url: str
+) -> None:
+    add(redis, [1])
+    source = RedisGroupSource[int](redis_url, "in", group="g")
+    await source.open()
+    assert await numbers_of(source, 1) == [1]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await source.read()
+    add(redis, [2])
+    async with asyncio.timeout(60):
+        while not pending(redis):  # noqa: ASYNC110 - what is in a server
+            await asyncio.sleep(0.01)
+    await source.close()
+    following = RedisGroupSource[int](redis_url, "in", group="g", ends=True)
+    await following.open()
+    assert await numbers_of(following) == [2]
+    assert pending(redis) == 0
+    await following.close()
+
+
+async def test_what_could_not_be_acknowledged_is_the_next_time(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 4))
+    source = member(redis_url)
+    await source.open()
+    await source.read()
+    redis.rename("in", "elsewhere")
+    redis.set("in", "no stream")
+    with pytest.raises(SourceError, match="cannot acknowledge entries of stream 'in'"):
+        await source.forget(source.position())
+    redis.rename("elsewhere", "in")
+    await source.forget(source.position())
+    assert pending(redis) == 0
+    await source.close()
+
+
 @pytest.mark.parametrize("reads", [1, 2, 3])
 async def test_what_the_dead_had_is_claimed_and_held_by_positions(
     redis: Redis, redis_url: str, reads: int
