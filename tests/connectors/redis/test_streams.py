@@ -365,6 +365,26 @@ async def test_what_is_trimmed_before_it_is_read_is_missed_by_nobody_unseen(
         await source.close()
 
 
+async def test_what_is_added_and_trimmed_at_once_is_missed_by_nobody_unseen(
+    redis: Redis, redis_url: str
+) -> None:
+    add(redis, [1])
+    source = RedisStreamSource[int](redis_url, "in")
+    await source.open()
+    assert await numbers_of(source, 1) == [1]
+    waiting = asyncio.ensure_future(source.read())
+    async with asyncio.timeout(60):
+        while not any(client["cmd"] == "xread" for client in redis.client_list()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    with redis.pipeline(transaction=True) as pipeline:
+        for number in range(2, 6):
+            pipeline.xadd("in", {"data": number}, id=f"{number}-0", maxlen=2, approximate=False)
+        pipeline.execute()
+    with pytest.raises(SourceError, match=r"cannot go on behind entry 1-0 .* entries behind it were trimmed"):
+        await waiting
+    await source.close()
+
+
 @pytest.mark.parametrize("more", [2, 4])
 async def test_a_stream_that_was_made_anew_is_refused(redis: Redis, redis_url: str, more: int) -> None:
     add(redis, range(1, 4))
