@@ -267,9 +267,9 @@ class KafkaSource(Source[Any]):
         except Exception:
             values, rejected, taken = self._one_by_one(name, records)
         self._positions[name] = taken[-1].offset + 1
-        if rejected:
-            return SourceBatch(values, self._times(taken, rejected), rejected, split=name)
-        return SourceBatch(values, [_time(record) for record in taken], split=name)
+        if bad := {record.offset for record in rejected}:
+            taken = [record for record in taken if record.offset not in bad]
+        return SourceBatch(values, list(map(_time, taken)), rejected, split=name)
 
     def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
         value = None if record.value is None else self._decode(record.value)
@@ -304,12 +304,6 @@ class KafkaSource(Source[Any]):
                     ) from error
                 return values, rejected, records[:index]
         return values, rejected, records
-
-    def _times(
-        self, records: list[ConsumerRecord[Any, Any]], rejected: list[RejectedRecord]
-    ) -> list[int | None]:
-        bad = {record.offset for record in rejected}
-        return [_time(record) for record in records if record.offset not in bad]
 
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
         """Whether all is read that was there; behind the last record may be marks of transactions."""
@@ -354,11 +348,10 @@ class KafkaSource(Source[Any]):
 
     def hold(self, splits: Collection[str]) -> None:
         consumer = self._opened()
-        consumer.resume(
-            *(self._partitions[name] for name in self._held - set(splits) if name in self._partitions)
-        )
         self._held = frozenset(splits)
-        consumer.pause(*(self._partitions[name] for name in self._held if name in self._partitions))
+        held = {self._partitions[name] for name in self._held & self._partitions.keys()}
+        consumer.resume(*(consumer.paused() - held))
+        consumer.pause(*held)
 
     def unread(self) -> int:
         return sum(len(records) for _, records in self._fetched)
@@ -425,11 +418,18 @@ class KafkaSource(Source[Any]):
         return self._group is not None
 
     async def acknowledge(self, position: dict[str, int]) -> None:
-        new = self._handover.acknowledge(position)
+        from aiokafka.errors import CommitFailedError
+
+        new = self._handover.new(position)
         if new and self._consumer is not None:
             offsets = {self._partitions[name]: offset for name, offset in new.items()}
             with telling(f"cannot commit offsets of group {self._group!r}", SourceError):
-                await self._commit(self._consumer, offsets)
+                try:
+                    await self._commit(self._consumer, offsets)
+                except CommitFailedError:  # they are dealt out again: it would fail the next time, too
+                    self._handover.acknowledge(new)
+                    raise
+        self._handover.acknowledge(new)
 
     async def _commit(self, consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
         async with answered_within(patience_of(self._options)):  # the client tries again for ever
