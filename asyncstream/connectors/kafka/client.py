@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error, module_of
-from asyncstream.validation import refuse
+from asyncstream.validation import real_number, refuse
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -60,7 +60,8 @@ def check_options(
 
 def patience_of(options: Mapping[str, Any]) -> float:
     """For how many seconds brokers may be silent; the client itself would try again for ever."""
-    return _REQUESTS * float(options.get("request_timeout_ms", 40_000)) / 1000
+    given = options.get("request_timeout_ms", 40_000)
+    return _REQUESTS * real_number("request_timeout_ms", given, "milliseconds", lambda ms: ms > 0) / 1000
 
 
 async def settled(sent: Collection[asyncio.Future[Any]], patience: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import repeat, takewhile
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import heed
@@ -45,6 +46,9 @@ _OURS = frozenset(
         "value_serializer",
     }
 )
+
+_BYTES = bytes | bytearray | memoryview | None
+"""What a record may have as its key, and as its value."""
 
 _TURN = 100
 """Elements after which others have their turn: handing one to the client mostly does not wait."""
@@ -175,6 +179,13 @@ class KafkaWriter:
             data = None if payload is None else self._encode(payload)
             if data is None and key is None:
                 raise TypeError("a tombstone (None) needs a key: key= gives none")
+            # of what is none of these the client says little, or breaks
+            if not isinstance(key, _BYTES):
+                raise TypeError(f"expected a key of bytes or text, got {safe_repr(key)}")
+            if not isinstance(data, _BYTES):
+                raise TypeError(f"expected a value of bytes, got {safe_repr(data)}")
+            if not isinstance(partition, Integral | None):
+                raise TypeError(f"expected the number of a partition, got {safe_repr(partition)}")
             if timestamp_ms is not None and timestamp_ms < 0:
                 timestamp_ms = None  # before 1970, which Kafka cannot say
         except Exception as error:

@@ -125,6 +125,7 @@ class KafkaSource(Source[Any]):
         self._isolation = choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
+        self._patience = patience_of(self._options)
         self._where = ",".join(self._servers)
         self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
         self._consumer: AIOKafkaConsumer | None = None
@@ -322,18 +323,17 @@ class KafkaSource(Source[Any]):
         now = asyncio.get_running_loop().time()
         there = consumer.partitions_for_topic
         self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
-        if not self._absent:
-            return
-        patience = patience_of(self._options)  # for a moment it may be without a leader
-        if any(now - since > patience for since in self._absent.values()):
+        # for a moment it may be without a leader
+        long = [topic for topic, since in self._absent.items() if now - since > self._patience]
+        if long:
             await consumer._client.force_metadata_update()  # what the client knows may be minutes old
-            for topic, since in self._absent.items():
-                if now - since > patience and not there(topic):
-                    raise SourceError(
-                        f"{self._what}: there is no topic {topic!r} any more, or this user has no right to "
-                        "it. If it is made anew, begin where that one does: give the source another name, or "
-                        "restore='none'; or another group"
-                    )
+        for topic in long:
+            if not there(topic):
+                raise SourceError(
+                    f"{self._what}: there is no topic {topic!r} any more, or this user has no right to it. "
+                    "If it is made anew, begin where that one does: give the source another name, or "
+                    "restore='none'; or another group"
+                )
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""
@@ -432,7 +432,7 @@ class KafkaSource(Source[Any]):
         self._handover.acknowledge(new)
 
     async def _commit(self, consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
-        async with answered_within(patience_of(self._options)):  # the client tries again for ever
+        async with answered_within(self._patience):  # the client tries again for ever
             if offsets:
                 await consumer.commit(offsets)
 
