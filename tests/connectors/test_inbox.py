@@ -145,20 +145,6 @@ def test_what_a_codec_gives_that_is_not_bytes_is_refused(path: Path) -> None:
         Inbox(path, codec=Giving(bytearray)).submitted(1, "a")
 
 
-def test_an_inbox_without_checks_is_read_and_gets_them(path: Path) -> None:
-    inbox = Inbox(path)
-    with opened(inbox) as file:
-        accept(inbox, file, ("a", 1))
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("ALTER TABLE accepted DROP COLUMN sum")
-    with opened(inbox) as file:
-        assert accept(inbox, file, ("a", 1), ("b", 2)) == [False, True]
-        assert file.rows(0, 2, 9) == [(1, 1), (2, 2)]
-    with closing(sqlite3.connect(path)) as database:
-        kept = [there for (there,) in database.execute("SELECT sum IS NOT NULL FROM accepted")]
-    assert kept == [0, 1]
-
-
 def test_a_group_that_fails_leaves_nothing_and_the_next_goes_on(path: Path) -> None:
     inbox = Inbox(path)
     with opened(inbox) as file:
