@@ -43,17 +43,7 @@ def addresses(value: str | Sequence[str]) -> list[str]:
 def check_options(
     options: Options | None, client: Literal["AIOKafkaConsumer", "AIOKafkaProducer"], ours: frozenset[str]
 ) -> dict[str, Any]:
-    """
-    What is to be passed through.
-
-    Args:
-        client: the class whose options they are.
-        ours: names that have an argument of their own, or mean that nothing is lost.
-
-    Raises:
-        PipelineError: if `options` has one of these, or one that there is not.
-        MissingExtra: if the client is not installed.
-    """
+    """As `passed_through`, to a client of Kafka; raises `MissingExtra` if that is not installed, too."""
     aiokafka = module_of("kafka", "aiokafka", "Kafka")
     return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
 

@@ -267,25 +267,16 @@ class KafkaSink(Sink[Any]):
     async def _write(
         self, values: Sequence[Any], timestamps: Timestamps, sent: list[asyncio.Future[Any]]
     ) -> None:
+        writer = self._writer
         if self._producer is None:
-            raise SinkError(f"the sink of {self._writer.topic!r} is not open")
+            raise SinkError(f"the sink of {writer.topic!r} is not open")
         if self._is_out_of_step:
             await self.close()
             await self.open()
-        await self._send(self._producer, values, timestamps, sent)
-
-    async def _send(
-        self,
-        producer: AIOKafkaProducer,
-        values: Sequence[Any],
-        timestamps: Timestamps,
-        sent: list[asyncio.Future[Any]],
-    ) -> None:
-        writer = self._writer
         try:
             with telling(writer.what, SinkError):
                 try:
-                    await writer.send_all(producer, values, timestamps, sent)
+                    await writer.send_all(self._producer, values, timestamps, sent)
                 finally:
                     # also those before one that failed: the job is told how many the broker has
                     await settled(sent, writer.patience)
