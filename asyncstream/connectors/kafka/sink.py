@@ -275,16 +275,20 @@ class KafkaSink(Sink[Any]):
             await self.open()
         try:
             with telling(writer.what, SinkError):
+                failure: Exception | None = None
                 try:
                     await writer.send_all(self._producer, values, timestamps, sent)
-                finally:
-                    # also those before one that failed: the job is told how many the broker has
-                    await settled(sent, writer.patience)
-                    refused = not all(map(_is_written, sent))
-                    # a broker refuses all records that the client has sent together, which may be over one
-                    self.one_by_one = not refused
-                    # and expects from an idempotent producer the number next that it has refused
-                    self._is_out_of_step = refused and self._idempotent
+                except Exception as error:
+                    failure = error
+                # also those before one that failed: the job is told how many the broker has
+                await settled(sent, writer.patience)
+                refused = not all(map(_is_written, sent))
+                # a broker refuses all records that the client has sent together, which may be over one
+                self.one_by_one = not refused
+                # and expects from an idempotent producer the number next that it has refused
+                self._is_out_of_step = refused and self._idempotent
+                if failure is not None:
+                    raise failure
                 for future in sent:
                     future.result()
         finally:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Pipeline, Sink, SinkError
+from asyncstream.connectors import cancellation
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
 from tests.servers.kafka import Kafka, transactional_server
 
@@ -67,6 +68,23 @@ async def test_a_job_whose_broker_is_gone_can_be_stopped(
     writing.cancel()
     with pytest.raises((asyncio.CancelledError, SinkError)):
         await asyncio.wait_for(writing, 30)
+    await asyncio.wait_for(sink.close(), 30)
+
+
+async def test_a_write_that_the_client_has_no_room_for_is_given_up(
+    own: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await own.topic()
+    monkeypatch.setattr(cancellation, "_PATIENCE", 0.1)
+    sink = KafkaSink(topic, bootstrap_servers=own.address)  # whose broker may be silent for minutes
+    await sink.open()
+    with own.held():
+        writing = asyncio.ensure_future(sink.write(["1" * 1000] * 100, None))
+        await asyncio.sleep(0.1)  # of a real server
+        writing.cancel()
+        await asyncio.wait({writing}, timeout=20)
+        assert writing.cancelled()
+    assert sink.taken() == 0
     await asyncio.wait_for(sink.close(), 30)
 
 
