@@ -71,7 +71,7 @@ class KafkaSource(Source[Any]):
         value: how a record becomes an element: "json", "bytes", "text", or a function of bytes. What it
             raises for is a bad record. It is not asked for tombstones, which become None.
         records: elements are `KafkaRecord`, with key, headers and place, rather than values.
-        partitions: numbers of the partitions to read, by topic; None: all.
+        partitions: numbers of the partitions to read, for each of the topics; None: all.
         group: share the topics with all jobs that name the same consumer group: the broker deals partitions
             out, and what is acknowledged is committed there. At least once: what a member that has died had
             read and not committed, another one reads again. What steps remember of a partition, such as

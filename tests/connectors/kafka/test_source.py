@@ -110,6 +110,7 @@ async def test_a_partition_that_is_not_there_is_told_of(kafka: Kafka) -> None:
         ({"bootstrap_servers": []}, "bootstrap_servers"),
         ({"value": "xml"}, "value: expected 'json', 'bytes', 'text' or a function"),
         ({"partitions": {"other": [0]}}, "partitions"),
+        ({"partitions": {}}, r"partitions: expected a mapping from each of \['t'\]"),
         ({"client": {"group_id": "g"}}, "'group_id' cannot be passed through"),
         ({"client": {"no_such_option": 1}}, "no_such_option"),
         ({"start": "now"}, "start"),
