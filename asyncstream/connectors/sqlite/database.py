@@ -1,7 +1,7 @@
 """
 A connection to an SQLite database that does not hold up the event loop.
 
-The database works in threads, one call at a time, so the event loop does not wait for the disk.
+The database works in a thread of its own, so the event loop does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
 
-from asyncstream.aside import heed
+from asyncstream.aside import DiskThread, heed
 from asyncstream.filesystem.sqlite import OpenFile, is_busy
 
 __all__ = ("PATIENCE", "Database")
@@ -30,14 +31,14 @@ _LOOK = 0.2
 
 class Database:
     """
-    A connection that any thread may use, one at a time.
+    A connection that one thread uses.
 
     Attributes:
         file: that it has open.
     """
 
     def __init__(self, path: str) -> None:
-        self._lock = threading.Lock()
+        self._thread = DiskThread()
         self._connection = sqlite3.connect(
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
@@ -45,17 +46,17 @@ class Database:
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
-        Do `work` in a thread. It goes on to its end there if the caller is cancelled.
+        Do `work` in the thread. It goes on to its end there if the caller is cancelled.
 
         Args:
-            work: what to do. It gives no cursor: one that ends resets its statement, which another thread may
-                have begun to run by then, and SQLite refuses what it gets in the middle of that.
+            work: what to do. It gives no cursor: one that ends resets its statement, which the thread may
+                have begun to run again by then, and SQLite refuses what it gets in the middle of that.
         """
-        return await asyncio.to_thread(self._do, work)
+        return await self._thread.do(partial(self._do, work))
 
     async def commit(self, work: Callable[[sqlite3.Connection], T], safe: bool) -> tuple[T, bool]:
         """
-        Do `work` in a thread, as a transaction.
+        Do `work` in the thread, as a transaction.
 
         If the caller is cancelled it is either called off, and leaves nothing behind, or it has begun to
         commit: then it is waited for.
@@ -111,18 +112,19 @@ class Database:
             connection.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._lock:
-            try:
-                result = work(self._connection)
-            except sqlite3.Error as error:
-                # a cursor that failed over a row holds a lock on the database as long as the error is kept
-                clear_frames(error.__traceback__)
-                raise
-            assert not isinstance(result, sqlite3.Cursor), "a cursor ends in the thread that has made it"
-            return result
+        try:
+            result = work(self._connection)
+        except sqlite3.Error as error:
+            # a cursor that failed over a row holds a lock on the database as long as the error is kept
+            clear_frames(error.__traceback__)
+            raise
+        assert not isinstance(result, sqlite3.Cursor), "a cursor ends in the thread that has made it"
+        return result
 
     async def close(self) -> None:
-        await self.do(lambda connection: connection.close())
+        closing = self._thread.do(self._connection.close)
+        self._thread.end()
+        await closing
 
 
 class _Fate:
