@@ -68,14 +68,14 @@ class Database:
         Returns:
             What `work` gives; and whether the caller was cancelled too late.
         """
-        fate = _Fate()
+        fate = threading.Lock()  # taken by the thread to commit, or by a cancellation to call it off
 
         def whole(connection: sqlite3.Connection) -> T:
             connection.execute(f"PRAGMA synchronous={'FULL' if safe else 'NORMAL'}")
             self._begin(connection, fate)
             try:
                 result = work(connection)
-                if not fate.decide("commit"):
+                if not fate.acquire(blocking=False):
                     raise sqlite3.OperationalError("called off")
                 connection.execute("COMMIT")
             except BaseException:
@@ -90,13 +90,13 @@ class Database:
             try:
                 await asyncio.wait({doing})
             except asyncio.CancelledError:
-                if fate.decide("call off"):
+                if fate.acquire(blocking=False):
                     doing.add_done_callback(heed)
                     raise
                 was_cancelled = True
         return doing.result(), was_cancelled
 
-    def _begin(self, connection: sqlite3.Connection, fate: _Fate) -> None:
+    def _begin(self, connection: sqlite3.Connection, fate: threading.Lock) -> None:
         """Begin to write when no other connection does any more, unless it is called off before."""
         until = time.monotonic() + PATIENCE
         connection.execute(f"PRAGMA busy_timeout={int(_LOOK * 1000)}")
@@ -106,7 +106,7 @@ class Database:
                     connection.execute("BEGIN IMMEDIATE")
                     return
                 except sqlite3.OperationalError as error:
-                    if not is_busy(error) or fate.is_off() or time.monotonic() > until:
+                    if not is_busy(error) or fate.locked() or time.monotonic() > until:
                         raise
         finally:
             connection.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
@@ -125,20 +125,3 @@ class Database:
         closing = self._thread.do(self._connection.close)
         self._thread.end()
         await closing
-
-
-class _Fate:
-    """Whether a transaction commits or is called off: whichever is asked for first, in whatever thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._decided = ""
-
-    def decide(self, what: str) -> bool:
-        """Whether it is this, from now on."""
-        with self._lock:
-            self._decided = self._decided or what
-            return self._decided == what
-
-    def is_off(self) -> bool:
-        return self._decided == "call off"
