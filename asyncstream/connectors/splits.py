@@ -216,13 +216,10 @@ class SplitSource(Source[T]):
             if self._has_left:  # for the pipeline to hear that a split is gone, before others are waited for
                 self._has_left = False
                 return SourceBatch([])
-            if not self._has_more():
+            if not (self._open or self._waiting or self._looks):
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-
-    def _has_more(self) -> bool:
-        return bool(self._open or self._waiting or self._looks)
 
     def _begin_some(self) -> None:
         """Begin with splits while there is room."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from inspect import signature
 from itertools import repeat, takewhile
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -52,26 +53,6 @@ _BYTES = bytes | bytearray | memoryview | None
 
 _TURN = 100
 """Elements after which others have their turn: handing one to the client mostly does not wait."""
-
-_ADMIN = frozenset(
-    {
-        "api_version",
-        "client_id",
-        "connections_max_idle_ms",
-        "metadata_max_age_ms",
-        "request_timeout_ms",
-        "retry_backoff_ms",
-        "sasl_kerberos_domain_name",
-        "sasl_kerberos_service_name",
-        "sasl_mechanism",
-        "sasl_oauth_token_provider",
-        "sasl_plain_password",
-        "sasl_plain_username",
-        "security_protocol",
-        "ssl_context",
-    }
-)
-"""Options that the client for groups has too."""
 
 
 class KafkaWriter:
@@ -136,8 +117,8 @@ class KafkaWriter:
         """A client that looks at groups; is not connected."""
         from aiokafka.admin import AIOKafkaAdminClient
 
-        known = _ADMIN & self._options.keys()
-        options = {name: self._options[name] for name in known}
+        known = signature(AIOKafkaAdminClient).parameters
+        options = {name: value for name, value in self._options.items() if name in known}
         with telling(self.what, SinkError):
             return AIOKafkaAdminClient(bootstrap_servers=self._servers, **options)
 
