@@ -185,11 +185,11 @@ class RedisGroupSource(RedisSource[T]):
 
     async def _adopt(self, redis: Client) -> None:
         """Make what earlier runs have pending this one's own; see what is held, and what to read again."""
-        family = re.compile(re.escape(self._consumer) + r"\.(\d+)(\.claimed)?")
+        family = re.compile(re.escape(self._consumer.encode()) + rb"\.(\d+)(\.claimed)?")
         read, claimed = id_of(self._base["read"]), {id.encode() for id in self._base["claimed"]}
         again: list[bytes] = []
         for about in await redis.xinfo_consumers(self._stream, self._group):
-            matched = family.fullmatch(about["name"].decode())
+            matched = family.fullmatch(about["name"])  # of others, it may be no text
             if matched is None:
                 continue
             pending = await self._pending(redis, about["name"])

@@ -197,6 +197,17 @@ async def test_what_several_had_that_are_dead_comes_in_order(redis: Redis, redis
     await again.close()
 
 
+async def test_a_member_whose_name_is_no_text_disturbs_no_other(redis: Redis, redis_url: str) -> None:
+    add(redis, [1, 2])
+    redis.xgroup_create("in", "g", "0")
+    stranger: Any = b"\xff.1"
+    redis.xreadgroup("g", stranger, {"in": ">"}, count=1)
+    source = member(redis_url, ends=True)
+    await source.open()
+    assert await numbers_of(source) == [2]
+    await source.close()
+
+
 async def test_what_a_process_takes_when_it_wakes_up_is_not_lost(redis: Redis, redis_url: str) -> None:
     add(redis, range(1, 5))
     old = member(redis_url, batch=2)
