@@ -11,7 +11,7 @@ import pytest
 
 from asyncstream import Pipeline, Sink, SinkError
 from asyncstream.connectors import cancellation
-from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
+from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink, transactions
 from tests.servers.kafka import Kafka, transactional_server
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -71,12 +71,17 @@ async def test_a_job_whose_broker_is_gone_can_be_stopped(
     await asyncio.wait_for(sink.close(), 30)
 
 
+@pytest.mark.parametrize("is_transactional", [False, True])
 async def test_a_write_that_the_client_has_no_room_for_is_given_up(
-    own: Kafka, monkeypatch: pytest.MonkeyPatch
+    own: Kafka, monkeypatch: pytest.MonkeyPatch, is_transactional: bool
 ) -> None:
     topic = await own.topic()
-    monkeypatch.setattr(cancellation, "_PATIENCE", 0.1)
-    sink = KafkaSink(topic, bootstrap_servers=own.address)  # whose broker may be silent for minutes
+    for module in (cancellation, transactions):
+        monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    # a broker may be silent for minutes
+    sink: Sink[Any] = KafkaSink(topic, bootstrap_servers=own.address)
+    if is_transactional:
+        sink = KafkaTransactionalSink(topic, transactional_id="t", bootstrap_servers=own.address)
     await sink.open()
     with own.held():
         writing = asyncio.ensure_future(sink.write(["1" * 1000] * 100, None))
