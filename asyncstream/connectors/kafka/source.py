@@ -283,9 +283,7 @@ class KafkaSource(Source[Any]):
     def _one_by_one(
         self, name: str, records: list[ConsumerRecord[Any, Any]]
     ) -> tuple[list[Any], list[RejectedRecord], list[ConsumerRecord[Any, Any]]]:
-        """
-        Elements, what is bad, and all that was looked at; where that is to fail, up to the first bad one.
-        """
+        """Elements, what is bad, and what was looked at: where that is to fail, up to the first bad one."""
         values: list[Any] = []
         rejected: list[RejectedRecord] = []
         for index, record in enumerate(records):
@@ -403,6 +401,8 @@ class KafkaSource(Source[Any]):
                     if known[0] is None and self._start == "latest":
                         begun[partition] = offset
                     consumer.seek(partition, offset)
+                    if split_of(partition) in self._held:  # to the client it is another one than before
+                        consumer.pause(partition)
                     self._partitions[split_of(partition)] = partition
                     self._positions[split_of(partition)] = offset
                     self._handover.begin(split_of(partition), offset)
