@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from asyncstream.aside import DiskThread, aside
+from asyncstream.aside import DiskThread, aside, heed
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.errors import CodecError, SourceError, describe_error
+from asyncstream.errors import CodecError, JobStopped, SourceError, describe_error
 from asyncstream.operators.journey import Journey
 
 __all__ = ("DurableSubmissions",)
@@ -228,16 +228,23 @@ class DurableSubmissions(Submissions[T]):
 
     async def close(self) -> None:
         await super().close()
-        if self._file is None:
+        file = self._file
+        if file is None:
             return
         try:
             while self._pending or self._committing:  # who waits for these is told first
                 self._arrived.clear()
                 await self._arrived.wait()
-            file, self._file = self._file, None
-            await self._thread.do(file.close)
         finally:
+            self._file = None
+            closing = self._thread.do(file.close)
+            closing.add_done_callback(heed)
             self._thread.end()
+            for pending in self._pending:  # the disk takes longer than the job waits
+                if not pending.is_new.done():
+                    pending.is_new.set_exception(JobStopped("the job ended before its inbox had the element"))
+            self._pending = []
+        await closing
 
     def _opened(self) -> InboxFile:
         if self._file is None:

@@ -151,8 +151,6 @@ class InboxFile:
         with self._transaction(ours=False):
             for statement in _TABLES:
                 execute(statement)
-            if not execute("SELECT 1 FROM pragma_table_info('accepted') WHERE name = 'sum'").fetchone():
-                execute("ALTER TABLE accepted ADD COLUMN sum INTEGER")  # of version 0.2
             execute("INSERT OR IGNORE INTO inbox VALUES (1, ?, 0, 0, NULL, NULL)", (os.urandom(8).hex(),))
             self.state = InboxState(*execute(_STATE).fetchone())
             lease = self.state.lease
@@ -208,7 +206,7 @@ class InboxFile:
         if numbers != list(range(after + 1, after + 1 + len(numbers))) or not numbers:
             raise InboxBroken(f"{self._inbox.path} has lost elements behind number {after}")
         for number, data, id, check in found:
-            if check is not None and check != _check_of(data, id):
+            if check != _check_of(data, id):
                 raise InboxBroken(
                     f"{self._inbox.path} is damaged: the bytes of element {number} are not those that were "
                     "accepted. Put the file back from before, or begin with another inbox"

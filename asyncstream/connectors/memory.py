@@ -185,20 +185,25 @@ class Items(Source[T]):
         read = self._start + (0 if self._reader is None else self._reader.count)
         return min(1.0, read / len(self._items)) if len(self._items) else 1.0
 
-    async def seek(self, position: int | dict[str, Any]) -> None:
-        if isinstance(self._items, Sequence):
-            if not isinstance(position, int) or not 0 <= position <= len(self._items):
+    async def can_seek(self, position: Any) -> None:
+        items = self._items
+        if isinstance(items, Sequence):
+            if not isinstance(position, int) or not 0 <= position <= len(items):
                 raise SourceError(
-                    f"cannot go on at element {safe_repr(position)} of {len(self._items)}: give the same "
-                    "sequence again, or begin at its start by another name for the source or restore='none'"
+                    f"cannot go on at element {safe_repr(position)} of {len(items)}: give the same sequence "
+                    "again, or begin at its start by another name for the source or restore='none'"
                 )
+        elif not isinstance(position, dict):
+            raise SourceError(
+                f"cannot go on at element {position} of a {type(items).__name__}: only of a sequence"
+            )
+
+    async def seek(self, position: Any) -> None:
+        await self.can_seek(position)
+        if isinstance(self._items, Sequence):
             self._reader = PlainReader(islice(self._items, position, None), self._batch)
             self._start = position
             return
-        if not isinstance(position, dict):
-            raise SourceError(
-                f"cannot go on at element {position} of a {type(self._items).__name__}: only of a sequence"
-            )
         left = self._left
         if left is not None and left.count == position["read"]:
             left.resume()  # it still has what it had taken

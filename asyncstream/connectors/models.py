@@ -219,10 +219,6 @@ def _of_pydantic(validate: Callable[[Any], Any]) -> Read:
     return read
 
 
-def _from_text(kind: Any) -> Read:
-    return datetime.fromisoformat if kind is datetime else getattr(kind, "fromisoformat", kind)
-
-
 _SCALARS: Final = frozenset({bool, int, float, str, datetime, date, time, Decimal, UUID, Path, PurePath})
 _OF_TABLES: Final = frozenset({bytes, timedelta})
 _BOOLS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -231,7 +227,7 @@ _BOOLS: Final = {"true": True, "false": False, "1": True, "0": False}
 def _scalar(kind: Any, is_text: bool, has_bools: bool) -> Read:
     convert: Read | None = None
     if kind not in (bool, int, float, str, bytes, timedelta):
-        convert = _from_text(kind)
+        convert = getattr(kind, "fromisoformat", kind)
     elif is_text and kind is not str:
         convert = (lambda text: _BOOLS[text.lower()]) if kind is bool else kind
     numbers = {float: (int,), Decimal: (int, float)}.get(kind, ())

@@ -185,7 +185,7 @@ class Publication(Outlet[T]):
 
     def _offer(self, value: T) -> None:
         # by itself: the variable of a loop in `write` would keep the last subscriber while that waits
-        for subscription in self._subscriptions:
+        for subscription in tuple(self._subscriptions):  # a filter may subscribe
             subscription.offer(value)
 
     def _tell_end(self) -> None:

@@ -209,11 +209,13 @@ class JsonWriter:
 
 def _with_long(value: Any) -> Any:
     """The same with its whole numbers that 64 bits do not hold as JSON, which orjson takes as it is."""
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**64 else orjson.Fragment(int.__repr__(value))
     if isinstance(value, dict):
         return {name: _with_long(one) for name, one in value.items()}
-    if type(value) in (list, tuple):
+    if isinstance(value, list) or type(value) is tuple:
         return [_with_long(one) for one in value]
     return value
 

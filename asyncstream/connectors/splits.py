@@ -197,7 +197,9 @@ class SplitSource(Source[T]):
             while True:
                 await asyncio.sleep(every)
                 await self._look()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if self._looking is None:  # it is this that was cancelled, and not something in it
+                raise
             self._failed = SourceError(f"cannot look for splits: {describe_error(error)}")
             self._failed.__cause__ = error
             self._arrived.set()
@@ -214,13 +216,10 @@ class SplitSource(Source[T]):
             if self._has_left:  # for the pipeline to hear that a split is gone, before others are waited for
                 self._has_left = False
                 return SourceBatch([])
-            if not self._has_more():
+            if not (self._open or self._waiting or self._looks):
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-
-    def _has_more(self) -> bool:
-        return bool(self._open or self._waiting or self._looks)
 
     def _begin_some(self) -> None:
         """Begin with splits while there is room."""
@@ -268,7 +267,9 @@ class SplitSource(Source[T]):
                     await split.source.seek(detached(split.position))
             batch = await split.source.read()
             split.ready = batch, detached(split.source.position())  # for it is to read ahead
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if self._open.get(split.name) is not split:  # it is left
+                raise
             reason = str(error) if isinstance(error, SourceError) else describe_error(error)
             split.error = SourceError(f"split {split.name!r}: {reason}")
             split.error.__cause__ = error

@@ -94,6 +94,16 @@ async def test_frame_that_is_another_one_is_refused() -> None:
         await source.close()
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+async def test_query_that_gives_fewer_rows_than_were_read_is_refused(rows: int) -> None:
+    source = FrameSource(duckdb.connect().sql(f"select range as n from range({rows})"))
+    await source.open()
+    await source.seek({"row": 3, "columns": ["n"], "rows": None})
+    with pytest.raises(SourceError, match=r"cannot go on behind row 3 of .*: it has fewer now"):
+        await source.read()
+    await source.close()
+
+
 @dataclass
 class Line:
     n: int

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncstream import CodecError, ManualClock, PipelineError, SourceError
+from asyncstream import CodecError, JobStopped, ManualClock, PipelineError, SourceError
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import Inbox, InboxBroken, InboxFile, Submitted, check_inbox
 from asyncstream.connectors.writer import Writer
@@ -143,20 +143,6 @@ def test_ids_and_bytes_of_other_classes_come_back_for_what_they_are(path: Path) 
 def test_what_a_codec_gives_that_is_not_bytes_is_refused(path: Path) -> None:
     with pytest.raises(CodecError, match="its codec gave bytearray for the element, and not bytes"):
         Inbox(path, codec=Giving(bytearray)).submitted(1, "a")
-
-
-def test_an_inbox_without_checks_is_read_and_gets_them(path: Path) -> None:
-    inbox = Inbox(path)
-    with opened(inbox) as file:
-        accept(inbox, file, ("a", 1))
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("ALTER TABLE accepted DROP COLUMN sum")
-    with opened(inbox) as file:
-        assert accept(inbox, file, ("a", 1), ("b", 2)) == [False, True]
-        assert file.rows(0, 2, 9) == [(1, 1), (2, 2)]
-    with closing(sqlite3.connect(path)) as database:
-        kept = [there for (there,) in database.execute("SELECT sum IS NOT NULL FROM accepted")]
-    assert kept == [0, 1]
 
 
 def test_a_group_that_fails_leaves_nothing_and_the_next_goes_on(path: Path) -> None:
@@ -509,3 +495,38 @@ async def test_an_opening_that_is_cancelled_leaves_no_inbox_open(
     await asyncio.wait({opening})
     go_on.set()
     assert await asyncio.to_thread(closed.wait, 60)
+
+
+async def test_who_waits_for_a_disk_that_a_job_waits_for_no_longer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox(tmp_path / "inbox.sqlite")
+    begun, goes_on = threading.Event(), threading.Event()
+    accept = InboxFile.accept
+
+    def slowly(self: InboxFile, elements: Any) -> list[bool]:
+        begun.set()
+        assert goes_on.wait(60)
+        return accept(self, elements)
+
+    monkeypatch.setattr(InboxFile, "accept", slowly)
+    source = DurableSubmissions[int](inbox)
+    await source.open()
+    first = asyncio.ensure_future(source.submit(1))
+    assert await asyncio.to_thread(begun.wait, 60)
+    second = asyncio.ensure_future(source.submit(2))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await source.close()
+    with pytest.raises(JobStopped, match="before its inbox had the element"):
+        await second
+    goes_on.set()
+    assert await first
+    monkeypatch.undo()
+    again = DurableSubmissions[int](inbox)
+    await again.open()
+    batch = await again.read()
+    assert batch is not None
+    assert batch.values == [1]
+    await again.close()

@@ -78,15 +78,17 @@ async def test_none_and_falsy_elements_are_elements() -> None:
 async def test_what_is_no_sequence_has_no_position_and_cannot_seek(items: Any) -> None:
     source = await opened(Items(items))
     assert source.position() is None
-    with pytest.raises(SourceError, match=r"cannot go on at element 1 of a .*: only of a sequence"):
-        await source.seek(1)
+    for ask in (source.can_seek, source.seek):
+        with pytest.raises(SourceError, match=r"cannot go on at element 1 of a .*: only of a sequence"):
+            await ask(1)
     await source.close()
 
 
 async def test_seek_behind_the_end_is_refused() -> None:
     source = await opened(Items(deque([1])))
-    with pytest.raises(SourceError, match="cannot go on at element 2 of 1"):
-        await source.seek(2)
+    for ask in (source.can_seek, source.seek):
+        with pytest.raises(SourceError, match="cannot go on at element 2 of 1"):
+            await ask(2)
 
 
 async def test_elements_before_a_failing_one_are_delivered_first() -> None:

@@ -384,17 +384,33 @@ class Holding:
     _own: int = 7
 
 
+class Several(list[Any]): ...
+
+
+def member(value: int) -> enum.Enum:
+    class Named(enum.Enum):
+        IT = value
+
+    return Named.IT
+
+
 LONG = st.integers(-(2**70), 2**70) | st.sampled_from([-(2**63) - 1, -(2**63), 2**64 - 1, 2**64])
 
 
 @given(
     st.recursive(
-        LONG | st.none() | st.booleans() | st.text(max_size=2) | st.builds(time, tzinfo=st.just(UTC)),
+        LONG
+        | LONG.map(member)
+        | st.none()
+        | st.booleans()
+        | st.text(max_size=2)
+        | st.builds(time, tzinfo=st.just(UTC)),
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(st.text(max_size=2), inner, max_size=3)
             | st.builds(Holding, inner)
             | st.lists(inner, max_size=3).map(deque)
+            | st.lists(inner, max_size=3).map(Several)
         ),
         max_leaves=8,
     )
@@ -414,6 +430,8 @@ def plain(value: Any) -> Any:
             return {name: plain(one) for name, one in value.items()}
         case time():
             return value.isoformat()
+        case enum.Enum():
+            return value.value
     return value
 
 

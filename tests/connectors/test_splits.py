@@ -27,6 +27,7 @@ from asyncstream import (
     SplitSource,
     TumblingWindows,
 )
+from asyncstream.errors import describe_error
 from asyncstream.testing.loop import run_virtual
 
 
@@ -213,16 +214,40 @@ def test_many_splits_are_not_compared_with_one_another() -> None:
     assert Name.compared < 1000
 
 
-def test_what_fails_in_a_split_names_it() -> None:
+FAILURES = pytest.mark.parametrize("failure", [OSError("gone"), asyncio.CancelledError("inside")], ids=repr)
+
+
+@FAILURES
+def test_what_fails_in_a_split_names_it(failure: BaseException) -> None:
     class Failing(Paced):
         async def read(self) -> SourceBatch[Any] | None:
-            raise OSError("gone")
+            raise failure
 
     async def main() -> None:
         source = SplitSource(lambda name: Failing(name, [], []), ["a"])
         await source.open()
-        with pytest.raises(SourceError, match=r"split 'a': OSError: gone"):
-            await drained(source, 1)
+        with pytest.raises(SourceError, match=rf"split 'a': {describe_error(failure)}"):
+            await asyncio.wait_for(source.read(), 60)
+        await source.close()
+
+    run_virtual(main())
+
+
+@FAILURES
+def test_what_fails_in_looking_for_splits_is_told(failure: BaseException) -> None:
+    looks: list[None] = []
+
+    async def names() -> list[str]:
+        looks.append(None)
+        if len(looks) > 1:
+            raise failure
+        return []
+
+    async def main() -> None:
+        source = SplitSource[Any](lambda name: Paced(name, [], []), names, every=1)
+        await source.open()
+        with pytest.raises(SourceError, match=f"cannot look for splits: {describe_error(failure)}"):
+            await asyncio.wait_for(source.read(), 60)
         await source.close()
 
     run_virtual(main())

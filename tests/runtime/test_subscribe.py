@@ -144,6 +144,25 @@ def test_a_subscriber_who_has_left_holds_nothing(how: str) -> None:
     run(main())
 
 
+def test_a_filter_may_subscribe() -> None:
+    async def main() -> None:
+        async with published().start() as job:
+            more: list[Subscription[Any]] = []
+
+            def subscribes(value: Any) -> bool:
+                more.append(job.subscribe())
+                return True
+
+            first = job.subscribe(filter=subscribes)
+            second = job.subscribe()
+            await submit(job, 1, 2)
+            await job.drain()
+            assert await taken(first) == await taken(second) == [1, 2]
+            assert [await taken(one) for one in more] == [[2], []]
+
+    run(main())
+
+
 def test_what_a_filter_raises_is_told_to_its_subscriber_alone() -> None:
     async def main() -> None:
         async with published().start() as job:

@@ -96,6 +96,8 @@ class RowReader(Generic[T]):
         while not self._waiting:
             batch = next(self._batches, None)
             if batch is None:
+                if self._skip:
+                    raise SourceError(f"cannot go on behind row {self.row} of {self._path}: it has fewer now")
                 return None
             skipped = min(self._skip, len(batch))
             self._skip -= skipped

@@ -6,13 +6,12 @@ WebSockets (`websocket`), and APIs that answer page by page (`pages`). What a te
 `urls`, how connections are kept in `session`, and how an answer is read in `answers`.
 """
 
-from asyncstream.connectors.http.lookup import METHODS, HttpLookup
+from asyncstream.connectors.http.lookup import HttpLookup
 from asyncstream.connectors.http.pages import RestSource
 from asyncstream.connectors.http.sse import ServerSentEvent, SseSource
 from asyncstream.connectors.http.websocket import WebSocketSource
 
 __all__ = (
-    "METHODS",
     "HttpLookup",
     "RestSource",
     "ServerSentEvent",

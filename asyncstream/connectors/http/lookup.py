@@ -37,9 +37,7 @@ from asyncstream.operators.call_context import current_key
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, function, refuse
 
-__all__ = ("METHODS", "HttpLookup")
-
-METHODS: Final = HTTP_METHODS
+__all__ = ("HttpLookup",)
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Those that ask and change nothing."""
@@ -160,7 +158,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         for name, options in (("retry_options", retry_options), ("cache_options", cache_options)):
             if options is not None and not isinstance(options, Mapping):
                 raise refuse(name, "options by name", options)
-        self._method = choice("method", method, METHODS)
+        self._method = choice("method", method, HTTP_METHODS)
         if json is not None and data is not None:
             raise refuse("json and data", "one of them", "both")
         self._json = None if json is None else function("json", json, "element")

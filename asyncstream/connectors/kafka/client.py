@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error, module_of
-from asyncstream.validation import refuse
+from asyncstream.validation import real_number, refuse
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -43,24 +43,15 @@ def addresses(value: str | Sequence[str]) -> list[str]:
 def check_options(
     options: Options | None, client: Literal["AIOKafkaConsumer", "AIOKafkaProducer"], ours: frozenset[str]
 ) -> dict[str, Any]:
-    """
-    What is to be passed through.
-
-    Args:
-        client: the class whose options they are.
-        ours: names that have an argument of their own, or mean that nothing is lost.
-
-    Raises:
-        PipelineError: if `options` has one of these, or one that there is not.
-        MissingExtra: if the client is not installed.
-    """
+    """As `passed_through`, to a client of Kafka; raises `MissingExtra` if that is not installed, too."""
     aiokafka = module_of("kafka", "aiokafka", "Kafka")
     return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
 
 
 def patience_of(options: Mapping[str, Any]) -> float:
     """For how many seconds brokers may be silent; the client itself would try again for ever."""
-    return _REQUESTS * float(options.get("request_timeout_ms", 40_000)) / 1000
+    given = options.get("request_timeout_ms", 40_000)
+    return _REQUESTS * real_number("request_timeout_ms", given, "milliseconds", lambda ms: ms > 0) / 1000
 
 
 async def settled(sent: Collection[asyncio.Future[Any]], patience: float) -> None:

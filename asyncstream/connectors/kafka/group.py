@@ -50,14 +50,16 @@ class Handover:
         for name in names:
             self.acknowledged.pop(name, None)
 
-    def acknowledge(self, position: dict[str, int]) -> dict[str, int]:
-        """Take note, and give what is new."""
-        new = {
+    def new(self, position: dict[str, int]) -> dict[str, int]:
+        """What of a position is not acknowledged yet."""
+        return {
             name: offset for name, offset in position.items() if offset > self.acknowledged.get(name, offset)
         }
-        self.acknowledged.update(new)
+
+    def acknowledge(self, position: dict[str, int]) -> None:
+        """Take note of these offsets, of those partitions that are still read."""
+        self.acknowledged |= {name: position[name] for name in position.keys() & self.acknowledged.keys()}
         self._more.set()
-        return new
 
     async def finish(
         self, names: Collection[str], positions: dict[str, int], ask: Callable[[], None] | None

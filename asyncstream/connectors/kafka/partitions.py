@@ -31,8 +31,8 @@ def gone(name: str, offset: int, first: int) -> SourceError:
 
 
 def chosen(partitions: Mapping[str, Sequence[int]], topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    if not isinstance(partitions, Mapping) or set(partitions) - set(topics):
-        raise refuse("partitions", f"a mapping from some of {list(topics)} to numbers", partitions)
+    if not isinstance(partitions, Mapping) or partitions.keys() != set(topics):
+        raise refuse("partitions", f"a mapping from each of {list(topics)} to numbers", partitions)
     found = {topic: tuple(numbers) for topic, numbers in partitions.items()}
     for topic, numbers in found.items():
         if not numbers or not all(type(number) is int and number >= 0 for number in numbers):

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from inspect import signature
 from itertools import repeat, takewhile
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import heed
@@ -46,28 +48,11 @@ _OURS = frozenset(
     }
 )
 
+_BYTES = bytes | bytearray | memoryview | None
+"""What a record may have as its key, and as its value."""
+
 _TURN = 100
 """Elements after which others have their turn: handing one to the client mostly does not wait."""
-
-_ADMIN = frozenset(
-    {
-        "api_version",
-        "client_id",
-        "connections_max_idle_ms",
-        "metadata_max_age_ms",
-        "request_timeout_ms",
-        "retry_backoff_ms",
-        "sasl_kerberos_domain_name",
-        "sasl_kerberos_service_name",
-        "sasl_mechanism",
-        "sasl_oauth_token_provider",
-        "sasl_plain_password",
-        "sasl_plain_username",
-        "security_protocol",
-        "ssl_context",
-    }
-)
-"""Options that the client for groups has too."""
 
 
 class KafkaWriter:
@@ -132,8 +117,8 @@ class KafkaWriter:
         """A client that looks at groups; is not connected."""
         from aiokafka.admin import AIOKafkaAdminClient
 
-        known = _ADMIN & self._options.keys()
-        options = {name: self._options[name] for name in known}
+        known = signature(AIOKafkaAdminClient).parameters
+        options = {name: value for name, value in self._options.items() if name in known}
         with telling(self.what, SinkError):
             return AIOKafkaAdminClient(bootstrap_servers=self._servers, **options)
 
@@ -175,6 +160,13 @@ class KafkaWriter:
             data = None if payload is None else self._encode(payload)
             if data is None and key is None:
                 raise TypeError("a tombstone (None) needs a key: key= gives none")
+            # of what is none of these the client says little, or breaks
+            if not isinstance(key, _BYTES):
+                raise TypeError(f"expected a key of bytes or text, got {safe_repr(key)}")
+            if not isinstance(data, _BYTES):
+                raise TypeError(f"expected a value of bytes, got {safe_repr(data)}")
+            if not isinstance(partition, Integral | None):
+                raise TypeError(f"expected the number of a partition, got {safe_repr(partition)}")
             if timestamp_ms is not None and timestamp_ms < 0:
                 timestamp_ms = None  # before 1970, which Kafka cannot say
         except Exception as error:
@@ -256,33 +248,28 @@ class KafkaSink(Sink[Any]):
     async def _write(
         self, values: Sequence[Any], timestamps: Timestamps, sent: list[asyncio.Future[Any]]
     ) -> None:
+        writer = self._writer
         if self._producer is None:
-            raise SinkError(f"the sink of {self._writer.topic!r} is not open")
+            raise SinkError(f"the sink of {writer.topic!r} is not open")
         if self._is_out_of_step:
             await self.close()
             await self.open()
-        await self._send(self._producer, values, timestamps, sent)
-
-    async def _send(
-        self,
-        producer: AIOKafkaProducer,
-        values: Sequence[Any],
-        timestamps: Timestamps,
-        sent: list[asyncio.Future[Any]],
-    ) -> None:
-        writer = self._writer
         try:
             with telling(writer.what, SinkError):
+                failure: Exception | None = None
                 try:
-                    await writer.send_all(producer, values, timestamps, sent)
-                finally:
-                    # also those before one that failed: the job is told how many the broker has
-                    await settled(sent, writer.patience)
-                    refused = not all(map(_is_written, sent))
-                    # a broker refuses all records that the client has sent together, which may be over one
-                    self.one_by_one = not refused
-                    # and expects from an idempotent producer the number next that it has refused
-                    self._is_out_of_step = refused and self._idempotent
+                    await writer.send_all(self._producer, values, timestamps, sent)
+                except Exception as error:
+                    failure = error
+                # also those before one that failed: the job is told how many the broker has
+                await settled(sent, writer.patience)
+                refused = not all(map(_is_written, sent))
+                # a broker refuses all records that the client has sent together, which may be over one
+                self.one_by_one = not refused
+                # and expects from an idempotent producer the number next that it has refused
+                self._is_out_of_step = refused and self._idempotent
+                if failure is not None:
+                    raise failure
                 for future in sent:
                     future.result()
         finally:

@@ -71,7 +71,7 @@ class KafkaSource(Source[Any]):
         value: how a record becomes an element: "json", "bytes", "text", or a function of bytes. What it
             raises for is a bad record. It is not asked for tombstones, which become None.
         records: elements are `KafkaRecord`, with key, headers and place, rather than values.
-        partitions: numbers of the partitions to read, by topic; None: all.
+        partitions: numbers of the partitions to read, for each of the topics; None: all.
         group: share the topics with all jobs that name the same consumer group: the broker deals partitions
             out, and what is acknowledged is committed there. At least once: what a member that has died had
             read and not committed, another one reads again. What steps remember of a partition, such as
@@ -125,6 +125,7 @@ class KafkaSource(Source[Any]):
         self._isolation = choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
+        self._patience = patience_of(self._options)
         self._where = ",".join(self._servers)
         self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
         self._consumer: AIOKafkaConsumer | None = None
@@ -267,9 +268,9 @@ class KafkaSource(Source[Any]):
         except Exception:
             values, rejected, taken = self._one_by_one(name, records)
         self._positions[name] = taken[-1].offset + 1
-        if rejected:
-            return SourceBatch(values, self._times(taken, rejected), rejected, split=name)
-        return SourceBatch(values, [_time(record) for record in taken], split=name)
+        if bad := {record.offset for record in rejected}:
+            taken = [record for record in taken if record.offset not in bad]
+        return SourceBatch(values, list(map(_time, taken)), rejected, split=name)
 
     def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
         value = None if record.value is None else self._decode(record.value)
@@ -282,9 +283,7 @@ class KafkaSource(Source[Any]):
     def _one_by_one(
         self, name: str, records: list[ConsumerRecord[Any, Any]]
     ) -> tuple[list[Any], list[RejectedRecord], list[ConsumerRecord[Any, Any]]]:
-        """
-        Elements, what is bad, and all that was looked at; where that is to fail, up to the first bad one.
-        """
+        """Elements, what is bad, and what was looked at: where that is to fail, up to the first bad one."""
         values: list[Any] = []
         rejected: list[RejectedRecord] = []
         for index, record in enumerate(records):
@@ -305,12 +304,6 @@ class KafkaSource(Source[Any]):
                 return values, rejected, records[:index]
         return values, rejected, records
 
-    def _times(
-        self, records: list[ConsumerRecord[Any, Any]], rejected: list[RejectedRecord]
-    ) -> list[int | None]:
-        bad = {record.offset for record in rejected}
-        return [_time(record) for record in records if record.offset not in bad]
-
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
         """Whether all is read that was there; behind the last record may be marks of transactions."""
         if self._fetched:
@@ -328,18 +321,17 @@ class KafkaSource(Source[Any]):
         now = asyncio.get_running_loop().time()
         there = consumer.partitions_for_topic
         self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
-        if not self._absent:
-            return
-        patience = patience_of(self._options)  # for a moment it may be without a leader
-        if any(now - since > patience for since in self._absent.values()):
+        # for a moment it may be without a leader
+        long = [topic for topic, since in self._absent.items() if now - since > self._patience]
+        if long:
             await consumer._client.force_metadata_update()  # what the client knows may be minutes old
-            for topic, since in self._absent.items():
-                if now - since > patience and not there(topic):
-                    raise SourceError(
-                        f"{self._what}: there is no topic {topic!r} any more, or this user has no right to "
-                        "it. If it is made anew, begin where that one does: give the source another name, or "
-                        "restore='none'; or another group"
-                    )
+        for topic in long:
+            if not there(topic):
+                raise SourceError(
+                    f"{self._what}: there is no topic {topic!r} any more, or this user has no right to it. "
+                    "If it is made anew, begin where that one does: give the source another name, or "
+                    "restore='none'; or another group"
+                )
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""
@@ -354,11 +346,10 @@ class KafkaSource(Source[Any]):
 
     def hold(self, splits: Collection[str]) -> None:
         consumer = self._opened()
-        consumer.resume(
-            *(self._partitions[name] for name in self._held - set(splits) if name in self._partitions)
-        )
         self._held = frozenset(splits)
-        consumer.pause(*(self._partitions[name] for name in self._held if name in self._partitions))
+        held = {self._partitions[name] for name in self._held & self._partitions.keys()}
+        consumer.resume(*(consumer.paused() - held))
+        consumer.pause(*held)
 
     def unread(self) -> int:
         return sum(len(records) for _, records in self._fetched)
@@ -410,6 +401,8 @@ class KafkaSource(Source[Any]):
                     if known[0] is None and self._start == "latest":
                         begun[partition] = offset
                     consumer.seek(partition, offset)
+                    if split_of(partition) in self._held:  # to the client it is another one than before
+                        consumer.pause(partition)
                     self._partitions[split_of(partition)] = partition
                     self._positions[split_of(partition)] = offset
                     self._handover.begin(split_of(partition), offset)
@@ -425,14 +418,21 @@ class KafkaSource(Source[Any]):
         return self._group is not None
 
     async def acknowledge(self, position: dict[str, int]) -> None:
-        new = self._handover.acknowledge(position)
+        from aiokafka.errors import CommitFailedError
+
+        new = self._handover.new(position)
         if new and self._consumer is not None:
             offsets = {self._partitions[name]: offset for name, offset in new.items()}
             with telling(f"cannot commit offsets of group {self._group!r}", SourceError):
-                await self._commit(self._consumer, offsets)
+                try:
+                    await self._commit(self._consumer, offsets)
+                except CommitFailedError:  # they are dealt out again: it would fail the next time, too
+                    self._handover.acknowledge(new)
+                    raise
+        self._handover.acknowledge(new)
 
     async def _commit(self, consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
-        async with answered_within(patience_of(self._options)):  # the client tries again for ever
+        async with answered_within(self._patience):  # the client tries again for ever
             if offsets:
                 await consumer.commit(offsets)
 

@@ -65,7 +65,7 @@ _SLOTS: Final = 8
 """At most: so many checkpoints in a row may fail and still be spoken for by the next one."""
 
 _PATIENCE: Final = 5.0
-"""Seconds that a client gets to disconnect."""
+"""Seconds that a client gets to abort a transaction, or to leave the topic, for a job that ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,12 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
             await self._send_all(slot)
         except BaseException as error:
-            await _to_its_end(self._bounded(slot.producer.abort_transaction()))
+            aborting = slot.producer.abort_transaction()
+            if isinstance(error, asyncio.CancelledError):
+                with suppress(Exception):  # the broker does it sooner or later
+                    await asyncio.wait_for(self._bounded(aborting), _PATIENCE)
+            else:
+                await _to_its_end(self._bounded(aborting))
             self._leave(slot)
             if self._writer.is_over_records(error):  # the broker expects the number next that it has refused
                 self._free.remove(slot.number)

@@ -158,18 +158,14 @@ async def _check_keeps(connection: Connection, conninfo: str) -> None:
             try:
                 async with other.transaction():
                     # the session that was given back last is that of who comes next: the other one, or others
-                    if await _served_by(other) == pid or await _is_moved(connection, pid):
+                    is_theirs = await _served_by(other) == pid
+                    if is_theirs or any([await _served_by(connection) != pid for _ in range(_LOOKS)]):
                         raise OperationalError(
                             "a pooler gives each transaction to another session, as PgBouncer does with "
                             "pool_mode=transaction: give the address of the server, or of a pool of sessions"
                         )
             finally:
                 await other.close()
-
-
-async def _is_moved(connection: Connection, pid: int) -> bool:
-    """Whether it is served by another process than this one now and then."""
-    return any([await _served_by(connection) != pid for _ in range(_LOOKS)])
 
 
 async def _served_by(connection: Connection) -> int:

@@ -163,7 +163,8 @@ class Epochs:
         await self._do(connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", lease, name)
         await make_batch(connection, self._table, self._columns)
         # nothing: what the table takes no rows of, a view or a generated column say, would be staged for ever
-        await self._bring_in(connection, self._columns, [])
+        async with connection.transaction(force_rollback=True):  # what triggers have done over it, too
+            await self._bring_in(connection, self._columns, [])
         await self.commit(connection, target)
         await self._do(connection, "DELETE FROM {staged}")
         self._number, self.position = 0, standing.last + 2

@@ -324,14 +324,29 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     def position(self) -> int:
         return self._read
 
-    async def seek(self, position: int) -> None:
-        async with self._work("read") as connection:
+    async def can_seek(self, position: int) -> None:
+        with naming(SourceError, f"read {self._what}"):
+            connection = await connect(self._url)
+            try:
+                await self._check(connection, position)
+            finally:
+                await connection.close()
+
+    async def _check(self, connection: Connection, position: int) -> None:
+        """Refuse a position that this database has not had."""
+        last = 0
+        if await columns_of(connection, self._table.shared("asyncstream_claims")):
             found = await (await self._do(connection, "SELECT last_value FROM {claims}")).fetchone()
-        if found is None or found[0] < position:
+            last = 0 if found is None else found[0]
+        if last < position:
             raise SourceError(
                 f"cannot go on behind claim {position} of {self._what}, which has had fewer: is it the same "
                 "database? Begin with what it holds by another name for the source, or restore='none'"
             )
+
+    async def seek(self, position: int) -> None:
+        async with self._work("read") as connection:
+            await self._check(connection, position)
         self._read = self._asked = position
         self._has_claimed = True
 

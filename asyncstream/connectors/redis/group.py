@@ -30,8 +30,10 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Final, Literal, TypeVar
 
+from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import Client, Entry, connect, id_of, naming
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
@@ -61,9 +63,9 @@ class RedisGroupSource(RedisSource[T]):
 
     A job that goes on after a crash neither misses an entry nor reads one twice. Only what a member had that
     was away for longer than `dead_after` is read by others, and a second time if it was in a checkpoint of
-    that member. Without checkpoints, entries are acknowledged as they are read. Timestamps are those of the
-    ids. Members share the stream, so its order is kept within each of them. A group that is gone, with the
-    stream or without it, is not gone on with. Entries that are trimmed before they are read are missed.
+    that member. Without checkpoints, entries are acknowledged when the next are read. Timestamps are those of
+    the ids. Members share the stream, so its order is kept within each of them. A group that is gone, with
+    the stream or without it, is not gone on with. Entries that are trimmed before they are read are missed.
 
     Args:
         url, stream, field, decode, on_malformed, ends, batch: as for `RedisStreamSource`.
@@ -136,6 +138,11 @@ class RedisGroupSource(RedisSource[T]):
 
     # ------------------------------------------------------------------ reading
 
+    async def read(self) -> SourceBatch[T] | None:
+        if self.writer is None:
+            await self.forget(self.position())
+        return await super().read()
+
     async def _fetch(self) -> Sequence[Entry]:
         redis = self._opened()
         with naming(SourceError, f"read {self._what}"):
@@ -148,12 +155,7 @@ class RedisGroupSource(RedisSource[T]):
                         return entries
                 block = None if self._ends else min(BLOCK_MS, self._dead_ms // 4)
                 found = await redis.xreadgroup(
-                    self._group,
-                    self._name,
-                    {self._stream: ">"},
-                    count=self._batch,
-                    block=block,
-                    noack=self.writer is None,
+                    self._group, self._name, {self._stream: ">"}, count=self._batch, block=block
                 )
                 entries, self._gives_claimed = entries_of(found), False
                 if entries or self._ends:
@@ -165,8 +167,7 @@ class RedisGroupSource(RedisSource[T]):
             self._claimed.update(ids)
             return
         self._read = ids[-1]
-        if self.writer is not None:
-            self._unacknowledged.extend(ids)
+        self._unacknowledged.extend(ids)
 
     async def _take_again(self, redis: Client) -> list[Entry]:
         """The next of the entries that are pending, and to be read; none if they were deleted."""
@@ -184,11 +185,11 @@ class RedisGroupSource(RedisSource[T]):
 
     async def _adopt(self, redis: Client) -> None:
         """Make what earlier runs have pending this one's own; see what is held, and what to read again."""
-        family = re.compile(re.escape(self._consumer) + r"\.(\d+)(\.claimed)?")
+        family = re.compile(re.escape(self._consumer.encode()) + rb"\.(\d+)(\.claimed)?")
         read, claimed = id_of(self._base["read"]), {id.encode() for id in self._base["claimed"]}
         again: list[bytes] = []
         for about in await redis.xinfo_consumers(self._stream, self._group):
-            matched = family.fullmatch(about["name"].decode())
+            matched = family.fullmatch(about["name"])  # of others, it may be no text
             if matched is None:
                 continue
             pending = await self._pending(redis, about["name"])
@@ -237,6 +238,7 @@ class RedisGroupSource(RedisSource[T]):
                     self._stream, self._group, self._claimer, self._dead_ms, part, justid=True
                 )
             await redis.eval(_LEAVE, 1, self._stream, self._group, about["name"])
+        self._again = deque(sorted(self._again, key=id_of))  # those behind `read` come in order from here on
 
     # ------------------------------------------------------------------ positions
 
@@ -277,13 +279,15 @@ class RedisGroupSource(RedisSource[T]):
 
     async def forget(self, position: dict[str, Any]) -> None:
         read = id_of(position["read"])
-        done = [id for id in map(str.encode, position["claimed"]) if id in self._claimed]
-        while self._unacknowledged and id_of(self._unacknowledged[0]) <= read:
-            done.append(self._unacknowledged.popleft())
+        claimed = [id for id in map(str.encode, position["claimed"]) if id in self._claimed]
+        in_order = list(takewhile(lambda id: id_of(id) <= read, self._unacknowledged))
         with naming(SourceError, f"acknowledge entries of {self._what}"):
-            for part in _parts(done):
+            for part in _parts(claimed + in_order):
                 await self._opened().xack(self._stream, self._group, *part)
-        self._claimed.difference_update(done)
+        # not before: what fails is said again
+        self._claimed.difference_update(claimed)
+        for _ in in_order:
+            self._unacknowledged.popleft()
 
 
 def _parts(ids: list[bytes]) -> list[list[bytes]]:

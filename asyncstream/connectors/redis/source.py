@@ -148,11 +148,10 @@ class RedisStreamSource(RedisSource[T]):
                     )
                 self._check(self.position(), about)
                 self._newest = (about["last-generated-id"], about["entries-added"])
-                if not found and not self._ends:
-                    found = await redis.xread(place, count=self._batch, block=BLOCK_MS)
-            entries = entries_of(found)
-            if entries or self._ends:
-                return entries
+                if found or self._ends:
+                    return entries_of(found)
+                # what this brings was added, and others before it perhaps trimmed, since that look
+                await redis.xread(place, count=1, block=BLOCK_MS)
 
     def _taken(self, entries: Sequence[Entry]) -> None:
         self._read, self._number = entries[-1][0], self._number + len(entries)

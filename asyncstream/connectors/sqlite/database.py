@@ -1,7 +1,7 @@
 """
 A connection to an SQLite database that does not hold up the event loop.
 
-The database works in threads, one call at a time, so the event loop does not wait for the disk.
+The database works in a thread of its own, so the event loop does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
 
-from asyncstream.aside import heed
+from asyncstream.aside import DiskThread, heed
 from asyncstream.filesystem.sqlite import OpenFile, is_busy
 
 __all__ = ("PATIENCE", "Database")
@@ -30,14 +31,14 @@ _LOOK = 0.2
 
 class Database:
     """
-    A connection that any thread may use, one at a time.
+    A connection that one thread uses.
 
     Attributes:
         file: that it has open.
     """
 
     def __init__(self, path: str) -> None:
-        self._lock = threading.Lock()
+        self._thread = DiskThread()
         self._connection = sqlite3.connect(
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
@@ -45,17 +46,17 @@ class Database:
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
-        Do `work` in a thread. It goes on to its end there if the caller is cancelled.
+        Do `work` in the thread. It goes on to its end there if the caller is cancelled.
 
         Args:
-            work: what to do. It gives no cursor: one that ends resets its statement, which another thread may
-                have begun to run by then, and SQLite refuses what it gets in the middle of that.
+            work: what to do. It gives no cursor: one that ends resets its statement, which the thread may
+                have begun to run again by then, and SQLite refuses what it gets in the middle of that.
         """
-        return await asyncio.to_thread(self._do, work)
+        return await self._thread.do(partial(self._do, work))
 
     async def commit(self, work: Callable[[sqlite3.Connection], T], safe: bool) -> tuple[T, bool]:
         """
-        Do `work` in a thread, as a transaction.
+        Do `work` in the thread, as a transaction.
 
         If the caller is cancelled it is either called off, and leaves nothing behind, or it has begun to
         commit: then it is waited for.
@@ -67,14 +68,14 @@ class Database:
         Returns:
             What `work` gives; and whether the caller was cancelled too late.
         """
-        fate = _Fate()
+        fate = threading.Lock()  # taken by the thread to commit, or by a cancellation to call it off
 
         def whole(connection: sqlite3.Connection) -> T:
             connection.execute(f"PRAGMA synchronous={'FULL' if safe else 'NORMAL'}")
             self._begin(connection, fate)
             try:
                 result = work(connection)
-                if not fate.decide("commit"):
+                if not fate.acquire(blocking=False):
                     raise sqlite3.OperationalError("called off")
                 connection.execute("COMMIT")
             except BaseException:
@@ -89,13 +90,13 @@ class Database:
             try:
                 await asyncio.wait({doing})
             except asyncio.CancelledError:
-                if fate.decide("call off"):
+                if fate.acquire(blocking=False):
                     doing.add_done_callback(heed)
                     raise
                 was_cancelled = True
         return doing.result(), was_cancelled
 
-    def _begin(self, connection: sqlite3.Connection, fate: _Fate) -> None:
+    def _begin(self, connection: sqlite3.Connection, fate: threading.Lock) -> None:
         """Begin to write when no other connection does any more, unless it is called off before."""
         until = time.monotonic() + PATIENCE
         connection.execute(f"PRAGMA busy_timeout={int(_LOOK * 1000)}")
@@ -105,38 +106,22 @@ class Database:
                     connection.execute("BEGIN IMMEDIATE")
                     return
                 except sqlite3.OperationalError as error:
-                    if not is_busy(error) or fate.is_off() or time.monotonic() > until:
+                    if not is_busy(error) or fate.locked() or time.monotonic() > until:
                         raise
         finally:
             connection.execute(f"PRAGMA busy_timeout={int(PATIENCE * 1000)}")
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._lock:
-            try:
-                result = work(self._connection)
-            except sqlite3.Error as error:
-                # a cursor that failed over a row holds a lock on the database as long as the error is kept
-                clear_frames(error.__traceback__)
-                raise
-            assert not isinstance(result, sqlite3.Cursor), "a cursor ends in the thread that has made it"
-            return result
+        try:
+            result = work(self._connection)
+        except sqlite3.Error as error:
+            # a cursor that failed over a row holds a lock on the database as long as the error is kept
+            clear_frames(error.__traceback__)
+            raise
+        assert not isinstance(result, sqlite3.Cursor), "a cursor ends in the thread that has made it"
+        return result
 
     async def close(self) -> None:
-        await self.do(lambda connection: connection.close())
-
-
-class _Fate:
-    """Whether a transaction commits or is called off: whichever is asked for first, in whatever thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._decided = ""
-
-    def decide(self, what: str) -> bool:
-        """Whether it is this, from now on."""
-        with self._lock:
-            self._decided = self._decided or what
-            return self._decided == what
-
-    def is_off(self) -> bool:
-        return self._decided == "call off"
+        closing = self._thread.do(self._connection.close)
+        self._thread.end()
+        await closing

@@ -69,7 +69,8 @@ class Staging:
 
     def fence(self, connection: sqlite3.Connection, writer: Writer) -> None:
         """Have jobs that `writer` follows in its store change nothing more; part of a transaction."""
-        if writer.fences(self._last_lease(connection), self._fence(connection)):
+        standing = self._standing(connection)
+        if writer.fences(standing.lease, standing.fence):
             self._make_fence(connection)
             connection.execute(
                 f"UPDATE {_SINKS} SET fence = ? WHERE name = ?", (writer.lease.number, self._name)
@@ -86,7 +87,7 @@ class Staging:
         target = position or 0
         if self._standing(connection).goes_back(position, writer):
             self._take_back(connection, target)
-        target = max(target, self._moved(connection)[0])
+        target = max(target, self._standing(connection).moved)
         self._writer = writer
         lease = None if writer is None else writer.lease.to_text()
         connection.execute(f"UPDATE {_SINKS} SET lease = ?, fence = 0 WHERE name = ?", (lease, self._name))
@@ -177,7 +178,7 @@ class Staging:
         """Move the staged rows up to `position` into the table; write down until when it is a writer's."""
         if writer is not None:
             self._sign(connection, writer.lease)
-        if position < self._moved(connection)[0]:
+        if position < self._standing(connection).moved:
             return
         connection.execute(f"UPDATE {_SINKS} SET moved = ? WHERE name = ?", (position, self._name))
         connection.execute(
@@ -198,7 +199,7 @@ class Staging:
         ).fetchall()
         if len(kept) < keep:  # all there are: it reaches back as far as before
             return
-        floor = max(kept[-1][0], self._moved(connection)[1])
+        floor = max(kept[-1][0], self._standing(connection).floor)
         connection.execute(f"UPDATE {_SINKS} SET floor = ? WHERE name = ?", (floor, self._name))
         connection.execute(f"DELETE FROM {_COMMITS} WHERE name = ? AND position < ?", (self._name, floor))
         connection.execute(f"DELETE FROM {_VOIDS} WHERE name = ? AND high <= ?", (self._name, floor))
@@ -246,38 +247,17 @@ class Staging:
     # ------------------------------------------------------------------ what is written down
 
     def _standing(self, connection: sqlite3.Connection) -> Standing:
-        moved, floor = self._moved(connection)
-        return Standing(
-            moved, floor, self._last(connection), self._last_lease(connection), self._fence(connection)
-        )
-
-    def _moved(self, connection: sqlite3.Connection) -> tuple[int, int]:
-        """How far rows were moved, and how far back it can go."""
+        query = f"SELECT * FROM {_SINKS} WHERE name = ?"
         columns = _columns_of(connection, _SINKS)
-        if not columns:
-            return 0, 0
-        floor = "floor" if "floor" in columns else "moved"
-        query = f"SELECT moved, {floor} FROM {_SINKS} WHERE name = ?"
-        found = connection.execute(query, (self._name,)).fetchone()
-        if found is None:
-            return 0, 0
-        if _columns_of(connection, self._undo) != self._undo_columns(connection):
-            return int(found[0]), int(found[0])  # the table was altered since
-        return int(found[0]), int(found[1])
-
-    def _last_lease(self, connection: sqlite3.Connection) -> Lease | None:
-        if "lease" not in _columns_of(connection, _SINKS):
-            return None
-        query = f"SELECT lease FROM {_SINKS} WHERE name = ?"
-        found = connection.execute(query, (self._name,)).fetchone()
-        return None if found is None or found[0] is None else Lease.from_json(found[0])
-
-    def _fence(self, connection: sqlite3.Connection) -> int:
-        """The number of a later job that is about to take over; 0: there is none."""
-        if "fence" not in _columns_of(connection, _SINKS):
-            return 0
-        found = connection.execute(f"SELECT fence FROM {_SINKS} WHERE name = ?", (self._name,)).fetchone()
-        return 0 if found is None else int(found[0])
+        found = connection.execute(query, (self._name,)).fetchone() if columns else None
+        row = (
+            {} if found is None else dict(zip(columns, found, strict=True))
+        )  # of an earlier version: not all
+        moved, lease = row.get("moved", 0), row.get("lease")
+        is_altered = _columns_of(connection, self._undo) != self._undo_columns(connection)
+        floor = moved if is_altered else row.get("floor", moved)
+        last = None if lease is None else Lease.from_json(lease)
+        return Standing(moved, floor, self._last(connection), last, row.get("fence", 0))
 
     def _last(self, connection: sqlite3.Connection) -> int:
         """The largest number that any staged row has ever had."""

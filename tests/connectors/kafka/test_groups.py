@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaConnectionError
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, SourceError
 from tests.connectors.kafka.processes import Process
 from tests.servers.kafka import Kafka
 
@@ -183,6 +185,29 @@ async def test_of_three_members_one_is_killed_and_nothing_is_lost(
     finally:
         for process in members:
             process.kill()
+
+
+async def test_what_could_not_be_committed_is_the_next_time(
+    kafka_groups: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await kafka_groups.topic(1)
+    await kafka_groups.fill(topic, numbers(3))
+    source = member(kafka_groups, topic, PATIENT)
+    await source.open()
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 3}:
+            await source.read()
+
+    async def fails(*args: object) -> None:
+        raise KafkaConnectionError
+
+    with monkeypatch.context() as away:
+        away.setattr(AIOKafkaConsumer, "commit", fails)
+        with pytest.raises(SourceError, match="cannot commit offsets of group"):
+            await source.acknowledge({f"{topic}-0": 3})
+    await source.acknowledge({f"{topic}-0": 3})
+    assert await kafka_groups.committed(f"g-{topic}", topic, 1) == {0: 3}
+    await source.close()
 
 
 def test_a_group_has_no_partitions_of_its_own() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from asyncstream import Pipeline, Sink, SinkError
-from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink
+from asyncstream.connectors import cancellation
+from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink, transactions
 from tests.servers.kafka import Kafka, transactional_server
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -67,6 +68,28 @@ async def test_a_job_whose_broker_is_gone_can_be_stopped(
     writing.cancel()
     with pytest.raises((asyncio.CancelledError, SinkError)):
         await asyncio.wait_for(writing, 30)
+    await asyncio.wait_for(sink.close(), 30)
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+async def test_a_write_that_the_client_has_no_room_for_is_given_up(
+    own: Kafka, monkeypatch: pytest.MonkeyPatch, is_transactional: bool
+) -> None:
+    topic = await own.topic()
+    for module in (cancellation, transactions):
+        monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    # a broker may be silent for minutes
+    sink: Sink[Any] = KafkaSink(topic, bootstrap_servers=own.address)
+    if is_transactional:
+        sink = KafkaTransactionalSink(topic, transactional_id="t", bootstrap_servers=own.address)
+    await sink.open()
+    with own.held():
+        writing = asyncio.ensure_future(sink.write(["1" * 1000] * 100, None))
+        await asyncio.sleep(0.1)  # of a real server
+        writing.cancel()
+        await asyncio.wait({writing}, timeout=20)
+        assert writing.cancelled()
+    assert sink.taken() == 0
     await asyncio.wait_for(sink.close(), 30)
 
 

@@ -17,7 +17,7 @@ from aiokafka.errors import (
 )
 
 from asyncstream import AscendingTimestamps, Checkpoints, DirectoryStore, FailedCall, MemoryStore, Pipeline
-from asyncstream.connectors.kafka import KafkaRecord, KafkaSink, KafkaTransactionalSink
+from asyncstream.connectors.kafka import KafkaRecord, KafkaSink, KafkaSource, KafkaTransactionalSink
 from asyncstream.errors import CheckpointError, PipelineError, SinkBroken, SinkError, UserFunctionError
 from tests.servers.kafka import Kafka
 
@@ -117,7 +117,7 @@ async def test_a_record_that_cannot_be_is_refused_by_itself(kafka: Kafka, transa
         "topic": ["no such", "a/b", "t" * 250, "..", 5, "\ud800"],
         "headers": [(("\ud800", b""),), (("name", "text"),), {None: b""}, 5],
         "key": ["text", 5],
-        "partition": ["0", -1, 99],
+        "partition": ["0", -1, 99, 0.0],
         "timestamp_ms": [2**70, "now"],
     }
     pipeline, failed = Pipeline("writing"), list[Any]()
@@ -193,6 +193,13 @@ async def test_what_a_broker_says_of_the_topic_is_not_over_a_record(error: Excep
 async def test_what_decides_over_losses_is_not_passed_through() -> None:
     with pytest.raises(PipelineError, match="'acks' cannot be passed through"):
         KafkaSink("t", bootstrap_servers="localhost:9092", client={"acks": 0})
+
+
+@pytest.mark.parametrize("kind", [KafkaSink, KafkaSource])
+@pytest.mark.parametrize("wrong", [None, "1 s", 0])
+async def test_how_long_a_request_may_take_is_a_number(kind: Any, wrong: object) -> None:
+    with pytest.raises(PipelineError, match="request_timeout_ms: expected milliseconds, got"):
+        kind("t", bootstrap_servers="localhost:9092", client={"request_timeout_ms": wrong})
 
 
 async def test_an_epoch_is_seen_as_a_whole(kafka: Kafka) -> None:

@@ -110,6 +110,7 @@ async def test_a_partition_that_is_not_there_is_told_of(kafka: Kafka) -> None:
         ({"bootstrap_servers": []}, "bootstrap_servers"),
         ({"value": "xml"}, "value: expected 'json', 'bytes', 'text' or a function"),
         ({"partitions": {"other": [0]}}, "partitions"),
+        ({"partitions": {}}, r"partitions: expected a mapping from each of \['t'\]"),
         ({"client": {"group_id": "g"}}, "'group_id' cannot be passed through"),
         ({"client": {"no_such_option": 1}}, "no_such_option"),
         ({"start": "now"}, "start"),
@@ -272,6 +273,30 @@ async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
         release.set()
         await job.wait()
     assert sorted(done) == list(range(10_000))
+
+
+async def test_a_partition_that_is_held_and_dealt_out_again_is_not_fetched() -> None:
+    places = [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+    class Client:
+        paused: ClassVar[list[TopicPartition]] = []
+
+        async def committed(self, place: TopicPartition) -> int:
+            return 5
+
+        async def beginning_offsets(self, of: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(of, 0)
+
+        def seek(self, place: TopicPartition, offset: int) -> None: ...
+
+        def pause(self, *partitions: TopicPartition) -> None:
+            self.paused.extend(partitions)
+
+    source = KafkaSource("t", bootstrap_servers="localhost:9092", group="readers")
+    source._consumer, source._held = Client(), frozenset({"t-1"})
+    await source._assigned(places)
+    assert source.position() == {"t-0": 5, "t-1": 5}
+    assert Client.paused == [places[1]]
 
 
 @pytest.mark.usefixtures("virtual_time")

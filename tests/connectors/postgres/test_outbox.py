@@ -15,7 +15,6 @@ from asyncstream.connectors import PostgresOutbox
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
-from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.broker
 
@@ -302,9 +301,12 @@ async def test_a_server_that_is_gone_leaves_no_connection_open(outbox: str) -> N
     assert [connection is not None and connection.closed for connection in connections] == [True, True]
 
 
-async def test_another_database_is_not_gone_on_in(outbox: str, postgres_server: PostgresServer) -> None:
+async def test_another_database_is_not_gone_on_in(outbox: str) -> None:
     source = opened(outbox)
-    await source.open()
     with pytest.raises(SourceError, match="is it the same database"):
-        await source.seek(1_000_000)
+        await source.can_seek(1)  # where no outbox was ever read
+    await source.open()
+    for ask in (source.can_seek, source.seek):
+        with pytest.raises(SourceError, match="is it the same database"):
+            await ask(1_000_000)
     await source.close()

@@ -289,6 +289,23 @@ async def test_what_takes_no_rows_is_told_of_before_any_are_staged(
         await write(PostgresSink(postgres_url, "t", columns=["n", "m"]), [], MemoryStore())
 
 
+@pytest.mark.parametrize("on_conflict", ["fail", "ignore"])
+async def test_a_start_sets_off_no_trigger(postgres_url: str, on_conflict: Any) -> None:
+    do(postgres_url, "CREATE TABLE t (n int); CREATE TABLE seen (n int)")
+    do(
+        postgres_url,
+        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN INSERT INTO seen VALUES (1); RETURN NULL; END'",
+    )
+    do(postgres_url, "CREATE TRIGGER see AFTER INSERT ON t EXECUTE FUNCTION see()")
+    store = MemoryStore()
+    await write(PostgresSink(postgres_url, "t", columns=["n"], on_conflict=on_conflict), [], store)
+    assert do(postgres_url, "SELECT * FROM seen") == []
+    await write(PostgresSink(postgres_url, "t", columns=["n"], on_conflict=on_conflict), [{"n": 1}], store)
+    assert do(postgres_url, "SELECT * FROM seen") == [(1,)]
+    assert do(postgres_url, "SELECT * FROM t") == [(1,)]
+
+
 async def test_who_may_write_needs_no_right_to_make_tables_that_are_there(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
     store = MemoryStore()

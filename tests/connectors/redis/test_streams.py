@@ -103,6 +103,43 @@ async def test_without_checkpoints_nothing_is_pending(redis: Redis, redis_url: s
     await source.close()
 
 
+async def test_without_checkpoints_nothing_is_lost_that_comes_as_the_job_stops(
+    redis: Redis, redis_url: str
+) -> None:
+    add(redis, [1])
+    source = RedisGroupSource[int](redis_url, "in", group="g")
+    await source.open()
+    assert await numbers_of(source, 1) == [1]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await source.read()
+    add(redis, [2])
+    async with asyncio.timeout(60):
+        while not pending(redis):  # noqa: ASYNC110 - what is in a server
+            await asyncio.sleep(0.01)
+    await source.close()
+    following = RedisGroupSource[int](redis_url, "in", group="g", ends=True)
+    await following.open()
+    assert await numbers_of(following) == [2]
+    assert pending(redis) == 0
+    await following.close()
+
+
+async def test_what_could_not_be_acknowledged_is_the_next_time(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 4))
+    source = member(redis_url)
+    await source.open()
+    await source.read()
+    redis.rename("in", "elsewhere")
+    redis.set("in", "no stream")
+    with pytest.raises(SourceError, match="cannot acknowledge entries of stream 'in'"):
+        await source.forget(source.position())
+    redis.rename("elsewhere", "in")
+    await source.forget(source.position())
+    assert pending(redis) == 0
+    await source.close()
+
+
 @pytest.mark.parametrize("reads", [1, 2, 3])
 async def test_what_the_dead_had_is_claimed_and_held_by_positions(
     redis: Redis, redis_url: str, reads: int
@@ -138,6 +175,37 @@ async def test_what_the_dead_had_is_claimed_and_held_by_positions(
     await again.forget(again.position())
     assert pending(redis) == 0
     await again.close()
+
+
+async def test_what_several_had_that_are_dead_comes_in_order(redis: Redis, redis_url: str) -> None:
+    add(redis, range(1, 7))
+    first = member(redis_url)
+    await first.open()
+    for consumer in ("z", "y"):  # the server names them the other way round
+        redis.xreadgroup("g", consumer, {"in": ">"}, count=3)
+    await first.close()
+    await asyncio.sleep(0.1)  # until the server says that nothing was heard for so long
+    alive = member(redis_url, dead_after=0.05)
+    await alive.open()
+    assert await numbers_of(alive, 6) == [1, 2, 3, 4, 5, 6]
+    position = alive.position()
+    await alive.close()
+    again = member(redis_url, lease=2, ends=True)
+    await again.open()
+    await again.seek(position)
+    assert await numbers_of(again) == []
+    await again.close()
+
+
+async def test_a_member_whose_name_is_no_text_disturbs_no_other(redis: Redis, redis_url: str) -> None:
+    add(redis, [1, 2])
+    redis.xgroup_create("in", "g", "0")
+    stranger: Any = b"\xff.1"
+    redis.xreadgroup("g", stranger, {"in": ">"}, count=1)
+    source = member(redis_url, ends=True)
+    await source.open()
+    assert await numbers_of(source) == [2]
+    await source.close()
 
 
 async def test_what_a_process_takes_when_it_wakes_up_is_not_lost(redis: Redis, redis_url: str) -> None:
@@ -306,6 +374,26 @@ async def test_what_is_trimmed_before_it_is_read_is_missed_by_nobody_unseen(
     assert await numbers_of(lenient) == [5, 6, 7, 8, 9, 10]
     for source in (strict, lenient):
         await source.close()
+
+
+async def test_what_is_added_and_trimmed_at_once_is_missed_by_nobody_unseen(
+    redis: Redis, redis_url: str
+) -> None:
+    add(redis, [1])
+    source = RedisStreamSource[int](redis_url, "in")
+    await source.open()
+    assert await numbers_of(source, 1) == [1]
+    waiting = asyncio.ensure_future(source.read())
+    async with asyncio.timeout(60):
+        while not any(client["cmd"] == "xread" for client in redis.client_list()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    with redis.pipeline(transaction=True) as pipeline:
+        for number in range(2, 6):
+            pipeline.xadd("in", {"data": number}, id=f"{number}-0", maxlen=2, approximate=False)
+        pipeline.execute()
+    with pytest.raises(SourceError, match=r"cannot go on behind entry 1-0 .* entries behind it were trimmed"):
+        await waiting
+    await source.close()
 
 
 @pytest.mark.parametrize("more", [2, 4])

@@ -23,6 +23,7 @@ from asyncstream import (
     SqliteSink,
     SqliteSource,
 )
+from asyncstream.connectors.sqlite.database import Database
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken
 from asyncstream.lease import Holder, Lease, enter
@@ -745,6 +746,26 @@ async def test_no_cursor_ends_where_another_thread_may_use_its_statement(
         await source.close()
     assert WatchedCursor.ends
     assert threading.get_ident() not in WatchedCursor.ends
+
+
+def test_a_disk_that_hangs_keeps_no_event_loop_from_ending(path: Path) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hang(connection: sqlite3.Connection) -> None:
+        begun.set()
+        assert goes_on.wait(60)
+
+    async def main() -> None:
+        doing = asyncio.ensure_future(Database(str(path)).do(hang))
+        assert await asyncio.to_thread(begun.wait, 60)
+        doing.cancel()
+
+    loop = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    loop.start()
+    loop.join(20)
+    has_ended = not loop.is_alive()
+    goes_on.set()
+    assert has_ended
 
 
 @pytest.mark.parametrize("columns", ["n", [], ["n", "n"], [1]])
