@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -547,6 +548,14 @@ def test_event_larger_than_its_bound_is_refused() -> None:
         list(EventParser(limit=100).feed(b"x" * 101))
     with pytest.raises(ValueError, match="larger than max_event_bytes=100"):
         list(EventParser(limit=100).feed(b"data\n" * 101))
+
+
+def test_a_large_event_in_many_pieces_costs_about_what_it_does_in_one() -> None:
+    data, parser = b"data: " + b"x" * 900_000 + b"\n\n", EventParser()
+    started = time.process_time()
+    events = [event for begin in range(0, len(data), 500) for event in parser.feed(data[begin : begin + 500])]
+    assert [len(event.data) for event in events] == [900_000]
+    assert time.process_time() - started < 3  # it took half a minute to look at all anew with each piece
 
 
 def test_no_service_has_a_source_wait_for_ever() -> None:
