@@ -30,13 +30,13 @@ from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.http.answers import refusal
-from asyncstream.connectors.http.session import new_session
+from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import HttpError, SourceError, describe_error
 from asyncstream.guards.outcomes import server_delay
-from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
+from asyncstream.validation import Duration, choice, count, duration_seconds, function
 
 __all__ = (
     "Arrival",
@@ -123,8 +123,8 @@ class Connection:
     def __post_init__(self) -> None:
         if callable(self.headers):
             function("headers", self.headers)
-        elif self.headers is not None and not isinstance(self.headers, Mapping):
-            raise refuse("headers", "a mapping, or a function that makes one", self.headers)
+        elif self.headers is not None:
+            checked_headers(self.headers)
         if self.attempts is not None:
             count("attempts", self.attempts)
         duration_seconds("wait_initial", self.wait_initial)
@@ -260,7 +260,7 @@ class ConnectedSource(Source[T]):
 
     def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
         own = self._connection.headers
-        return {**more, **(own() if callable(own) else own or {})}
+        return {**more, **checked_headers((own() if callable(own) else own) or {})}
 
     async def _answer(
         self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -378,6 +379,20 @@ async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., S
         with pytest.raises(SourceError, match=f"(has moved|another origin).*{other}/x"):
             await read_all(make(url, headers={"X-Key": "secret"}))
     assert given == []
+
+
+@pytest.mark.parametrize("make", [sse, socket, pages])
+@pytest.mark.parametrize("headers", [{"X-Key": b"s3cr3t"}, {b"s3cr3t": "X"}, {"X-Key": "s3cr3t\r\nX: y"}])
+async def test_headers_that_are_none_are_refused_and_not_quoted(
+    make: Callable[..., Source[Any]], headers: Any
+) -> None:
+    with pytest.raises(PipelineError, match="headers: expected a mapping of texts") as caught:
+        make("http://127.0.0.1:1", headers=headers)
+    assert "s3cr3t" not in str(caught.value)
+    async with serve(Service()) as url:
+        with pytest.raises(SourceError, match="headers: expected a mapping of texts") as failed:
+            await read_all(make(url, headers=lambda: headers))
+    assert "s3cr3t" not in "".join(traceback.format_exception(failed.value))
 
 
 @pytest.mark.parametrize("make", [sse, RestSource, WebSocketSource])
