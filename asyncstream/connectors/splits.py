@@ -197,7 +197,7 @@ class SplitSource(Source[T]):
             while True:
                 await asyncio.sleep(every)
                 await self._look()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._failed = SourceError(f"cannot look for splits: {describe_error(error)}")
             self._failed.__cause__ = error
             self._arrived.set()
@@ -268,11 +268,12 @@ class SplitSource(Source[T]):
                     await split.source.seek(detached(split.position))
             batch = await split.source.read()
             split.ready = batch, detached(split.source.position())  # for it is to read ahead
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # who cancels this has left the split
             reason = str(error) if isinstance(error, SourceError) else describe_error(error)
             split.error = SourceError(f"split {split.name!r}: {reason}")
             split.error.__cause__ = error
-        self._ready.append(split)
+        if self._open.get(split.name) is split:
+            self._ready.append(split)
         split.task = None
         self._arrived.set()
 

@@ -240,7 +240,8 @@ class ConnectedSource(Source[T]):
                 await asyncio.sleep(delay)
         except SourceError as error:
             self._error = error
-        except Exception as error:  # of the user's functions
+        # of the user's functions; who cancels this reads no more
+        except (Exception, asyncio.CancelledError) as error:
             self._error = SourceError(f"cannot read {shown(self._url)}: {describe_error(error)}")
             self._error.__cause__ = error
         finally:

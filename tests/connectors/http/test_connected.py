@@ -236,6 +236,24 @@ async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
             await read_all(SseSource(url, decode="json", on_end="end"))
 
 
+def cancels(_: object) -> Any:
+    raise asyncio.CancelledError("by its own code")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda url: SseSource(f"{url}/events", decode=cancels),
+        lambda url: WebSocketSource(f"{url}/socket", subscribe=cancels),
+        lambda url: RestSource(f"{url}/pages", items=cancels),
+    ],
+)
+async def test_a_cancellation_that_nobody_asked_for_is_an_error(make: Callable[[str], Source[Any]]) -> None:
+    async with serve(Service()) as url, asyncio.timeout(20):
+        with pytest.raises(SourceError, match="CancelledError: by its own code"):
+            await read_all(make(url))
+
+
 async def test_what_is_no_event_stream_is_an_error(tmp_path: Path) -> None:
     async with serve(lambda request: _answer(web.json_response({}))) as url:
         with pytest.raises(SourceError, match="'application/json' instead of text/event-stream"):
