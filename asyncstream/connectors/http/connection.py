@@ -156,6 +156,7 @@ class ConnectedSource(Source[T]):
         self._session: aiohttp.ClientSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._place: Any = None
+        self._failed = 0  # connections, in a row
 
     @abstractmethod
     def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
@@ -217,15 +218,15 @@ class ConnectedSource(Source[T]):
         return len(self._waiting) if self._session is not None else 0
 
     async def _take_in(self, session: aiohttp.ClientSession) -> None:
-        place, failed = self._place, 0
+        place, self._failed = self._place, 0
         try:
             while not self._has_ended:
                 delay = 0.0
                 try:
                     async with aclosing(self._arrivals(session, place)) as arrivals:
                         async for arrival in arrivals:
-                            failed = 0
-                            while len(self._waiting) >= self._connection.buffer:
+                            self._failed = 0
+                            while self._is_full():
                                 self._room.clear()
                                 await self._room.wait()
                             self._waiting.append(arrival)
@@ -235,8 +236,8 @@ class ConnectedSource(Source[T]):
                 except (aiohttp.ClientError, OSError, TimeoutError, HttpError) as error:
                     if isinstance(error, HttpError) and not error.retryable:
                         raise SourceError(f"cannot read {error}") from error
-                    failed += 1
-                    delay = self._after(error, failed)
+                    self._failed += 1
+                    delay = self._after(error, self._failed)
                 await asyncio.sleep(delay)
         except SourceError as error:
             self._error = error
@@ -246,6 +247,10 @@ class ConnectedSource(Source[T]):
             self._error.__cause__ = error
         finally:
             self._arrived.set()
+
+    def _is_full(self) -> bool:
+        """Whether nothing more is taken in until what was is read."""
+        return len(self._waiting) >= self._connection.buffer
 
     def _after(self, error: Exception, failed: int) -> float:
         """How long to wait after so many failures in a row."""

@@ -465,6 +465,24 @@ async def test_last_page_is_polled_for_what_comes_behind() -> None:
         await source.close()
 
 
+async def test_failures_with_all_read_between_them_are_none_in_a_row() -> None:
+    asked = 0
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        return web.Response(status=503) if asked % 2 == 0 else web.json_response([1, 2][: asked // 20 + 1])
+
+    async with serve(page) as url, asyncio.timeout(60):
+        source = RestSource(url, poll=0.001, attempts=2, **QUICK)
+        await source.open()
+        for number in (1, 2):  # the second after nine failures
+            batch = await source.read()
+            assert batch is not None
+            assert batch.values == [number]
+        await source.close()
+
+
 async def test_a_numbered_page_that_was_not_full_is_polled_until_it_is() -> None:
     there = list(range(3))
 
