@@ -541,6 +541,65 @@ async def test_idle_connection_is_made_again() -> None:
     assert asked == 2
 
 
+async def test_a_socket_of_which_nothing_is_heard_is_made_again() -> None:
+    asked, pings = 0, 0
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        nonlocal asked, pings
+        asked += 1
+        served = web.WebSocketResponse(autoping=False)
+        await served.prepare(request)
+        await served.send_json(asked)
+        if asked == 1:  # it answers one ping, then it is silent
+            while (came := await served.receive()).type is WSMsgType.PING:
+                pings += 1
+                if pings == 1:
+                    await served.pong(came.data)
+        await served.close()
+        return served
+
+    async with serve(talk) as url, asyncio.timeout(30):
+        source = WebSocketSource(url, heartbeat=0.1, on_end="end", **QUICK)
+        assert await read_all(source) == [1, 2]
+    assert pings == 2
+
+
+async def test_a_socket_that_is_not_read_for_a_while_is_alive_and_loses_nothing() -> None:
+    hung_up = asyncio.Event()
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        served = web.WebSocketResponse()
+        await served.prepare(request)
+        try:
+            for number in range(2000):  # more than is on its way while nobody reads
+                await served.send_json([number, " " * 10_000])
+            await served.close()
+        finally:
+            hung_up.set()
+        return served
+
+    async with serve(talk) as url, asyncio.timeout(60):
+        source = WebSocketSource(url, heartbeat=0.02, buffer=10, attempts=1, on_end="end", **QUICK)
+        await source.open()
+        found: list[int] = []
+        while (batch := await source.read()) is not None:
+            found += [number for number, _ in batch.values]
+            if len(found) == len(batch.values):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(hung_up.wait(), 0.3)
+        assert found == list(range(2000))
+        await source.close()
+
+
+@pytest.mark.parametrize("message", ['{"op": "subscribe"}', b"subscribe", {"op": "subscribe"}, None])
+async def test_one_message_is_not_taken_for_a_list_of_them(message: Any) -> None:
+    with pytest.raises(PipelineError, match="subscribe: expected a list of messages"):
+        WebSocketSource("ws://x", subscribe=message)
+    async with serve(Service()) as url:
+        with pytest.raises(SourceError, match="subscribe= is to give a list of messages, and gave a"):
+            await read_all(WebSocketSource(f"{url}/socket", subscribe=lambda after: message))
+
+
 async def test_binary_messages_and_what_is_sent_first() -> None:
     got: list[Any] = []
 
