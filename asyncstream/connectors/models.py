@@ -93,7 +93,15 @@ class _Reader:
         if callable(validate):
             self._made[model] = _of_pydantic(validate)
             return self._made[model]
-        self._made[model] = lambda value: made(value)  # a model may be inside itself
+
+        def inside(value: Any) -> Any:
+            """For a model inside itself, however deep the row is."""
+            try:
+                return made(value)
+            except RecursionError as error:
+                raise Unfit("it is nested too deeply") from error
+
+        self._made[model] = inside
         made = self._of_fields(model)
         self._made[model] = made
         return made
@@ -209,12 +217,13 @@ def _of_pydantic(validate: Callable[[Any], Any]) -> Read:
     def read(row: Any) -> Any:
         try:
             return validate(row)
-        except ValueError as error:  # pydantic's ValidationError is one
-            found: list[Any] = getattr(error, "errors", list)()
-            if not found:
+        except Exception as error:  # also what the user's validators raise, which pydantic lets pass
+            own: Any = error
+            if not hasattr(own, "error_count"):  # it is none of pydantic's
                 raise Unfit(describe_error(error)) from error
-            path = "".join(f".{part}" for part in found[0]["loc"])
-            raise Unfit(str(found[0]["msg"]), path) from error
+            found = own.errors()[0]
+            path = "".join(f".{part}" for part in found["loc"])
+            raise Unfit(str(found["msg"]), path) from error
 
     return read
 

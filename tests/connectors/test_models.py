@@ -206,6 +206,34 @@ def test_row_that_python_itself_refuses_does_not_fit(row: dict[str, Any], reason
     assert str(raised.value).startswith(reason)
 
 
+class Checked(pydantic.BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def known(cls, n: int) -> str:
+        return {1: "one"}[n]
+
+
+def test_what_a_validator_raises_costs_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\n{"n": "x"}\n{"n": 1}\n')
+    found, rejected = read(JsonLinesSource(path, model=Checked, on_malformed="reject"))
+    assert [row.n for row in found] == ["one", "one"]
+    assert rejected[0].reason == "KeyError: 2"
+    assert rejected[1].reason.startswith("field n: Input should be a valid integer")
+
+
+def test_a_row_that_is_nested_deeper_than_python_goes_costs_itself(tmp_path: Path) -> None:
+    path, depth = tmp_path / "a.jsonl", 900
+    line = '{"name": "a", "inside": ' * depth + "null" + "}" * depth
+    path.write_text(f'{{"name": "b"}}\n{line}\n{{"name": "c"}}\n')
+    found, rejected = read(JsonLinesSource(path, model=City, on_malformed="reject"))
+    assert found == [City("b"), City("c")]
+    assert rejected[0].line_number == 2
+    assert rejected[0].reason.endswith(".inside: it is nested too deeply")
+
+
 def test_text_of_a_csv_file_becomes_what_the_fields_say(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(

@@ -288,7 +288,7 @@ async def test_reading_an_object_store_lets_others_go_on(place: str) -> None:
     await source.close()
 
 
-class _Unsteady(MemoryFileSystem):
+class _Unsteady(MemoryFileSystem):  # type: ignore[misc]  # it has no types
     """An object store that does not answer when it is to read, while `is_away`."""
 
     protocol = "unsteady"
