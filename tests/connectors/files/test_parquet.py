@@ -477,6 +477,44 @@ def test_nanoseconds_are_read_as_what_python_has(tmp_path: Path) -> None:
     assert codec.decode(codec.encode(found)) == rows
 
 
+NANOSECONDS = pyarrow.timestamp("ns")
+AT = datetime(2026, 1, 2, 3, 4, 5, 678)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pyarrow.list_(NANOSECONDS), [AT, None]),
+        (pyarrow.large_list(NANOSECONDS), [AT]),
+        (pyarrow.list_(NANOSECONDS, 1), [AT]),
+        (pyarrow.struct([("n", pyarrow.int8()), ("at", pyarrow.list_(NANOSECONDS))]), {"n": 1, "at": [AT]}),
+        (pyarrow.map_(pyarrow.string(), pyarrow.duration("ns")), [("a", timedelta(1))]),
+    ],
+)
+def test_nanoseconds_inside_others_are_read_as_what_python_has(tmp_path: Path, kind: Any, value: Any) -> None:
+    table = pyarrow.table({"x": pyarrow.array([value, None], kind)})
+    feather.write_feather(table, tmp_path / "in.arrow")
+    found = asyncio.run(read_on(ArrowIpcSource(tmp_path / "in.arrow")))
+    assert repr(found) == repr([{"x": value}, {"x": None}])  # pandas has types that are equal
+
+
+def test_nanoseconds_beside_a_value_that_cannot_be_read_are_what_python_has(tmp_path: Path) -> None:
+    times = pyarrow.array([AT, AT, AT], NANOSECONDS)
+    bad = pyarrow.array([0, 2**62, 0], pyarrow.timestamp("s"))
+    feather.write_feather(pyarrow.table({"at": times.dictionary_encode(), "bad": bad}), tmp_path / "in.arrow")
+
+    async def main() -> Any:
+        source: ArrowIpcSource[Any] = ArrowIpcSource(tmp_path / "in.arrow", on_malformed="reject")
+        await source.open()
+        batch = await source.read()
+        await source.close()
+        return batch
+
+    batch = asyncio.run(main())
+    rows = [*batch.values, *(one.row for one in batch.rejected)]
+    assert [type(row["at"]) for row in rows] == [datetime] * 3
+
+
 def test_years_that_nanoseconds_do_not_reach_are_read(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     row = {"at": datetime(9999, 12, 31, 23, 59, 59, 999999)}
