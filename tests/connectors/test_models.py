@@ -182,6 +182,37 @@ def test_bytes_of_a_table_are_bytes(tmp_path: Path, kind: str) -> None:
     assert read(source)[0] == [Raw(took=took, **row) for row in rows]
 
 
+@dataclass
+class Tagged:
+    tags: dict[str, int]
+
+
+TEXT = pyarrow.string()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (pyarrow.map_(TEXT, pyarrow.int8()), [("a", 1), ("b", 2)], ""),
+        (pyarrow.map_(TEXT, pyarrow.int8()), [], ""),
+        (pyarrow.map_(TEXT, TEXT), [("a", "x")], "field tags['a']: expected int"),
+        (
+            pyarrow.map_(pyarrow.struct([("no", TEXT)]), TEXT),
+            [({"no": "hash"}, "")],
+            "field tags: expected an",
+        ),
+        (pyarrow.list_(pyarrow.list_(TEXT)), [["a", "b"]], "field tags: expected an object"),
+    ],
+)
+def test_a_map_of_a_table_is_a_dict(kind: Any, value: list[Any], reason: str) -> None:
+    table = pyarrow.table({"tags": pyarrow.array([value], kind)})
+    found, rejected = read(FrameSource(table, model=Tagged, on_malformed="reject"))
+    if reason:
+        assert rejected[0].reason.startswith(reason)
+    else:
+        assert found == [Tagged(dict(value))]
+
+
 def test_bytes_of_a_line_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"model: expected a type that a row can hold for Raw\.data"):
         JsonLinesSource(tmp_path / "in", model=Raw)
