@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from asyncstream import (
     ArrowIpcSink,
@@ -80,6 +80,26 @@ async def test_no_thread_stays_of_a_look_at_an_object_store(place: str) -> None:
         file.write(b"1\n")
     before = threading.active_count()
     await JsonLinesSource(f"{place}/in.jsonl").can_seek({"offset": 2, "lines": 1})
+    async with asyncio.timeout(10):
+        while threading.active_count() > before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # of a real thread
+
+
+async def test_no_thread_stays_of_a_file_that_cannot_be_closed(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(file: MemoryFile) -> None:
+        raise RuntimeError("on purpose")
+
+    with fsspec.open(f"{place}/in.jsonl", "wb") as file:
+        file.write(b"1\n")
+    before = threading.active_count()
+    source: Source[Any] = JsonLinesSource(f"{place}/in.jsonl")
+    await source.open()
+    monkeypatch.setattr(MemoryFile, "close", breaks)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        await source.close()
+    monkeypatch.undo()
     async with asyncio.timeout(10):
         while threading.active_count() > before:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # of a real thread
