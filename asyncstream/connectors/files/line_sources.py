@@ -162,14 +162,11 @@ class LineSource(FileSource[T]):
         if self._lines is None or self._file is None:
             return None
         offset, count = self._lines.mark()
-        try:
-            self._check_size(self._lines)
-            place = {"offset": offset, "lines": count}
-            if self._packed is not None:
-                place["packed"] = self._in_file(offset)
-            return place | fingerprint(self._file, self._in_file(offset))
-        except OSError as error:
-            raise self._unreadable(self._path, error) from error
+        self._check_size(self._lines)
+        place = {"offset": offset, "lines": count}
+        if self._packed is not None:
+            place["packed"] = self._in_file(offset)
+        return place | fingerprint(self._file, self._in_file(offset))
 
     def _in_file(self, offset: int) -> int:
         """How many bytes of the file itself are behind, when so many of what it holds are."""
@@ -216,18 +213,17 @@ class LineSource(FileSource[T]):
         self._check_compression(position)
         offset = position["offset"]
         found = difference(self._file, position.get("packed", offset), position)
-        shrunk = found is None and has_shrunk(self._file, position)
-        if found is None and offset > self._first[0]:
-            lines.go_to((offset, position["lines"]))
+        if found is not None and not self._starts_over:
+            raise self._changed(offset, found)
+        self.started_over = found is not None
         if found is not None:
-            if not self._starts_over:
-                raise self._changed(offset, found)
-            self.started_over = True
             log.warning("%s is read from its beginning, not from byte %d: %s", self._path, offset, found)
         elif "head" not in position:
             log.warning("%s: the position is of an earlier version; only the size was checked", self._path)
-        elif shrunk:
+        elif has_shrunk(self._file, position):
             log.warning("%s is shorter than it was: something behind byte %d is gone", self._path, offset)
+        if found is None and offset > self._first[0]:
+            lines.go_to((offset, position["lines"]))
 
     def _opened(self) -> Lines:
         if self._lines is None:
