@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable
+from operator import length_hint
 from typing import Any, BinaryIO, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 import orjson
@@ -302,18 +303,15 @@ class JsonLinesSource(LineSource[T]):
         if (model := self._model) is not None:
             decode, read = read, lambda line: model(decode(line))
         values: list[Any] = []
-        taken = 0
-        while taken < len(parts):
-            before = len(values)
+        left = iter(parts)
+        while length_hint(left):
             try:
-                values.extend(map(read, parts[taken:]))
-                taken = len(parts)
+                values.extend(map(read, left))
             except (orjson.JSONDecodeError, Unfit):  # which leaves the values before it
-                taken += len(values) - before
-                if parts[taken].strip():
+                at = len(parts) - length_hint(left) - 1
+                if parts[at].strip():
+                    rest += sum(map(len, parts[at:])) + len(parts) - at
+                    del parts[at:]
                     break
-                taken += 1
-        if taken < len(parts):
-            rest += sum(map(len, parts[taken:])) + len(parts) - taken
-        lines.skip(len(found) - rest, taken)
+        lines.skip(len(found) - rest, len(parts))
         return values
