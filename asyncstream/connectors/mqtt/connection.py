@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -238,7 +239,11 @@ class Connection:
         def connect() -> None:
             host, port = self._address.host, self._address.port
             client.connect(host, port, _KEEPALIVE, clean_start=not self._session, properties=wishes)
-            client.loop_start()
+            with self._room:
+                if not self._closed:
+                    client.loop_start()
+                    return
+            client.disconnect()  # nobody has waited for it
 
         try:
             await aside(connect)
@@ -329,26 +334,27 @@ class Connection:
         with self._room:
             self._closed = True
             self._room.notify()
-        if self._unheard:
-            self._unheard = False
-            # the broker reads each connection for itself, so one that is behind could take up the next
-            # connection of this client before it has read what this one said; an answer comes after that
-            with suppress(MqttError, TimeoutError):
-                await self._subscribe()
-        client, self._client = self._client, None
-        if client is not None:
-            farewell = None if self.is_kept else _session_ends()
-
-            def leave() -> None:
-                client.disconnect(properties=farewell)
-                client.loop_stop()
-
-            await aside(leave)
-            # with the last reference the client closes its sockets
-            client.on_connect = client.on_disconnect = client.on_message = None
-            client.on_publish = client.on_subscribe = client.on_unsubscribe = None
+        try:
+            if self._unheard:
+                self._unheard = False
+                # the broker reads each connection for itself, so one that is behind could take up the next
+                # connection of this client before it has read what this one said; an answer comes after that
+                with suppress(MqttError, TimeoutError):
+                    await self._subscribe()
+        finally:
+            client, self._client = self._client, None
+            if client is not None:
+                await aside(partial(_leave, client, None if self.is_kept else _session_ends()))
         if self._opened.done():
             heed(self._opened)
+
+
+def _leave(client: Client, farewell: Properties | None) -> None:
+    client.disconnect(properties=farewell)
+    client.loop_stop()
+    # with the last reference the client closes its sockets
+    client.on_connect = client.on_disconnect = client.on_message = None
+    client.on_publish = client.on_subscribe = client.on_unsubscribe = None
 
 
 def _session_ends() -> Properties:
