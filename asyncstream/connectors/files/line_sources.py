@@ -136,7 +136,7 @@ class LineSource(FileSource[T]):
                     lines.go_to(begin)
                     if values:  # they are delivered first; the next read finds it again
                         break
-                    raise self._error(malformed) from malformed.__cause__
+                    raise self._error(malformed) from malformed
                 if value is END:
                     self._check_size(lines)
                     break
