@@ -445,6 +445,20 @@ def test_column_that_no_file_has_is_refused(tmp_path: Path, source: Any, write: 
     assert found == [{"n": 1}, {"n": 2, "more": 3}]
 
 
+@SOURCES
+async def test_the_files_of_a_folder_are_opened_when_they_are_read(
+    tmp_path: Path, source: Any, write: Any, ending: str
+) -> None:
+    write(pyarrow.table({"n": [1]}), tmp_path / f"a.{ending}")
+    (tmp_path / f"b.{ending}").write_bytes(b"no table" * 10)
+    reading = source(tmp_path)
+    await reading.open()
+    assert (await reading.read()).values == [{"n": 1}]
+    with pytest.raises(SourceError, match=rf"cannot read .*b\.{ending}"):
+        await reading.read()
+    await reading.close()
+
+
 def test_field_inside_a_column_may_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     parquet.write_table(pyarrow.table({"n": [1], "s": [{"x": 1, "y": 2}]}), path)
@@ -494,7 +508,8 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 678)
 def test_nanoseconds_inside_others_are_read_as_what_python_has(tmp_path: Path, kind: Any, value: Any) -> None:
     table = pyarrow.table({"x": pyarrow.array([value, None], kind)})
     feather.write_feather(table, tmp_path / "in.arrow")
-    found = asyncio.run(read_on(ArrowIpcSource(tmp_path / "in.arrow")))
+    source: Any = ArrowIpcSource(tmp_path / "in.arrow")
+    found = asyncio.run(read_on(source))
     assert repr(found) == repr([{"x": value}, {"x": None}])  # pandas has types that are equal
 
 
