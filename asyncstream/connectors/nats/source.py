@@ -85,7 +85,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         Args:
             state: of the stream.
             number: of the last message that the position knows of.
-            made_ms: when its stream was made; None: that was not written down.
+            made_ms: when its stream was made; None: the client did not know.
         """
         if state.last_seq < number:
             return f"its last one is {state.last_seq}: is it the same stream?"
@@ -228,10 +228,9 @@ class NatsStreamSource(NatsSource[T]):
         if reason is not None:
             raise SourceError(f"cannot go on behind message {number} of {self._what}: {reason}")
 
-    async def seek(self, position: dict[str, Any] | int) -> None:
-        at = {"read": position} if isinstance(position, int) else position  # in earlier checkpoints
-        await self._check(at["read"], at.get("made_ms"))
-        self._read, self._waiting, self._pull = at["read"], 0, None
+    async def seek(self, position: dict[str, Any]) -> None:
+        await self._check(position["read"], position["made_ms"])
+        self._read, self._waiting, self._pull = position["read"], 0, None
 
 
 def number_of(message: Msg) -> int:
