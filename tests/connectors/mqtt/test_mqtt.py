@@ -452,6 +452,21 @@ async def test_a_connection_is_left_though_nobody_waits_for_that_to_end(
     await until(lambda: not threads_of(name))
 
 
+async def test_a_source_is_left_though_nobody_waits_for_that_to_end(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name)
+    await source.open()
+    reading = asyncio.ensure_future(source.read())
+    await asyncio.wait({reading}, timeout=0.01)
+    reading.cancel()
+    closing = asyncio.ensure_future(source.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({reading, closing})
+    await until(lambda: not threads_of(name))
+
+
 def test_the_client_may_hear_of_something_in_the_moment_in_which_the_loop_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
