@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamInfo, StreamState
 
-__all__ = ("NatsSource", "NatsStreamSource", "number_of", "time_ms_of")
+__all__ = ("NatsSource", "NatsStreamSource", "number_of")
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             return RejectedMessage(self._what, id, message.data, unreadable(error))
 
     def _time_ms(self, message: Msg) -> int:
-        return time_ms_of(message)
+        return int(_tokens(message)[-2]) // 1_000_000  # when its stream took it
 
     async def _leave(self, client: Client) -> None:
         await client.close()
@@ -248,11 +248,6 @@ def _place_of(message: Msg) -> tuple[int, int]:
     """The number of a message in its stream, and how many were to be read behind it when it was sent."""
     tokens = _tokens(message)
     return int(tokens[-4]), int(tokens[-1])
-
-
-def time_ms_of(message: Msg) -> int:
-    """When its stream took a message, milliseconds since the epoch."""
-    return int(_tokens(message)[-2]) // 1_000_000
 
 
 def _tokens(message: Msg) -> list[str]:
