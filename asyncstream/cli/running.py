@@ -14,6 +14,7 @@ from asyncstream.checkpoint import Checkpoints
 from asyncstream.cli.dashboard import serving
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
 from asyncstream.cli.progress import showing_progress
+from asyncstream.connectors.lines import Malformed
 from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
@@ -186,11 +187,17 @@ def run_pipeline(
             status = run_bounded(_run_until_signal(pipeline, checkpoints, options))
         except AsyncStreamError as error:
             tell(error, tracebacks=options.is_verbose and error is not log.told)
-            # of what ends a source, only a line that could be rejected names that argument
-            if hint is not None and (isinstance(error, UserFunctionError) or "on_malformed=" in str(error)):
+            if hint is not None and (isinstance(error, UserFunctionError) or _is_over_line(error)):
                 say(hint)
             status = 1
         return leave(status)
+
+
+def _is_over_line(error: BaseException | None) -> bool:
+    """Whether it is a line of a file that has ended a source."""
+    while error is not None and not isinstance(error, Malformed):
+        error = error.__cause__
+    return error is not None
 
 
 async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions) -> int:

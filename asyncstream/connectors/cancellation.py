@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from asyncstream.aside import heed
 from asyncstream.errors import SourceError
 
-__all__ = ("Fetching", "answered_within", "carried_through", "now_and_then", "stopped")
+__all__ = ("answered_within", "carried_through", "now_and_then", "stopped")
 
 T = TypeVar("T")
 
@@ -63,31 +63,6 @@ async def answered_within(seconds: float | None) -> AsyncIterator[None]:
         if bound.expired():
             raise TimeoutError(f"there was no answer within {seconds:g} s") from error
         raise
-
-
-class Fetching(Generic[T]):
-    """
-    A request for more, at most one at a time, that outlives a `read` that is cancelled: the next one gets
-    what it brings.
-    """
-
-    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._fetch = fetch
-        self._task: asyncio.Task[T] | None = None
-
-    async def next(self) -> T:
-        """What the request brings; if this is cancelled, it is there for the next call."""
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._fetch())
-        task = self._task
-        await asyncio.wait({task})
-        self._task = None
-        return task.result()
-
-    async def stop(self) -> None:
-        """Let go of a request under way. What it has brought and was not taken is lost."""
-        task, self._task = self._task, None
-        await stopped(task)
 
 
 async def now_and_then(seconds: float, call: Callable[[], Coroutine[Any, Any, object]]) -> None:

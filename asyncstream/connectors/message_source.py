@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.connectors.cancellation import Fetching, now_and_then, stopped
+from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
@@ -41,7 +41,7 @@ class MessageSource(Source[T], Generic[T, M, C]):
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._ends = flag("ends", ends)
         self._batch = count("batch", batch)
-        self._fetching: Fetching[Sequence[M]] = Fetching(self._fetch)
+        self._fetching: asyncio.Task[Sequence[M]] | None = None
         self._failure: SourceError | None = None
         self._client: C | None = None
         self._alive: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class MessageSource(Source[T], Generic[T, M, C]):
         self._opened()
         if self._failure is not None:
             raise self._failure
-        messages = await self._fetching.next()
+        messages = await self._fetched()
         if not messages:
             return None
         values: list[Any] = []
@@ -107,9 +107,20 @@ class MessageSource(Source[T], Generic[T, M, C]):
         self._taken(messages)
         return SourceBatch(values, timestamps, rejected)
 
+    async def _fetched(self) -> Sequence[M]:
+        """What a request brings; if this is cancelled, it goes on, and that is there for the next call."""
+        if self._fetching is None:
+            self._fetching = asyncio.ensure_future(self._fetch())
+        await asyncio.wait({self._fetching})
+        fetching, self._fetching = self._fetching, None
+        return fetching.result()
+
     async def close(self) -> None:
-        await stopped(self._alive)
-        await self._fetching.stop()
-        client, self._client = self._client, None
-        if client is not None:
-            await self._leave(client)
+        fetching, self._fetching = self._fetching, None
+        try:
+            await stopped(self._alive)
+            await stopped(fetching)
+        finally:
+            client, self._client = self._client, None
+            if client is not None:
+                await self._leave(client)

@@ -4,9 +4,9 @@ Rows of a file as objects of a class: what `model=` of the file sources does.
 A class is a dataclass, a NamedTuple, a TypedDict, or a pydantic model, which reads rows in its own way. For
 the others the types of the fields say what a value must be, and nothing is guessed: an int is no str, and a
 float no int, but an int is a float. Text becomes what JSON has no word for: datetime, date, time (ISO 8601),
-Decimal, UUID, paths, and enums by their values. Bytes and timedelta are for rows of tables. In a CSV file,
-where all is text, numbers and bools are read too, and an empty field is None where that is allowed. What a
-row has besides the fields is left out.
+Decimal, UUID, paths, and enums by their values. Bytes, timedelta and maps, as a dict, are for rows of tables.
+In a CSV file, where all is text, numbers and bools are read too, and an empty field is None where that is
+allowed. What a row has besides the fields is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -68,7 +69,7 @@ def reader(model: Any, *, is_text: bool = False, has_bools: bool = True, is_tabl
         model: the class.
         is_text: all values of rows are text.
         has_bools: otherwise 0 and 1 stand for them.
-        is_table: rows have bytes and durations as well.
+        is_table: rows have bytes, durations and maps as well.
 
     Raises:
         PipelineError: if it is no such class, or a field has a type that no row can hold.
@@ -82,6 +83,7 @@ class _Reader:
     def __init__(self, is_text: bool, has_bools: bool, is_table: bool) -> None:
         self._is_text = is_text
         self._has_bools = has_bools
+        self._is_table = is_table
         self._scalars = _SCALARS | _OF_TABLES if is_table else _SCALARS
         self._made: dict[Any, Read] = {}
 
@@ -93,7 +95,15 @@ class _Reader:
         if callable(validate):
             self._made[model] = _of_pydantic(validate)
             return self._made[model]
-        self._made[model] = lambda value: made(value)  # a model may be inside itself
+
+        def inside(value: Any) -> Any:
+            """For a model inside itself, however deep the row is."""
+            try:
+                return made(value)
+            except RecursionError as error:
+                raise Unfit("it is nested too deeply") from error
+
+        self._made[model] = inside
         made = self._of_fields(model)
         self._made[model] = made
         return made
@@ -172,7 +182,7 @@ class _Reader:
     def _of_many(self, origin: Any, args: tuple[Any, ...], where: str) -> Read:
         if origin in (dict, Mapping):
             convert = self._of_type(args[1], where) if args else None
-            return lambda value: _mapped(convert, value)
+            return lambda value: _mapped(convert, _of_pairs(value) if self._is_table else value)
         make = {Sequence: list}.get(origin, origin)
         if origin is tuple and args and args[-1] is not ...:
             parts = [self._of_type(arg, where) for arg in args]
@@ -209,12 +219,13 @@ def _of_pydantic(validate: Callable[[Any], Any]) -> Read:
     def read(row: Any) -> Any:
         try:
             return validate(row)
-        except ValueError as error:  # pydantic's ValidationError is one
-            found: list[Any] = getattr(error, "errors", list)()
-            if not found:
+        except Exception as error:  # also what the user's validators raise, which pydantic lets pass
+            own: Any = error
+            if not hasattr(own, "error_count"):  # it is none of pydantic's
                 raise Unfit(describe_error(error)) from error
-            path = "".join(f".{part}" for part in found[0]["loc"])
-            raise Unfit(str(found[0]["msg"]), path) from error
+            found = own.errors()[0]
+            path = "".join(f".{part}" for part in found["loc"])
+            raise Unfit(str(found["msg"]), path) from error
 
     return read
 
@@ -285,6 +296,14 @@ def _listed(readers: list[Read], value: Any, count: int | None) -> list[Any]:
         except Unfit as unfit:
             raise Unfit(unfit.reason, f"[{number}]{unfit.path}") from unfit.__cause__
     return made
+
+
+def _of_pairs(value: Any) -> Any:
+    """A map of Arrow's, which comes as pairs, as a mapping."""
+    if type(value) is list and set(map(type, value)) <= {tuple}:
+        with suppress(TypeError):  # over keys that have no hash
+            return dict(value)
+    return value
 
 
 def _mapped(convert: Read | None, value: Any) -> dict[str, Any]:

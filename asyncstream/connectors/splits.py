@@ -273,7 +273,8 @@ class SplitSource(Source[T]):
             reason = str(error) if isinstance(error, SourceError) else describe_error(error)
             split.error = SourceError(f"split {split.name!r}: {reason}")
             split.error.__cause__ = error
-        self._ready.append(split)
+        if self._open.get(split.name) is split:
+            self._ready.append(split)
         split.task = None
         self._arrived.set()
 

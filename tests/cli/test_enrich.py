@@ -195,9 +195,11 @@ def test_failure_ends_the_run_and_tells_of_the_way_out(
     status, said = enrich("in.csv", "--url", service.url + "/{id}", "--out", "none.jsonl")
     assert (status, "in.csv, line 2: 2 fields instead of 1" in said) == (1, True)
     assert said.endswith(way_out)
-    (tmp_path / "in.csv").write_text("id,id\nN1,N2\n")  # for which it is none
-    status, said = enrich("in.csv", "--url", service.url + "/{id}", "--out", "nor.jsonl")
-    assert (status, said.endswith("the header names 'id' more than once\n")) == (1, True)
+    odd = "on_malformed='reject'.csv"  # which a line that is none names
+    for written in ("in.csv", odd):
+        (tmp_path / written).write_text("id,id\nN1,N2\n")  # for which it is none
+        status, said = enrich(written, "--url", service.url + "/{id}", "--out", f"of {written}.jsonl")
+        assert (status, said.endswith("the header names 'id' more than once\n")) == (1, True)
 
 
 def test_rows_that_fail_go_aside_and_so_do_lines_that_are_no_rows(

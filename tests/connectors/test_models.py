@@ -182,6 +182,37 @@ def test_bytes_of_a_table_are_bytes(tmp_path: Path, kind: str) -> None:
     assert read(source)[0] == [Raw(took=took, **row) for row in rows]
 
 
+@dataclass
+class Tagged:
+    tags: dict[str, int]
+
+
+TEXT = pyarrow.string()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (pyarrow.map_(TEXT, pyarrow.int8()), [("a", 1), ("b", 2)], ""),
+        (pyarrow.map_(TEXT, pyarrow.int8()), [], ""),
+        (pyarrow.map_(TEXT, TEXT), [("a", "x")], "field tags['a']: expected int"),
+        (
+            pyarrow.map_(pyarrow.struct([("no", TEXT)]), TEXT),
+            [({"no": "hash"}, "")],
+            "field tags: expected an",
+        ),
+        (pyarrow.list_(pyarrow.list_(TEXT)), [["a", "b"]], "field tags: expected an object"),
+    ],
+)
+def test_a_map_of_a_table_is_a_dict(kind: Any, value: list[Any], reason: str) -> None:
+    table = pyarrow.table({"tags": pyarrow.array([value], kind)})
+    found, rejected = read(FrameSource(table, model=Tagged, on_malformed="reject"))
+    if reason:
+        assert rejected[0].reason.startswith(reason)
+    else:
+        assert found == [Tagged(dict(value))]
+
+
 def test_bytes_of_a_line_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"model: expected a type that a row can hold for Raw\.data"):
         JsonLinesSource(tmp_path / "in", model=Raw)
@@ -204,6 +235,34 @@ def test_row_that_python_itself_refuses_does_not_fit(row: dict[str, Any], reason
     with pytest.raises(Unfit) as raised:
         reader(Wide)(row)
     assert str(raised.value).startswith(reason)
+
+
+class Checked(pydantic.BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def known(cls, n: int) -> str:
+        return {1: "one"}[n]
+
+
+def test_what_a_validator_raises_costs_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\n{"n": "x"}\n{"n": 1}\n')
+    found, rejected = read(JsonLinesSource(path, model=Checked, on_malformed="reject"))
+    assert [row.n for row in found] == ["one", "one"]
+    assert rejected[0].reason == "KeyError: 2"
+    assert rejected[1].reason.startswith("field n: Input should be a valid integer")
+
+
+def test_a_row_that_is_nested_deeper_than_python_goes_costs_itself(tmp_path: Path) -> None:
+    path, depth = tmp_path / "a.jsonl", 900
+    line = '{"name": "a", "inside": ' * depth + "null" + "}" * depth
+    path.write_text(f'{{"name": "b"}}\n{line}\n{{"name": "c"}}\n')
+    found, rejected = read(JsonLinesSource(path, model=City, on_malformed="reject"))
+    assert found == [City("b"), City("c")]
+    assert rejected[0].line_number == 2
+    assert rejected[0].reason.endswith(".inside: it is nested too deeply")
 
 
 def test_text_of_a_csv_file_becomes_what_the_fields_say(tmp_path: Path) -> None:

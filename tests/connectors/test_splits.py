@@ -253,6 +253,28 @@ def test_what_fails_in_looking_for_splits_is_told(failure: BaseException) -> Non
     run_virtual(main())
 
 
+class Cancelled(Paced):
+    async def read(self) -> SourceBatch[Any] | None:
+        raise asyncio.CancelledError("by its own code")
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_cancellation_that_nobody_asked_for_is_an_error_and_no_wait_for_ever(looks: bool) -> None:
+    def splits() -> list[str]:
+        if looks and asyncio.get_running_loop().time() > 0:
+            raise asyncio.CancelledError("by its own code")
+        return [] if looks else ["a"]
+
+    async def main() -> None:
+        source: SplitSource[Any] = SplitSource(lambda name: Cancelled(name, [], []), splits, every=1)
+        await source.open()
+        with pytest.raises(SourceError, match="CancelledError: by its own code"):
+            await asyncio.wait_for(source.read(), 60)
+        await source.close()
+
+    run_virtual(main())
+
+
 def test_a_split_that_is_to_hear_what_is_done_is_refused() -> None:
     class Acknowledging(Paced):
         async def acknowledge(self, position: Any) -> None:

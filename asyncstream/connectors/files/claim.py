@@ -28,7 +28,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
 from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkBroken, SinkError, told_as
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
@@ -96,15 +96,20 @@ class Claim:
         return os.path.join(folder, f".{name}.sink")
 
     def read(self) -> Record | None:
-        """What lies beside the file; None if there is nothing, or nothing that can be read."""
+        """
+        What lies beside the file; None if there is nothing, or nothing that makes sense. Raises `SinkError`
+        if that cannot be seen, for an object store does not answer say: somebody may be writing.
+        """
         try:
             found: dict[str, Any] = json.loads(self._content())
             record = Record(**found)
             lease = record.holder()
             if lease is not None and lease.until_ms < (until_ms := self._until_ms()):
                 record = replace(record, lease=lease.renewed(until_ms).to_text())
-        except (OSError, ValueError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
             return None
+        except OSError as error:
+            raise SinkError(f"cannot see who writes {self._path}: {describe_error(error)}") from error
         return record
 
     def _until_ms(self) -> int:

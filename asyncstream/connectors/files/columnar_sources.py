@@ -79,7 +79,6 @@ class ColumnarSource(FileSource[T]):
         self._is_open = False
         self._files: list[str] = []  # by their names in the folder; of a single file: ""
         self._partitions: list[dict[str, Any]] = []  # of each file
-        self._sizes: list[int | None] = []  # rows of each file, as far as that is known
         self._at = 0  # the file, among these
         self._close_table: Callable[[], Any] | None = None  # that is open
         self._known: dict[str, Any] = {}  # the fingerprint of the one that is open
@@ -87,10 +86,6 @@ class ColumnarSource(FileSource[T]):
     @abstractmethod
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
         """Open a file where this row is."""
-
-    @abstractmethod
-    def _size(self, path: str) -> int | None:
-        """How many rows a file has, if that is quickly told."""
 
     @abstractmethod
     def _names(self, path: str) -> list[str]:
@@ -117,10 +112,7 @@ class ColumnarSource(FileSource[T]):
     def _open(self) -> None:
         self._files = self._listed()
         self._partitions = _typed([partition_of(name) for name in self._files])
-        self._sizes = []
-        if not self._storage.is_remote:  # or opening would ask for each
-            self._sizes = [self._in_file(name, self._size) for name in self._files]
-        elif not self._storage.exists(self._path):
+        if self._files == [""] and not self._storage.exists(self._path):
             raise SourceError(f"cannot read {self._path}: it is not there")
         self._check_columns()
         self._is_open = True
@@ -184,9 +176,9 @@ class ColumnarSource(FileSource[T]):
         if columns is not None and partition:
             columns = [column for column in columns if column not in partition]
             partition = {column: partition[column] for column in self._columns or () if column in partition}
+        self._known = self._identity(path)  # first: it refuses a pipe
         table = self._begin(path, row, columns)
         self._close_table = table.close
-        self._known = self._identity(path)
         self._rows.begin(path, table.batches, row, table.skip, partition)
 
     def _identity(self, path: str) -> dict[str, Any]:
@@ -209,15 +201,6 @@ class ColumnarSource(FileSource[T]):
         if self._close_table is None:
             self._open_file(path)
         return self._rows.read()
-
-    def progress(self) -> float | None:
-        if not self._is_open or not self._sizes:
-            return None
-        sizes = [size for size in self._sizes if size is not None]
-        if len(sizes) < len(self._sizes):
-            return None
-        read, total = sum(sizes[: self._at]) + self._rows.row, sum(sizes)
-        return min(1.0, read / total) if total else 1.0
 
     # ------------------------------------------------------------------ positions
 
@@ -323,21 +306,39 @@ class ParquetSource(ColumnarSource[T]):
         batch: int = 1000,
     ) -> None:
         self._parquet = parquet()
+        self._sizes: list[int] = []  # bytes of each file, if these are on a disk
+        self._rows_here = 0  # in the file that was opened last
         super().__init__(path, model, columns, on_malformed, batch)
 
-    def _size(self, path: str) -> int:
-        with self._storage.read(path) as file:
-            return int(self._parquet.read_metadata(file).num_rows)
+    def _open(self) -> None:
+        super()._open()
+        self._sizes, self._rows_here = [], 0
+        if not self._storage.is_remote:  # or it would be asked for each
+            self._sizes = [self._in_file(name, os.path.getsize) for name in self._files]
+
+    def progress(self) -> float | None:
+        if not self._is_open or not self._sizes:
+            return None
+        here = self._rows.row / self._rows_here if self._rows_here else 0.0
+        read, whole = sum(self._sizes[: self._at]) + here * self._sizes[self._at], sum(self._sizes)
+        return min(1.0, read / whole) if whole else 1.0
 
     def _names(self, path: str) -> list[str]:
         with self._storage.read(path) as file:
             return list(self._parquet.read_schema(file).names)
 
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
-        source: Any = self._storage.read(path) if self._storage.is_remote else path
-        # what Spark writes by default has no unit: of nanoseconds, years after 2262 would be others
-        file = self._parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        from pyarrow import OSFile
+
+        source: Any = self._storage.read(path) if self._storage.is_remote else OSFile(path)
+        try:
+            # what Spark writes by default has no unit: of nanoseconds, years after 2262 would be others
+            file = self._parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        except BaseException:
+            source.close()
+            raise
         metadata, before, group = file.metadata, 0, 0
+        self._rows_here = metadata.num_rows
         while group < metadata.num_row_groups:
             size = metadata.row_group(group).num_rows
             if before + size > row:
@@ -388,9 +389,6 @@ class ArrowIpcSource(ColumnarSource[T]):
     ) -> None:
         self._ipc = arrow_ipc()
         super().__init__(path, model, columns, on_malformed, batch)
-
-    def _size(self, path: str) -> None:
-        """Only those who read all record batches know."""
 
     def _names(self, path: str) -> list[str]:
         with self._storage.read(path) as file:

@@ -4,6 +4,7 @@ CSV files as sinks.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal
 
@@ -12,8 +13,7 @@ from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.files.line_sinks import LineSink
 from asyncstream.connectors.lines import BOM, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
-from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError
+from asyncstream.errors import SinkError, describe_error
 
 __all__ = ("CsvSink",)
 
@@ -54,25 +54,25 @@ class CsvSink(LineSink):
         self._csv.forget()
         super()._settle(way, length)
 
-    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._let_old_go()
-        if values and not self._csv.is_known:
-            self._taken = 0
-            self._find_columns(values[0])
-        await super().write(values, timestamps)
-
-    def _find_columns(self, value: Any) -> None:
-        """Take the columns of the file, or else of an element."""
-        try:
-            self._csv.find(value, () if self._needs_head else self._header())
-        except OSError as error:
-            raise self._broken(error) from error
-        except TypeError as error:
-            raise SinkError(why_unwritten(value, self._path, error)) from error
+    def _begin_with(self, value: Any) -> None:
+        """As above, with the columns of the file, or else of the element."""
+        if not self._csv.is_known:
+            header = () if self._needs_head else self._header()
+            try:
+                self._csv.find(value, header)
+            except Exception as error:
+                raise SinkError(why_unwritten(value, self._path, error)) from error
+        super()._begin_with(value)
 
     def _header(self) -> list[str]:
         with self._written() as file:
-            return self._csv.read_header(file)
+            try:
+                return self._csv.read_header(file)
+            except (ValueError, csv.Error) as error:
+                raise SinkError(
+                    f"cannot write behind what is in {self._path}: its header cannot be read, "
+                    f"{describe_error(error)}"
+                ) from error
 
     def _written(self) -> BinaryIO:
         """What is in the file, from its beginning on."""
@@ -81,6 +81,7 @@ class CsvSink(LineSink):
     def _check_form(self) -> None:
         super()._check_form()
         if not self._csv.is_given:
+            self._header()
             return
         header = self._csv.head().removesuffix(b"\n")
         with self._written() as written:

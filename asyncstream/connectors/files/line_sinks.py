@@ -256,6 +256,10 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             (self._packing or self._opened()).write(head)
             self._needs_head = False
 
+    def _begin_with(self, value: Any) -> None:
+        """Write what comes before an element, if it is the first."""
+        self._write_head()
+
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         file = self._opened()
         self._taken = 0
@@ -264,7 +268,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         encoding = self._encoding
         try:
             if values:
-                self._write_head()
+                self._begin_with(values[0])
             for start in range(0, len(values), TOGETHER):
                 self._taken = start  # which counts if it fails; it is never cut short
                 part = values[start : start + TOGETHER]

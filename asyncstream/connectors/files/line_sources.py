@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable
+from operator import length_hint
 from typing import Any, BinaryIO, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 import orjson
@@ -135,7 +136,7 @@ class LineSource(FileSource[T]):
                     lines.go_to(begin)
                     if values:  # they are delivered first; the next read finds it again
                         break
-                    raise self._error(malformed) from malformed.__cause__
+                    raise self._error(malformed) from malformed
                 if value is END:
                     self._check_size(lines)
                     break
@@ -162,14 +163,11 @@ class LineSource(FileSource[T]):
         if self._lines is None or self._file is None:
             return None
         offset, count = self._lines.mark()
-        try:
-            self._check_size(self._lines)
-            place = {"offset": offset, "lines": count}
-            if self._packed is not None:
-                place["packed"] = self._in_file(offset)
-            return place | fingerprint(self._file, self._in_file(offset))
-        except OSError as error:
-            raise self._unreadable(self._path, error) from error
+        self._check_size(self._lines)
+        place = {"offset": offset, "lines": count}
+        if self._packed is not None:
+            place["packed"] = self._in_file(offset)
+        return place | fingerprint(self._file, self._in_file(offset))
 
     def _in_file(self, offset: int) -> int:
         """How many bytes of the file itself are behind, when so many of what it holds are."""
@@ -216,18 +214,17 @@ class LineSource(FileSource[T]):
         self._check_compression(position)
         offset = position["offset"]
         found = difference(self._file, position.get("packed", offset), position)
-        shrunk = found is None and has_shrunk(self._file, position)
-        if found is None and offset > self._first[0]:
-            lines.go_to((offset, position["lines"]))
+        if found is not None and not self._starts_over:
+            raise self._changed(offset, found)
+        self.started_over = found is not None
         if found is not None:
-            if not self._starts_over:
-                raise self._changed(offset, found)
-            self.started_over = True
             log.warning("%s is read from its beginning, not from byte %d: %s", self._path, offset, found)
         elif "head" not in position:
             log.warning("%s: the position is of an earlier version; only the size was checked", self._path)
-        elif shrunk:
+        elif has_shrunk(self._file, position):
             log.warning("%s is shorter than it was: something behind byte %d is gone", self._path, offset)
+        if found is None and offset > self._first[0]:
+            lines.go_to((offset, position["lines"]))
 
     def _opened(self) -> Lines:
         if self._lines is None:
@@ -306,18 +303,15 @@ class JsonLinesSource(LineSource[T]):
         if (model := self._model) is not None:
             decode, read = read, lambda line: model(decode(line))
         values: list[Any] = []
-        taken = 0
-        while taken < len(parts):
-            before = len(values)
+        left = iter(parts)
+        while length_hint(left):
             try:
-                values.extend(map(read, parts[taken:]))
-                taken = len(parts)
+                values.extend(map(read, left))
             except (orjson.JSONDecodeError, Unfit):  # which leaves the values before it
-                taken += len(values) - before
-                if parts[taken].strip():
+                at = len(parts) - length_hint(left) - 1
+                if parts[at].strip():
+                    rest += sum(map(len, parts[at:])) + len(parts) - at
+                    del parts[at:]
                     break
-                taken += 1
-        if taken < len(parts):
-            rest += sum(map(len, parts[taken:])) + len(parts) - taken
-        lines.skip(len(found) - rest, taken)
+        lines.skip(len(found) - rest, len(parts))
         return values

@@ -29,7 +29,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, Final, Protocol, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
@@ -78,13 +78,12 @@ class PartWriter(Protocol):
         """Write the end of the file, and leave it open."""
 
 
-class _Part:
+class _Part(NamedTuple):
     """A file that is being written."""
 
-    def __init__(self, path: str, file: BinaryIO, writer: PartWriter) -> None:
-        self.path = path
-        self.file = file
-        self.writer = writer
+    path: str
+    file: BinaryIO
+    writer: PartWriter
 
 
 class PartsSink(CountingSink[Any], TransactionalSink[Any]):

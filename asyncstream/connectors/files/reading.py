@@ -60,29 +60,27 @@ class FileSource(Source[T]):
         self._reading = None
         try:
             await self._work.do(partial(self._guarded, self._open))
+            if self._storage.is_remote:
+                self._behind = await self._work.do(partial(self._guarded, self._place))
         except BaseException:
             await self.close()
             raise
-        if self._storage.is_remote:
-            self._behind = await self._work.do(self._place)
 
     async def read(self) -> SourceBatch[T] | None:
         if not self._storage.is_remote:
             await asyncio.sleep(0)  # others get their turn, however long the file is
             return self._guarded(self._read)
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._work.do(self._read_and_place))
+            work = partial(self._guarded, lambda: (self._read(), self._place()))
+            self._reading = asyncio.ensure_future(self._work.do(work))
             self._reading.add_done_callback(heed)
         await asyncio.wait({self._reading})
         reading, self._reading = self._reading, None
         batch, self._behind = reading.result()
         return batch
 
-    def _read_and_place(self) -> tuple[SourceBatch[T] | None, Any]:
-        return self._guarded(self._read), self._place()
-
     def position(self) -> Any:
-        return self._behind if self._storage.is_remote else self._place()
+        return self._behind if self._storage.is_remote else self._guarded(self._place)
 
     async def can_seek(self, position: Any) -> None:
         check = partial(self._guarded, partial(self._check, position))
@@ -95,8 +93,10 @@ class FileSource(Source[T]):
 
     async def close(self) -> None:
         self._reading = None
-        await self._work.do(self._close)
-        self._work.end()
+        try:
+            await self._work.do(self._close)
+        finally:
+            self._work.end()
 
     # ------------------------------------------------------------------ what each does, in a thread or not
 

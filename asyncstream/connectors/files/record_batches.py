@@ -5,7 +5,7 @@ Rows of Arrow's record batches as elements, batch by batch: what sources of file
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -137,16 +137,17 @@ class RowReader(Generic[T]):
             twice = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
             raise SourceError(f"cannot read {self._path}: it has several columns {twice}")
         self._has_unreadable = False
+        columns = [_as_python_has_it(column) for column in batch.columns]
         try:
             if not names:
                 rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
             else:
                 # by columns: half of what the batch's own to_pylist() takes
-                columns = [_as_python_has_it(column).to_pylist() for column in batch.columns]
-                rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+                lists = [column.to_pylist() for column in columns]
+                rows = [dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True)]
         except _ERRORS:
             self._has_unreadable = True
-            rows = [_one_by_one(batch, place) for place in range(len(batch))]
+            rows = [_one_by_one(names, columns, place) for place in range(len(batch))]
         if self._more:
             for row in rows:
                 row.update(self._more)
@@ -160,24 +161,39 @@ def _as_python_has_it(column: Any) -> Any:
     """
     import pyarrow
 
-    kind = column.type
-    if pyarrow.types.is_timestamp(kind) and kind.unit == "ns":
-        wanted = pyarrow.timestamp("us", kind.tz)
-    elif pyarrow.types.is_duration(kind) and kind.unit == "ns":
-        wanted = pyarrow.duration("us")
-    else:
+    if "[ns" not in str(column.type):
         return column
     try:
-        return column.cast(wanted)
+        return column.cast(_in_microseconds(column.type))
     except pyarrow.ArrowInvalid:
         return column
 
 
-def _one_by_one(batch: Any, place: int) -> dict[str, Any]:
+def _in_microseconds(kind: Any) -> Any:
+    """The type, also of what is in others, with microseconds in place of nanoseconds."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return pyarrow.timestamp("us", kind.tz) if kind.unit == "ns" else kind
+    if types.is_duration(kind):
+        return pyarrow.duration("us") if kind.unit == "ns" else kind
+    if types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_in_microseconds(field.type)) for field in kind.fields])
+    if types.is_map(kind):
+        return pyarrow.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
+    if types.is_dictionary(kind):
+        return _in_microseconds(kind.value_type)
+    if hasattr(kind, "value_field"):  # of lists of all kinds
+        return pyarrow.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    return kind
+
+
+def _one_by_one(names: Sequence[str], columns: Sequence[Any], place: int) -> dict[str, Any]:
     """One row of a batch in which there is a value that cannot be read."""
     row = {}
     reason = ""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+    for name, column in zip(names, columns, strict=True):
         try:
             row[name] = column[place].as_py()
         except _ERRORS as error:

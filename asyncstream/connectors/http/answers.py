@@ -7,6 +7,7 @@ bound.
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from collections.abc import Iterator
 
@@ -127,13 +128,19 @@ class _Inflate:
         return self._stream is not None and self._stream.eof
 
 
+_OF_HOSTS = frozenset({"idna", "punycode"})
+"""Encodings of hosts' names: what they take grows with the square of what there is to decode."""
+
+
 def decoded(body: bytes, response: aiohttp.ClientResponse) -> object:
     """The JSON value of `body`; None if that is empty. Raises `Undecodable` if it is none."""
     if not body:
         return None
     try:
-        charset = (response.charset or "utf-8").lower()
-        if charset not in ("utf-8", "utf8", "us-ascii"):
+        charset = codecs.lookup(response.charset or "utf-8").name
+        if charset in _OF_HOSTS:
+            raise LookupError(f"{charset} is no encoding of texts")
+        if charset not in ("utf-8", "ascii"):
             return loads(body.decode(charset))
         return loads(body.removeprefix(BOM))
     except (

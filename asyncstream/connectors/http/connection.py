@@ -30,13 +30,13 @@ from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.http.answers import refusal
-from asyncstream.connectors.http.session import new_session
+from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import HttpError, SourceError, describe_error
 from asyncstream.guards.outcomes import server_delay
-from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse
+from asyncstream.validation import Duration, choice, count, duration_seconds, function
 
 __all__ = (
     "Arrival",
@@ -123,8 +123,8 @@ class Connection:
     def __post_init__(self) -> None:
         if callable(self.headers):
             function("headers", self.headers)
-        elif self.headers is not None and not isinstance(self.headers, Mapping):
-            raise refuse("headers", "a mapping, or a function that makes one", self.headers)
+        elif self.headers is not None:
+            checked_headers(self.headers)
         if self.attempts is not None:
             count("attempts", self.attempts)
         duration_seconds("wait_initial", self.wait_initial)
@@ -156,6 +156,7 @@ class ConnectedSource(Source[T]):
         self._session: aiohttp.ClientSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._place: Any = None
+        self._failed = 0  # connections, in a row
 
     @abstractmethod
     def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
@@ -217,15 +218,15 @@ class ConnectedSource(Source[T]):
         return len(self._waiting) if self._session is not None else 0
 
     async def _take_in(self, session: aiohttp.ClientSession) -> None:
-        place, failed = self._place, 0
+        place, self._failed = self._place, 0
         try:
             while not self._has_ended:
                 delay = 0.0
                 try:
                     async with aclosing(self._arrivals(session, place)) as arrivals:
                         async for arrival in arrivals:
-                            failed = 0
-                            while len(self._waiting) >= self._connection.buffer:
+                            self._failed = 0
+                            while self._is_full():
                                 self._room.clear()
                                 await self._room.wait()
                             self._waiting.append(arrival)
@@ -235,16 +236,21 @@ class ConnectedSource(Source[T]):
                 except (aiohttp.ClientError, OSError, TimeoutError, HttpError) as error:
                     if isinstance(error, HttpError) and not error.retryable:
                         raise SourceError(f"cannot read {error}") from error
-                    failed += 1
-                    delay = self._after(error, failed)
+                    self._failed += 1
+                    delay = self._after(error, self._failed)
                 await asyncio.sleep(delay)
         except SourceError as error:
             self._error = error
-        except Exception as error:  # of the user's functions
+        # of the user's functions; who cancels this reads no more
+        except (Exception, asyncio.CancelledError) as error:
             self._error = SourceError(f"cannot read {shown(self._url)}: {describe_error(error)}")
             self._error.__cause__ = error
         finally:
             self._arrived.set()
+
+    def _is_full(self) -> bool:
+        """Whether nothing more is taken in until what was is read."""
+        return len(self._waiting) >= self._connection.buffer
 
     def _after(self, error: Exception, failed: int) -> float:
         """How long to wait after so many failures in a row."""
@@ -260,7 +266,7 @@ class ConnectedSource(Source[T]):
 
     def _headers(self, more: Mapping[str, str]) -> dict[str, str]:
         own = self._connection.headers
-        return {**more, **(own() if callable(own) else own or {})}
+        return {**more, **checked_headers((own() if callable(own) else own) or {})}
 
     async def _answer(
         self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]

@@ -20,7 +20,7 @@ from yarl import URL
 from asyncstream.addresses import HTTP_METHODS, refuse_address
 from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body, refusal
-from asyncstream.connectors.http.session import new_session
+from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.guards import (
@@ -164,7 +164,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._json = None if json is None else function("json", json, "element")
         self._data = None if data is None else function("data", data, "element")
         self._element_headers = function("headers", headers, "element") if callable(headers) else None
-        self._headers = {} if headers is None or callable(headers) else _checked_headers(headers)
+        self._headers = {} if headers is None or callable(headers) else checked_headers(headers)
         self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
         self._max_bytes = count("max_bytes", max_bytes)
         self._cookies = flag("cookies", cookies)
@@ -245,7 +245,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         elif self._data is not None:
             body = _body_of(self._data(value))
         if self._element_headers is not None:
-            headers |= _checked_headers(self._element_headers(value))
+            headers |= checked_headers(self._element_headers(value))
         return _Request(url, body, tuple(headers.items()))
 
     def metrics(self) -> dict[str, int]:
@@ -352,14 +352,3 @@ def _body_of(data: Any) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise TypeError(f"data: expected a function that gives bytes or text, it gave {type(data).__name__}")
-
-
-def _checked_headers(headers: Any) -> dict[str, str]:
-    if not isinstance(headers, Mapping) or not all(
-        isinstance(part, str) and not {"\r", "\n", "\0"} & set(part)
-        for item in headers.items()
-        for part in item
-    ):
-        # without what came: it may be a key
-        raise PipelineError("headers: expected a mapping of texts without line ends")
-    return dict(headers)

@@ -109,6 +109,7 @@ class RestSource(ConnectedSource[Any]):
             elif self._poll is None:
                 return
             else:
+                self._failed = 0  # all there is has been read, and perhaps nothing comes for long
                 await asyncio.sleep(self._poll)
                 if self._page is not None and not read and before is not None:
                     (at, read), round_trip = before, _RoundTrip()  # there may be room in it yet

@@ -1,6 +1,6 @@
 """
 The aiohttp session of a lookup or a source: no cookies, what can be decompressed here, and connections on
-which answers are those to their requests.
+which answers are those to their requests; and what the headers of these may be.
 
 HTTP/1.1 tells by nothing but their order which answer belongs to which request. A service that sends one that
 was not asked for, or a body that is longer than it says, would have each later request on that connection
@@ -10,15 +10,16 @@ used again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
 import aiohttp
 
 from asyncstream.connectors.http.answers import ENCODINGS
+from asyncstream.errors import PipelineError
 
-__all__ = ("new_session",)
+__all__ = ("checked_headers", "new_session")
 
 
 def new_session(
@@ -62,3 +63,15 @@ class _InStep(aiohttp.TCPConnector):
                 self._used.add(protocol)
                 return connection
             connection.close()
+
+
+def checked_headers(headers: Any) -> dict[str, str]:
+    """Those of a request; raises `PipelineError` if they are none."""
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(part, str) and not {"\r", "\n", "\0"} & set(part)
+        for item in headers.items()
+        for part in item
+    ):
+        # without what came: it may be a key
+        raise PipelineError("headers: expected a mapping of texts without line ends")
+    return dict(headers)

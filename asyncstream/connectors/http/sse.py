@@ -22,6 +22,7 @@ from asyncstream.connectors.http.connection import (
     decoder,
 )
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.lines import BOM
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag
 
@@ -58,7 +59,7 @@ class EventParser:
 
     def __init__(self, last_id: str = "", limit: int = 2**20) -> None:
         self._limit = limit
-        self._rest = b""
+        self._rest = bytearray()  # of the line whose end has not come
         self._is_first = True
         self._data: list[str] = []
         self._size = 0
@@ -68,12 +69,16 @@ class EventParser:
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
         """The events that end in this piece; raises `ValueError` if one is too large, or is not UTF-8."""
-        text = self._rest + piece
-        if self._is_first and len(text) >= 3:
-            text, self._is_first = text.removeprefix(b"\xef\xbb\xbf"), False
-        *lines, self._rest = _LINE_END.split(text)
-        for line in lines:
-            yield from self._line(line.decode())
+        # a line that comes in many pieces is not looked at again with each
+        has_end = b"\n" in piece or b"\r" in piece or self._rest.endswith(b"\r")
+        self._rest += piece
+        if has_end:
+            if self._is_first:
+                self._rest, self._is_first = self._rest.removeprefix(BOM), False
+            *lines, rest = _LINE_END.split(self._rest)
+            self._rest = bytearray(rest)
+            for line in lines:
+                yield from self._line(line.decode())
         self._check(len(self._rest))
 
     def _check(self, more: int) -> None:

@@ -4,13 +4,15 @@ WebSockets as a source.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal, TypeAlias, Unpack
 
 import aiohttp
 import orjson
 
-from asyncstream.connectors.cancellation import answered_within
+from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.http.answers import refusal
 from asyncstream.connectors.http.connection import (
     Arrival,
@@ -30,6 +32,9 @@ __all__ = ("Messages", "WebSocketSource")
 
 Messages: TypeAlias = Iterable[Any]
 """What is sent: text and bytes as they are, anything else as JSON."""
+
+_ONE = (str, bytes, Mapping)
+"""What is one message, and no list of them."""
 
 _NORMAL = 1000
 """The code of a connection that is closed because its purpose is fulfilled."""
@@ -77,7 +82,7 @@ class WebSocketSource(ConnectedSource[Any]):
         **options: Unpack[ConnectionOptions],
     ) -> None:
         super().__init__(url, ("ws", "wss", "http", "https"), Connection(**options))
-        if isinstance(subscribe, str | bytes) or not (callable(subscribe) or isinstance(subscribe, Iterable)):
+        if isinstance(subscribe, _ONE) or not (callable(subscribe) or isinstance(subscribe, Iterable)):
             raise refuse("subscribe", "a list of messages, or a function of the cursor", subscribe)
         self._subscribe = (
             function("subscribe", subscribe, "cursor") if callable(subscribe) else list(subscribe)
@@ -91,6 +96,8 @@ class WebSocketSource(ConnectedSource[Any]):
         self._ends = choice("on_end", on_end, ("reconnect", "end")) == "end"
         self._heartbeat = None if heartbeat is None else duration_seconds("heartbeat", heartbeat)
         self._limit = count("max_message_bytes", max_message_bytes)
+        self._heard = 0  # messages, and answers to pings
+        self._is_silent = False  # the service, so that the connection was given up
 
     def is_replayable(self) -> bool:
         return self._cursor is not None
@@ -102,31 +109,77 @@ class WebSocketSource(ConnectedSource[Any]):
                 socket = await session.ws_connect(
                     self._url,
                     headers=self._headers({}),
-                    heartbeat=self._heartbeat,
+                    autoping=False,
                     max_msg_size=self._limit,
                     timeout=aiohttp.ClientWSTimeout(ws_close=timeout),
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise refusal(error, self._url, "no WebSocket") from None
-        async with socket:
-            for message in self._subscribe(place) if callable(self._subscribe) else self._subscribe:
+        async with self._watched(socket):
+            for message in self._messages(place):
                 if isinstance(message, bytes):
                     await socket.send_bytes(message)
                 else:
                     text = message if isinstance(message, str) else orjson.dumps(message).decode()
                     await socket.send_str(text)
             async for came in socket:
-                if came.type is aiohttp.WSMsgType.ERROR:
-                    raise self._broken(came.data)
+                self._heard += 1
                 if came.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                     value = self._value(came.data)
                     if self._cursor is not None and not isinstance(value, RejectedMessage):
                         place = self._cursor(value)
                     yield Arrival(value, place)
+                elif came.type is aiohttp.WSMsgType.PING:
+                    await socket.pong(came.data)
+                elif came.type is aiohttp.WSMsgType.ERROR:
+                    raise self._broken(came.data)
+        if self._is_silent:
+            raise Interrupted(shown(self._url), "nothing came, nor an answer to a ping")
         if not (self._ends and socket.close_code == _NORMAL):
             failure = socket.exception()
             reason = f"closed with code {socket.close_code}" if failure is None else type(failure).__name__
             raise Interrupted(shown(self._url), reason)
+
+    def _messages(self, place: Any) -> Messages:
+        """What is sent first, to ask for what is behind a place."""
+        messages = self._subscribe(place) if callable(self._subscribe) else self._subscribe
+        if isinstance(messages, _ONE) or not isinstance(messages, Iterable):
+            # without what came: it may have a key
+            raise TypeError(f"subscribe= is to give a list of messages, and gave a {type(messages).__name__}")
+        return messages
+
+    @asynccontextmanager
+    async def _watched(self, socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[None]:
+        """Watch a connection during this block, and close it then."""
+        self._is_silent = False
+        watch = asyncio.create_task(self._watch(socket), name="asyncstream heartbeat")
+        try:
+            yield
+        finally:
+            await stopped(watch)
+            with suppress(TimeoutError):  # a service that is silent is not waited for
+                async with asyncio.timeout(0 if self._is_silent else None):
+                    await socket.close()
+
+    async def _watch(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """
+        Ping a service of which nothing comes, and give the connection up if that brings nothing either. Not
+        while the buffer is full: the answer would be behind what is not read then, as the client's own
+        heartbeat does not know.
+        """
+        is_pinged = False
+        while self._heartbeat is not None:
+            heard = self._heard
+            await asyncio.sleep(self._heartbeat / 2 if is_pinged else self._heartbeat)
+            if heard != self._heard or self._is_full():
+                is_pinged = False
+            elif is_pinged:
+                self._is_silent = True
+                await socket.close()
+                return
+            else:
+                is_pinged = True
+                await socket.ping()
 
     def _broken(self, error: BaseException) -> SourceError | Interrupted:
         """The error for what is no message."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -39,9 +40,6 @@ _PATIENCE: Final = 10.0
 
 _KEEPALIVE: Final = 60
 """Seconds of silence after which either side looks whether the other one is there."""
-
-_UNACKNOWLEDGED: Final = 0xFFFF
-"""The most that the protocol has numbers for."""
 
 
 class MqttError(Exception):
@@ -115,7 +113,7 @@ class Connection:
         tls: see `check_tls`.
         client_id: the name of this client at the broker; "": the broker keeps no session of it.
         session: seconds for which the broker keeps what is not acknowledged when the connection is gone.
-        limit: how many messages may be here that were not taken yet.
+        limit: how many messages may be here that were not taken yet, 65,535 at most.
 
     Attributes:
         arrived: messages that were not taken yet; with those of QoS 1 to be acknowledged in their order.
@@ -233,12 +231,16 @@ class Connection:
             client.username_pw_set(self._address.user, self._address.password)
         wishes = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         wishes.SessionExpiryInterval = self._session
-        wishes.ReceiveMaximum = min(self._limit, _UNACKNOWLEDGED)
+        wishes.ReceiveMaximum = self._limit
 
         def connect() -> None:
             host, port = self._address.host, self._address.port
             client.connect(host, port, _KEEPALIVE, clean_start=not self._session, properties=wishes)
-            client.loop_start()
+            with self._room:
+                if not self._closed:
+                    client.loop_start()
+                    return
+            client.disconnect()  # nobody has waited for it
 
         try:
             await aside(connect)
@@ -247,8 +249,8 @@ class Connection:
         except (OSError, ValueError, TimeoutError) as error:
             raise MqttError(describe_error(error)) from error
 
-    async def _answered(self, mid: int | None) -> None:
-        """The broker has answered the packet of this number."""
+    async def answered(self, mid: int | None) -> None:
+        """The broker has answered the packet of this number; raises `Refused` if it does not take that."""
         if self._broken or mid is None:
             raise MqttError(self._broken or "the connection is broken")
         failure = self._early.pop(mid, None)
@@ -270,7 +272,7 @@ class Connection:
 
     async def _subscribe(self) -> None:
         _, mid = self._connected().subscribe(self._subscriptions)
-        await self._answered(mid)
+        await self.answered(mid)
 
     async def unsubscribe(self, topics: Sequence[str]) -> None:
         """Have no more messages of these come than the broker has for this client already."""
@@ -278,12 +280,12 @@ class Connection:
             self._subscribed = False  # the answer is behind all that the broker has sent
             self._room.notify()
         _, mid = self._connected().unsubscribe(list(topics))
-        await self._answered(mid)
+        await self.answered(mid)
         self._subscribed = True
 
     def publish(self, topic: str, payload: bytes, retain: bool) -> int:
         """
-        Send a message with QoS 1; gives its number, for `published`. Raises `ValueError` if it is larger than
+        Send a message with QoS 1; gives its number, for `answered`. Raises `ValueError` if it is larger than
         the protocol or the broker allows, which would end the connection.
         """
         size = _packet_bytes(topic, payload)
@@ -292,10 +294,6 @@ class Connection:
                 f"a packet of {size} bytes is larger than the broker takes, {self._most_bytes} at most"
             )
         return self._connected().publish(topic, payload, qos=1, retain=retain).mid
-
-    async def published(self, mid: int) -> None:
-        """The broker has it."""
-        await self._answered(mid)
 
     async def wait(self, seconds: float) -> None:
         """Until a message has come, or for so long; raises `MqttError` if none comes any more."""
@@ -329,26 +327,27 @@ class Connection:
         with self._room:
             self._closed = True
             self._room.notify()
-        if self._unheard:
-            self._unheard = False
-            # the broker reads each connection for itself, so one that is behind could take up the next
-            # connection of this client before it has read what this one said; an answer comes after that
-            with suppress(MqttError, TimeoutError):
-                await self._subscribe()
-        client, self._client = self._client, None
-        if client is not None:
-            farewell = None if self.is_kept else _session_ends()
-
-            def leave() -> None:
-                client.disconnect(properties=farewell)
-                client.loop_stop()
-
-            await aside(leave)
-            # with the last reference the client closes its sockets
-            client.on_connect = client.on_disconnect = client.on_message = None
-            client.on_publish = client.on_subscribe = client.on_unsubscribe = None
+        try:
+            if self._unheard:
+                self._unheard = False
+                # the broker reads each connection for itself, so one that is behind could take up the next
+                # connection of this client before it has read what this one said; an answer comes after that
+                with suppress(MqttError, TimeoutError):
+                    await self._subscribe()
+        finally:
+            client, self._client = self._client, None
+            if client is not None:
+                await aside(partial(_leave, client, None if self.is_kept else _session_ends()))
         if self._opened.done():
             heed(self._opened)
+
+
+def _leave(client: Client, farewell: Properties | None) -> None:
+    client.disconnect(properties=farewell)
+    client.loop_stop()
+    # with the last reference the client closes its sockets
+    client.on_connect = client.on_disconnect = client.on_message = None
+    client.on_publish = client.on_subscribe = client.on_unsubscribe = None
 
 
 def _session_ends() -> Properties:

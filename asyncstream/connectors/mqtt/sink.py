@@ -113,7 +113,7 @@ class MqttSink(MessageSink[_Message, Connection]):
         refusal: Refused | None = None
         for mid, topic in sent:
             try:
-                await client.published(mid)
+                await client.answered(mid)
                 self._taken += refusal is None
             except Refused as error:
                 if error.reason == _FULL or (error.reason in _OF_TOPIC and topic == self._fixed):

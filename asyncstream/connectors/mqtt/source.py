@@ -164,7 +164,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
                 "come"
             )
         # the session remembers them
-        if left_out := [topic for topic in position.get("topics", ()) if topic not in self._topics]:
+        if left_out := [topic for topic in position["topics"] if topic not in self._topics]:
             with naming(SourceError, f"read {self._what}"):
                 await self._opened().unsubscribe(left_out)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ("NatsConsumerSource", "Numbers")
 
 T = TypeVar("T")
-
-_Position: TypeAlias = dict[str, Any] | list[list[int]]
 
 _PART: Final = 500
 """Messages that the server is told of in one go; then others have their turn in this process."""
@@ -204,7 +202,7 @@ class NatsConsumerSource(NatsSource[T]):
     def position(self) -> dict[str, Any]:
         return {"held": self._numbers.ranges(), "made_ms": self._made_ms}
 
-    async def can_seek(self, position: _Position) -> None:
+    async def can_seek(self, position: dict[str, Any]) -> None:
         from nats.js.errors import NotFoundError
 
         with naming(SourceError, f"read {self._what}"):
@@ -221,17 +219,17 @@ class NatsConsumerSource(NatsSource[T]):
             finally:
                 await client.close()
 
-    async def seek(self, position: _Position) -> None:
-        ranges, made_ms = _held_of(position)
+    async def seek(self, position: dict[str, Any]) -> None:
+        ranges = position["held"]
         last = ranges[-1][1] if ranges else 0
-        reason = self._lacks((await self._about()).state, last, made_ms)
+        reason = self._lacks((await self._about()).state, last, position["made_ms"])
         if reason is not None:
             raise SourceError(f"cannot go on behind message {last} of {self._what}: {reason}")
         self._held = {number: "" for first, last in ranges for number in range(first, last + 1)}
         self._numbers = Numbers(ranges)
 
-    async def forget(self, position: _Position) -> None:
-        done = Numbers(_held_of(position)[0])
+    async def forget(self, position: dict[str, Any]) -> None:
+        done = Numbers(position["held"])
         heard = {number: reply for number, reply in self._held.items() if reply and number in done}
         await self._say(b"+ACK", list(heard.values()))
         gone = set(heard)
@@ -246,10 +244,3 @@ class NatsConsumerSource(NatsSource[T]):
             self._numbers = Numbers()
             for number in sorted(self._held):
                 self._numbers.add(number)
-
-
-def _held_of(position: _Position) -> tuple[list[list[int]], int | None]:
-    """What is held, and when the stream was made, if that was written down."""
-    if isinstance(position, list):  # in earlier checkpoints
-        return position, None
-    return position["held"], position["made_ms"]

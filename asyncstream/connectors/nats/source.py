@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamInfo, StreamState
 
-__all__ = ("NatsSource", "NatsStreamSource", "number_of", "time_ms_of")
+__all__ = ("NatsSource", "NatsStreamSource", "number_of")
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         Args:
             state: of the stream.
             number: of the last message that the position knows of.
-            made_ms: when its stream was made; None: that was not written down.
+            made_ms: when its stream was made; None: the client did not know.
         """
         if state.last_seq < number:
             return f"its last one is {state.last_seq}: is it the same stream?"
@@ -132,7 +132,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             return RejectedMessage(self._what, id, message.data, unreadable(error))
 
     def _time_ms(self, message: Msg) -> int:
-        return time_ms_of(message)
+        return int(_tokens(message)[-2]) // 1_000_000  # when its stream took it
 
     async def _leave(self, client: Client) -> None:
         await client.close()
@@ -228,10 +228,9 @@ class NatsStreamSource(NatsSource[T]):
         if reason is not None:
             raise SourceError(f"cannot go on behind message {number} of {self._what}: {reason}")
 
-    async def seek(self, position: dict[str, Any] | int) -> None:
-        at = {"read": position} if isinstance(position, int) else position  # in earlier checkpoints
-        await self._check(at["read"], at.get("made_ms"))
-        self._read, self._waiting, self._pull = at["read"], 0, None
+    async def seek(self, position: dict[str, Any]) -> None:
+        await self._check(position["read"], position["made_ms"])
+        self._read, self._waiting, self._pull = position["read"], 0, None
 
 
 def number_of(message: Msg) -> int:
@@ -249,11 +248,6 @@ def _place_of(message: Msg) -> tuple[int, int]:
     """The number of a message in its stream, and how many were to be read behind it when it was sent."""
     tokens = _tokens(message)
     return int(tokens[-4]), int(tokens[-1])
-
-
-def time_ms_of(message: Msg) -> int:
-    """When its stream took a message, milliseconds since the epoch."""
-    return int(_tokens(message)[-2]) // 1_000_000
 
 
 def _tokens(message: Msg) -> list[str]:

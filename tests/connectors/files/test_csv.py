@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from asyncstream.connectors import CsvSink, CsvSource
 from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.lines import Lines
-from asyncstream.errors import SinkError
+from asyncstream.errors import SinkBroken, SinkError
 from asyncstream.testing.loop import run_virtual
 from tests.connectors.files.reading import check_replay, lines_of, read_all
 from tests.tiers import examples
@@ -138,3 +139,41 @@ def test_what_comes_before_an_element_that_cannot_be_written_is_written(
     run_virtual(main())
     found, _, _ = read_all(CsvSource(path, types={"n": int}))
     assert [row["n"] for row in found] == [*range(200), *range(201, 300)]
+
+
+@pytest.mark.parametrize("header", [b"n,\xff\n1,2\n", b'n,"' + b"x" * 200_000 + b"\n"])
+async def test_a_file_whose_header_cannot_be_read_is_not_written_behind(
+    tmp_path: Path, header: bytes
+) -> None:
+    path = tmp_path / "out.csv"
+    path.write_bytes(header)
+    sink = CsvSink(path, existing="append")
+    for begin in (sink.open(), sink.recover(None)):
+        with pytest.raises(SinkError, match=r"cannot write behind what is in .*: its header cannot be read"):
+            await begin
+    assert path.read_bytes() == header
+
+
+class Odd:
+    """Does not tell its only field."""
+
+    __attrs_attrs__ = (SimpleNamespace(name="n"),)
+
+    @property
+    def n(self) -> int:
+        raise OSError("on purpose")
+
+
+@pytest.mark.parametrize("columns", [None, ["n"]])
+async def test_the_first_element_costs_itself_as_each_other_does(
+    tmp_path: Path, columns: list[str] | None
+) -> None:
+    sink = CsvSink(path := tmp_path / "out.csv", columns=columns)
+    await sink.open()
+    for values in ([Odd()], [{"n": 1}, Odd()]):
+        with pytest.raises(SinkError, match=r"cannot write <.*Odd .* to .*: OSError: on purpose") as caught:
+            await sink.write(values, None)
+        assert not isinstance(caught.value, SinkBroken)
+        assert sink.taken() == len(values) - 1
+    await sink.close()
+    assert path.read_bytes() == b"n\n1\n"

@@ -94,6 +94,17 @@ def test_changed_file_is_refused_or_read_from_its_beginning(
     assert read_on(make(path, if_changed="start_over"), position)[0] == read_on(make(path))[0]
 
 
+def test_it_is_said_of_the_last_start_only_that_it_was_over(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_text(text_of(TWENTY))
+    source: Source[Any] = JsonLinesSource(path, batch=10, if_changed="start_over")
+    _, position = read_on(source, reads=1)
+    for letter in "BA":
+        path.write_text(text_of(TWENTY, letter))
+        read_on(source, position)
+        assert source.started_over == (letter == "B")
+
+
 def test_long_files_are_told_apart_by_both_ends_of_what_was_read(tmp_path: Path) -> None:
     path = tmp_path / "in"
     long = text_of(range(2000))

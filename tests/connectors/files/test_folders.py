@@ -17,6 +17,7 @@ import pyarrow
 import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from asyncstream import (
     ArrowIpcSink,
@@ -38,6 +39,8 @@ from asyncstream import (
     SinkError,
     Source,
 )
+from asyncstream.connectors.writer import Writer
+from asyncstream.lease import Holder, Lease, enter
 
 ROWS = [{"n": n, "day": date(2026, 11, 1 + n % 3), "kind": n % 2} for n in range(300)]
 
@@ -77,6 +80,26 @@ async def test_no_thread_stays_of_a_look_at_an_object_store(place: str) -> None:
         file.write(b"1\n")
     before = threading.active_count()
     await JsonLinesSource(f"{place}/in.jsonl").can_seek({"offset": 2, "lines": 1})
+    async with asyncio.timeout(10):
+        while threading.active_count() > before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # of a real thread
+
+
+async def test_no_thread_stays_of_a_file_that_cannot_be_closed(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(file: MemoryFile) -> None:
+        raise RuntimeError("on purpose")
+
+    with fsspec.open(f"{place}/in.jsonl", "wb") as file:
+        file.write(b"1\n")
+    before = threading.active_count()
+    source: Source[Any] = JsonLinesSource(f"{place}/in.jsonl")
+    await source.open()
+    monkeypatch.setattr(MemoryFile, "close", breaks)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        await source.close()
+    monkeypatch.undo()
     async with asyncio.timeout(10):
         while threading.active_count() > before:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # of a real thread
@@ -283,6 +306,43 @@ async def test_reading_an_object_store_lets_others_go_on(place: str) -> None:
     assert len(batch.values) == 4
     assert source.position()["offset"] == 32
     await source.close()
+
+
+class _Unsteady(MemoryFileSystem):  # type: ignore[misc]  # it has no types
+    """An object store that does not answer when it is to read, while `is_away`."""
+
+    protocol = "unsteady"
+    is_away = False
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb" and _Unsteady.is_away:
+            raise ConnectionResetError("it hung up")
+        return super().open(path, mode, **options)
+
+
+async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec.register_implementation("unsteady", _Unsteady, clobber=True)
+    path = place.replace("memory:", "unsteady:")
+    writing, second = (JsonLinesFolderSink(path, existing="overwrite") for _ in range(2))
+    for sink in (writing, second):  # of two stores of checkpoints
+        holder = Holder.here(0)
+        enter(holder, lambda: True)
+        sink.writer = Writer(Lease(1, holder.token, holder, 0), 3, "refuse")
+    await writing.recover(None)
+    await writing.write([{"n": 1}], None)
+    monkeypatch.setattr(_Unsteady, "is_away", True)
+    for ask in (second.fence(), second.can_recover(None), second.recover(None), writing.prepare(1)):
+        with pytest.raises(SinkError, match=r"cannot see who writes.*it hung up"):
+            await ask
+    monkeypatch.setattr(_Unsteady, "is_away", False)
+    with pytest.raises(SinkError, match="which keeps its checkpoints elsewhere"):
+        await second.can_recover(None)
+    await writing.prepare(1)
+    await writing.commit(1)
+    await writing.close()
+    await second.close()
 
 
 def test_object_that_is_not_there_and_line_sinks_are_refused(place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,13 @@ def test_many_at_a_time_are_as_one_by_one(
         options["model"] = model
     expected = numbered(JsonLinesSource(path, batch=1, **options))
     assert numbered(JsonLinesSource(path, batch=batch, **options)) == expected
+
+
+def test_empty_lines_between_others_cost_no_more_where_there_are_many(tmp_path: Path) -> None:
+    path = lines_of(tmp_path / "in.jsonl", "1\n\n" * 80_000)
+    started = time.process_time()
+    assert read_all(JsonLinesSource(path, batch=100_000))[0] == [1] * 80_000
+    assert time.process_time() - started < 3  # it took 7 s to look at all that follow with each
 
 
 @pytest.mark.parametrize("bad", [None, 0, 1, 63, 64, 500, 998])

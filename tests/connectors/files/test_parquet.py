@@ -445,6 +445,20 @@ def test_column_that_no_file_has_is_refused(tmp_path: Path, source: Any, write: 
     assert found == [{"n": 1}, {"n": 2, "more": 3}]
 
 
+@SOURCES
+async def test_the_files_of_a_folder_are_opened_when_they_are_read(
+    tmp_path: Path, source: Any, write: Any, ending: str
+) -> None:
+    write(pyarrow.table({"n": [1]}), tmp_path / f"a.{ending}")
+    (tmp_path / f"b.{ending}").write_bytes(b"no table" * 10)
+    reading = source(tmp_path)
+    await reading.open()
+    assert (await reading.read()).values == [{"n": 1}]
+    with pytest.raises(SourceError, match=rf"cannot read .*b\.{ending}"):
+        await reading.read()
+    await reading.close()
+
+
 def test_field_inside_a_column_may_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     parquet.write_table(pyarrow.table({"n": [1], "s": [{"x": 1, "y": 2}]}), path)
@@ -475,6 +489,45 @@ def test_nanoseconds_are_read_as_what_python_has(tmp_path: Path) -> None:
     assert [type(value) for value in found[0].values()] == [datetime, timedelta]
     codec = JsonCodec()
     assert codec.decode(codec.encode(found)) == rows
+
+
+NANOSECONDS = pyarrow.timestamp("ns")
+AT = datetime(2026, 1, 2, 3, 4, 5, 678)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pyarrow.list_(NANOSECONDS), [AT, None]),
+        (pyarrow.large_list(NANOSECONDS), [AT]),
+        (pyarrow.list_(NANOSECONDS, 1), [AT]),
+        (pyarrow.struct([("n", pyarrow.int8()), ("at", pyarrow.list_(NANOSECONDS))]), {"n": 1, "at": [AT]}),
+        (pyarrow.map_(pyarrow.string(), pyarrow.duration("ns")), [("a", timedelta(1))]),
+    ],
+)
+def test_nanoseconds_inside_others_are_read_as_what_python_has(tmp_path: Path, kind: Any, value: Any) -> None:
+    table = pyarrow.table({"x": pyarrow.array([value, None], kind)})
+    feather.write_feather(table, tmp_path / "in.arrow")
+    source: Any = ArrowIpcSource(tmp_path / "in.arrow")
+    found = asyncio.run(read_on(source))
+    assert repr(found) == repr([{"x": value}, {"x": None}])  # pandas has types that are equal
+
+
+def test_nanoseconds_beside_a_value_that_cannot_be_read_are_what_python_has(tmp_path: Path) -> None:
+    times = pyarrow.array([AT, AT, AT], NANOSECONDS)
+    bad = pyarrow.array([0, 2**62, 0], pyarrow.timestamp("s"))
+    feather.write_feather(pyarrow.table({"at": times.dictionary_encode(), "bad": bad}), tmp_path / "in.arrow")
+
+    async def main() -> Any:
+        source: ArrowIpcSource[Any] = ArrowIpcSource(tmp_path / "in.arrow", on_malformed="reject")
+        await source.open()
+        batch = await source.read()
+        await source.close()
+        return batch
+
+    batch = asyncio.run(main())
+    rows = [*batch.values, *(one.row for one in batch.rejected)]
+    assert [type(row["at"]) for row in rows] == [datetime] * 3
 
 
 def test_years_that_nanoseconds_do_not_reach_are_read(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -234,6 +236,24 @@ async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
             await read_all(SseSource(url, decode="json", on_end="end"))
 
 
+def cancels(_: object) -> Any:
+    raise asyncio.CancelledError("by its own code")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda url: SseSource(f"{url}/events", decode=cancels),
+        lambda url: WebSocketSource(f"{url}/socket", subscribe=cancels),
+        lambda url: RestSource(f"{url}/pages", items=cancels),
+    ],
+)
+async def test_a_cancellation_that_nobody_asked_for_is_an_error(make: Callable[[str], Source[Any]]) -> None:
+    async with serve(Service()) as url, asyncio.timeout(20):
+        with pytest.raises(SourceError, match="CancelledError: by its own code"):
+            await read_all(make(url))
+
+
 async def test_what_is_no_event_stream_is_an_error(tmp_path: Path) -> None:
     async with serve(lambda request: _answer(web.json_response({}))) as url:
         with pytest.raises(SourceError, match="'application/json' instead of text/event-stream"):
@@ -379,6 +399,20 @@ async def test_a_redirect_gives_the_headers_to_nobody_else(make: Callable[..., S
     assert given == []
 
 
+@pytest.mark.parametrize("make", [sse, socket, pages])
+@pytest.mark.parametrize("headers", [{"X-Key": b"s3cr3t"}, {b"s3cr3t": "X"}, {"X-Key": "s3cr3t\r\nX: y"}])
+async def test_headers_that_are_none_are_refused_and_not_quoted(
+    make: Callable[..., Source[Any]], headers: Any
+) -> None:
+    with pytest.raises(PipelineError, match="headers: expected a mapping of texts") as caught:
+        make("http://127.0.0.1:1", headers=headers)
+    assert "s3cr3t" not in str(caught.value)
+    async with serve(Service()) as url:
+        with pytest.raises(SourceError, match="headers: expected a mapping of texts") as failed:
+            await read_all(make(url, headers=lambda: headers))
+    assert "s3cr3t" not in "".join(traceback.format_exception(failed.value))
+
+
 @pytest.mark.parametrize("make", [sse, RestSource, WebSocketSource])
 async def test_a_service_says_when_to_come_again(
     make: Callable[..., Source[Any]], caplog: pytest.LogCaptureFixture
@@ -428,6 +462,24 @@ async def test_last_page_is_polled_for_what_comes_behind() -> None:
                 found += batch.values
                 there[len(found) :] = [3, 4]
         assert found == [1, 2, 3, 4]
+        await source.close()
+
+
+async def test_failures_with_all_read_between_them_are_none_in_a_row() -> None:
+    asked = 0
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        return web.Response(status=503) if asked % 2 == 0 else web.json_response([1, 2][: asked // 20 + 1])
+
+    async with serve(page) as url, asyncio.timeout(60):
+        source = RestSource(url, poll=0.001, attempts=2, **QUICK)
+        await source.open()
+        for number in (1, 2):  # the second after nine failures
+            batch = await source.read()
+            assert batch is not None
+            assert batch.values == [number]
         await source.close()
 
 
@@ -489,6 +541,65 @@ async def test_idle_connection_is_made_again() -> None:
     assert asked == 2
 
 
+async def test_a_socket_of_which_nothing_is_heard_is_made_again() -> None:
+    asked, pings = 0, 0
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        nonlocal asked, pings
+        asked += 1
+        served = web.WebSocketResponse(autoping=False)
+        await served.prepare(request)
+        await served.send_json(asked)
+        if asked == 1:  # it answers one ping, then it is silent
+            while (came := await served.receive()).type is WSMsgType.PING:
+                pings += 1
+                if pings == 1:
+                    await served.pong(came.data)
+        await served.close()
+        return served
+
+    async with serve(talk) as url, asyncio.timeout(30):
+        source = WebSocketSource(url, heartbeat=0.1, on_end="end", **QUICK)
+        assert await read_all(source) == [1, 2]
+    assert pings == 2
+
+
+async def test_a_socket_that_is_not_read_for_a_while_is_alive_and_loses_nothing() -> None:
+    hung_up = asyncio.Event()
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        served = web.WebSocketResponse()
+        await served.prepare(request)
+        try:
+            for number in range(2000):  # more than is on its way while nobody reads
+                await served.send_json([number, " " * 10_000])
+            await served.close()
+        finally:
+            hung_up.set()
+        return served
+
+    async with serve(talk) as url, asyncio.timeout(60):
+        source = WebSocketSource(url, heartbeat=0.02, buffer=10, attempts=1, on_end="end", **QUICK)
+        await source.open()
+        found: list[int] = []
+        while (batch := await source.read()) is not None:
+            found += [number for number, _ in batch.values]
+            if len(found) == len(batch.values):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(hung_up.wait(), 0.3)
+        assert found == list(range(2000))
+        await source.close()
+
+
+@pytest.mark.parametrize("message", ['{"op": "subscribe"}', b"subscribe", {"op": "subscribe"}, None])
+async def test_one_message_is_not_taken_for_a_list_of_them(message: Any) -> None:
+    with pytest.raises(PipelineError, match="subscribe: expected a list of messages"):
+        WebSocketSource("ws://x", subscribe=message)
+    async with serve(Service()) as url:
+        with pytest.raises(SourceError, match="subscribe= is to give a list of messages, and gave a"):
+            await read_all(WebSocketSource(f"{url}/socket", subscribe=lambda after: message))
+
+
 async def test_binary_messages_and_what_is_sent_first() -> None:
     got: list[Any] = []
 
@@ -547,6 +658,14 @@ def test_event_larger_than_its_bound_is_refused() -> None:
         list(EventParser(limit=100).feed(b"x" * 101))
     with pytest.raises(ValueError, match="larger than max_event_bytes=100"):
         list(EventParser(limit=100).feed(b"data\n" * 101))
+
+
+def test_a_large_event_in_many_pieces_costs_about_what_it_does_in_one() -> None:
+    data, parser = b"data: " + b"x" * 900_000 + b"\n\n", EventParser()
+    started = time.process_time()
+    events = [event for begin in range(0, len(data), 500) for event in parser.feed(data[begin : begin + 500])]
+    assert [len(event.data) for event in events] == [900_000]
+    assert time.process_time() - started < 3  # it took half a minute to look at all anew with each piece
 
 
 def test_no_service_has_a_source_wait_for_ever() -> None:

@@ -249,6 +249,8 @@ def test_answer_is_decoded(body: bytes, kind: str, expected: object) -> None:
         (b"<html>", "text/html", "text/html, not JSON"),
         (b'"\xe9"', "application/json", "not JSON"),
         (b"[1]", "application/json; charset=klingon", "not JSON"),
+        (b"[1]", "application/json; charset=Punycode", "punycode is no encoding of texts"),
+        (b"[1]", "application/json; charset=idna", "idna is no encoding of texts"),
         (b"[1", "application/json", "not JSON"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from paho.mqtt import publish as paho
+from paho.mqtt.client import Client
 from paho.mqtt.enums import MessageType
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
@@ -408,6 +410,61 @@ async def test_a_connection_that_breaks_while_a_client_is_held_up_is_told_of(nam
     with pytest.raises(MqttError, match="the connection is broken"):
         await connection.wait(1)
     await connection.close()
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.endswith(f"-{name}")]
+
+
+async def test_a_connection_that_was_not_waited_for_is_left_when_it_is_there(
+    mqtt_server: MqttServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_closed = threading.Event()
+    made: list[Client] = []
+
+    def late(client: Client, *args: Any, **options: Any) -> Any:
+        assert was_closed.wait(60)
+        Client.connect(client, *args, **options)
+        made.append(client)
+
+    connection = Connection(address_of(mqtt_server.url), None, name)
+    monkeypatch.setattr("paho.mqtt.client.Client", type("Late", (Client,), {"connect": late}))
+    opening = asyncio.ensure_future(connection.open())
+    await asyncio.wait({opening}, timeout=0.01)
+    opening.cancel()
+    await asyncio.wait({opening})
+    await connection.close()
+    was_closed.set()
+    await until(lambda: bool(made) and made[0].socket() is None)
+    assert not threads_of(name)
+
+
+async def test_a_connection_is_left_though_nobody_waits_for_that_to_end(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    connection = Connection(address_of(mqtt_server.url), None, name, 60)
+    await connection.open()
+    connection.acknowledge([1])
+    closing = asyncio.ensure_future(connection.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    await until(lambda: not threads_of(name))
+
+
+async def test_a_source_is_left_though_nobody_waits_for_that_to_end(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    source = MqttSource[Any](mqtt_server.url, name, client_id=name)
+    await source.open()
+    reading = asyncio.ensure_future(source.read())
+    await asyncio.wait({reading}, timeout=0.01)
+    reading.cancel()
+    closing = asyncio.ensure_future(source.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({reading, closing})
+    await until(lambda: not threads_of(name))
 
 
 def test_the_client_may_hear_of_something_in_the_moment_in_which_the_loop_is_closed(
