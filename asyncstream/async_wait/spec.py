@@ -74,8 +74,7 @@ class AsyncWaitSpec(Spec):
     @property
     def counters(self) -> tuple[str, ...]:
         function = self.settings.function
-        own = (*COUNTED, "spared") if self.settings.journal else COUNTED
-        return (*own, *(counters_of(function) if isinstance(function, AsyncFunction) else ()))
+        return (*COUNTED, *(counters_of(function) if isinstance(function, AsyncFunction) else ()))
 
     @property
     def calls(self) -> Calls:

@@ -154,7 +154,7 @@ def _add_step(found: _Gathering, step: StepStatus, run: Run) -> None:
     name, part, plan = step.name, run.parts[step.name], run.graph[step.name]
     counters: tuple[str, ...] = ()
     if isinstance(plan, OperatorStep):
-        counters = (*plan.spec.counters, "spared")  # which only the run knows of, of a journal by default
+        counters = (*plan.spec.counters, "spared")  # of a journal, which only the run knows of
     for key, value in step.counts.items():
         if key in COUNTED:
             found.add(COUNTED[key], value, step=name)
