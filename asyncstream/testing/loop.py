@@ -15,6 +15,7 @@ import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from datetime import timedelta
+from math import inf
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from asyncstream.errors import InternalError, PipelineError, safe_repr
@@ -139,10 +140,13 @@ class VirtualTime:
             seconds: how long; a `timedelta` or seconds.
 
         Raises:
-            PipelineError: if the event loop is not on virtual time.
+            PipelineError: if it is no length of time, or the event loop is not on virtual time.
         """
         loop = self._loop()
-        await asyncio.sleep(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
+        length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not isinstance(length, int | float) or not 0 <= length < inf:
+            raise PipelineError(f"seconds: expected a duration of at least 0, got {safe_repr(seconds)}")
+        await asyncio.sleep(length)
         await loop.rest()
 
     def _loop(self) -> VirtualTimeLoop:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,14 @@ async def test_what_happens_at_the_end_of_an_advance_has_happened(virtual_time: 
         await job.submit(2)
         await virtual_time.advance(timedelta(hours=1))
         assert counts == [1, 1]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "5"])
+async def test_time_does_not_advance_by_what_is_no_length_of_time(
+    virtual_time: VirtualTime, seconds: Any
+) -> None:
+    with pytest.raises(PipelineError, match="seconds: expected"):
+        await virtual_time.advance(seconds)
 
 
 async def test_at_rest_nothing_need_be_left_to_happen(virtual_time: VirtualTime) -> None:
