@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
-from asyncstream.errors import describe_error, safe_repr
+from asyncstream.errors import PipelineError, describe_error, safe_repr
 
-__all__ = ("Check", "Contract", "ContractBroken", "expect", "expect_equal", "given", "verify")
+__all__ = ("Check", "Contract", "ContractBroken", "differing", "expect", "expect_equal", "given", "verify")
 
 T = TypeVar("T")
 
@@ -148,6 +148,15 @@ async def verify(checks: Iterable[Check]) -> None:
                 broken.append(f"{check}: {error}")
     if broken:
         raise ContractBroken("\n".join(broken))
+
+
+def differing(name: str, elements: Sequence[Any], least: int) -> None:
+    """Raise `PipelineError` unless there are so many elements, no two of them equal: less would be seen."""
+    if len(elements) < least:
+        raise PipelineError(f"{name}: expected at least {least}, got {len(elements)}")
+    for place, element in enumerate(elements):
+        if element in elements[:place]:
+            raise PipelineError(f"{name}: expected no two that are equal, got {safe_repr(element)} twice")
 
 
 def expect(kept: bool, what: str) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncstream.connectors.base import Sink
-from asyncstream.errors import PipelineError
-from asyncstream.testing.contracts.checks import Check
+from asyncstream.testing.contracts.checks import Check, differing
 from asyncstream.testing.contracts.epochs import TransactionalContract
 from asyncstream.testing.contracts.writes import WRITES, SinkContract
 
@@ -49,10 +48,9 @@ def sink_contract(
             only, and needs no fence: a job that was followed can commit nothing but what that one says.
 
     Raises:
-        PipelineError: if there are too few elements.
+        PipelineError: if there are too few elements, or two are equal.
     """
-    if len(elements) < WRITES:
-        raise PipelineError(f"elements: expected at least {WRITES}, got {len(elements)}")
+    differing("elements", elements, WRITES)
     if not transactional:
         return SinkContract(make, read, elements, in_order).checks()
     return TransactionalContract(make, read, elements, in_order, durable, fenced, rewinds).checks()

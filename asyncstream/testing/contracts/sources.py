@@ -14,7 +14,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
-from asyncstream.testing.contracts.checks import Check, Contract, expect, expect_equal
+from asyncstream.testing.contracts.checks import Check, Contract, differing, expect, expect_equal
 from asyncstream.testing.contracts.lives import CODEC, HOPS, interrupted
 
 __all__ = ("SourceContract", "source_contract")
@@ -24,6 +24,9 @@ KEEP = 3
 
 POSITIONS = 20
 """Positions that are gone on from, at most, in each check."""
+
+_LEAST = 3
+"""Elements that a source gives: fewer have no middle."""
 
 OF_REPLAY = frozenset(
     {
@@ -68,7 +71,11 @@ def source_contract(
         split_of: tells, of an element, which split it is from: only those of one come in order.
         replays_in_order: what had been read before a crash, and comes again, comes in its order; False: as it
             happens, where a server hands it out again.
+
+    Raises:
+        PipelineError: if there are too few elements, or two are equal.
     """
+    differing("expected", expected, _LEAST)
     return SourceContract(make, expected, prepare, replayable, ends, split_of, replays_in_order).checks()
 
 

@@ -375,9 +375,18 @@ async def test_sink_without_an_order_says_so(tmp_path: Path) -> None:
             await verify(checks)
 
 
-def test_too_few_elements_are_refused() -> None:
-    with pytest.raises(PipelineError, match="at least 8, got 3"):
-        sink_contract(lambda folder: JsonLinesSink(folder / "out.jsonl"), lines, ELEMENTS[:3])
+def test_elements_by_which_little_is_seen_are_refused() -> None:
+    def of(elements: list[Any]) -> None:
+        sink_contract(lambda folder: JsonLinesSink(folder / "out.jsonl"), lines, elements)
+
+    with pytest.raises(PipelineError, match="elements: expected at least 8, got 3"):
+        of(ELEMENTS[:3])
+    with pytest.raises(PipelineError, match="elements: expected no two that are equal"):
+        of([*ELEMENTS[:8], ELEMENTS[3]])
+    with pytest.raises(PipelineError, match="expected: expected at least 3, got 0"):
+        source_contract(lambda folder: Counting(), [])
+    with pytest.raises(PipelineError, match=r"expected no two that are equal, got 1\.0 twice"):
+        source_contract(lambda folder: Counting(), [1, 2, 1.0])
 
 
 # ------------------------------------------------------------------ stores
