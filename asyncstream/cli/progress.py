@@ -57,7 +57,7 @@ class Figures:
         """All of it in one line."""
         parts = [f"{self.rows:,} rows"]
         if self.rate is not None:
-            parts.append(f"{_rate(self.rate)}/s")
+            parts.append(f"{self.rate:,.0f}/s" if self.rate >= 10 else f"{self.rate:.1f}/s")
         parts += [f"{self.in_flight:,} in flight", f"{self.failed:,} failed"]
         if self.share is not None:
             parts.append(f"{self.share:.0%}")
@@ -120,10 +120,6 @@ def _unread(before: JobProgress, now: JobProgress) -> float | None:
                 return None
             unread += source.read * (1 - source.share) / gained
     return unread if now.sources else None
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 def duration(seconds: float) -> str:

@@ -23,8 +23,8 @@ __all__ = (
     "held",
     "is_named_tuple",
     "make_error",
-    "member_names",
     "name_of",
+    "slots_of",
 )
 
 
@@ -53,6 +53,7 @@ class Classes:
     Finds classes by the names that bytes have for them, `module:qualified.name`.
 
     Attributes:
+        registered: those of `types`, by their names.
         grown: names of classes, with a field of each that older values lacked, of which the log has told.
 
     Args:
@@ -64,13 +65,13 @@ class Classes:
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         self.grown: set[tuple[str, str]] = set()
-        self._registered: dict[str, type] = {}
+        self.registered: dict[str, type] = {}
         if not isinstance(types, Iterable):
             raise refuse("types", "a list of classes", types)
         for kind in types:
             if not isinstance(kind, type) or not _is_kept(kind):
                 raise refuse("types", _KEPT, kind, classes=True)
-            if self._registered.setdefault(_path(kind), kind) is not kind:
+            if self.registered.setdefault(_path(kind), kind) is not kind:
                 raise refuse("types", "classes of different names", kind, classes=True)
 
     def path(self, kind: type) -> str:
@@ -89,10 +90,6 @@ class Classes:
             _refuse_built_in_base(kind)
         return path
 
-    def is_registered(self, path: str) -> bool:
-        """Whether the class of this name is one of `types`."""
-        return path in self._registered
-
     def find(self, path: str) -> Any:
         """
         The class of this name.
@@ -102,7 +99,7 @@ class Classes:
                 registered.
             CodecError: if there is no such class.
         """
-        registered = self._registered.get(path)
+        registered = self.registered.get(path)
         if registered is not None:
             return registered
         module, _, name = path.partition(":")
@@ -144,13 +141,9 @@ def name_of(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def member_names(kind: type) -> Iterable[str]:
-    """What instances hold besides their `__dict__`: slots, and the fields of built-in exceptions."""
-    return _members(kind)
-
-
 @lru_cache(maxsize=1000)
-def _members(kind: Any) -> Mapping[str, MemberDescriptorType]:
+def slots_of(kind: Any) -> Mapping[str, MemberDescriptorType]:
+    """What instances hold besides their `__dict__`: slots, and the fields of built-in exceptions."""
     found: dict[str, MemberDescriptorType] = {}
     for base in kind.__mro__:
         for name, member in vars(base).items():
@@ -170,7 +163,7 @@ def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     kind: Any = type(value)
     attributes: dict[str, Any] = {}
-    for name, member in _members(kind).items():
+    for name, member in slots_of(kind).items():
         try:
             attributes[name] = member.__get__(value)
         except AttributeError:  # a slot that was not filled
@@ -193,10 +186,10 @@ def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
 def fill(made: Any, attributes: Mapping[str, Any]) -> None:
     """Give an object its attributes, where it holds them: no `__setattr__` of its class is called."""
     kind: Any = type(made)
-    members = _members(kind)
+    slots = slots_of(kind)
     for name, value in attributes.items():
-        if name in members:
-            members[name].__set__(made, value)
+        if name in slots:
+            slots[name].__set__(made, value)
         else:
             object.__getattribute__(made, "__dict__")[name] = value
 

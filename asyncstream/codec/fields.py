@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -59,7 +59,8 @@ def has_fields(kind: type) -> bool:
 def fields_of(kind: Any) -> tuple[Field, ...]:
     """The fields of a class that `has_fields`, or of a NamedTuple."""
     if issubclass(kind, tuple):
-        return tuple(Field(name, True, _default_in(kind._field_defaults, name)) for name in kind._fields)
+        given = {name: partial(_given, default) for name, default in kind._field_defaults.items()}
+        return tuple(Field(name, True, given.get(name)) for name in kind._fields)
     if dataclasses.is_dataclass(kind):
         return tuple(map(_of_dataclass, dataclasses.fields(kind)))
     if is_model(kind):
@@ -76,10 +77,6 @@ def default_of(field: Field, path: str) -> Any:
     if field.default is not None:
         return field.default()
     raise CodecError(f"{path} has a new field {field.name!r}, which older values lack; give it a default")
-
-
-def _default_in(defaults: Mapping[str, Any], name: str) -> Callable[[], Any] | None:
-    return partial(_given, defaults[name]) if name in defaults else None
 
 
 def _of_dataclass(field: dataclasses.Field[Any]) -> Field:

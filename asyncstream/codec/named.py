@@ -88,7 +88,7 @@ def _judged(path: str, tag: str, classes: Classes) -> NamedClass:
     what, is_one = _KINDS[tag]
     if not is_one(kind):
         return NamedClass(path, "refused", f"{path} is no {what}")
-    return NamedClass(path, "registered" if classes.is_registered(path) else "imported")
+    return NamedClass(path, "registered" if path in classes.registered else "imported")
 
 
 _KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {

@@ -136,14 +136,11 @@ class Unpacker:
         for field in known:
             if field.name not in attributes and field.is_expected:
                 attributes[field.name] = default_of(field, path)
-                self._tell_of_growth(path, field.name)
+                if (path, field.name) not in self._known.grown:  # it is said once for all values
+                    self._known.grown.add((path, field.name))
+                    words = "%s has a new field %r: values that were kept without have its default"
+                    log.info(words, path, field.name)
         return attributes
-
-    def _tell_of_growth(self, path: str, field: str) -> None:
-        """Say, once for all values, that a class has a field that those which were kept have not."""
-        if (path, field) not in self._known.grown:
-            self._known.grown.add((path, field))
-            log.info("%s has a new field %r: values that were kept without have its default", path, field)
 
     def error(self, packed: list[Any]) -> BaseException:
         path, args, attributes, cause = packed

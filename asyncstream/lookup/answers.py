@@ -76,7 +76,7 @@ class Answers:
         found_at: list[int | None] = []
         missed: list[Any] = []
         missed_at: list[int | None] = []
-        value = None
+        value, failure = None, None
         try:
             for value, timestamp in pairs(values, timestamps):
                 row = row_of(key_by(value), MISSING)
@@ -91,9 +91,13 @@ class Answers:
                 found.append((value, row) if into is None else into(value, row))
                 found_at.append(timestamp)
         except BaseException as error:
-            self._pass_on(found, found_at, missed, missed_at)
-            self._operator.fail_on(value, error)
-        self._pass_on(found, found_at, missed, missed_at)
+            failure = error
+        if found:
+            self._operator.out.process_batch(found, found_at)
+        if missed:
+            self._operator.side_output(MISSED).process_batch(missed, missed_at)
+        if failure is not None:
+            self._operator.fail_on(value, failure)
 
     def _first_into(self, value: Any, row: Any) -> Any:
         """What is made of the elements of a first batch, which are looked at."""
@@ -103,18 +107,6 @@ class Answers:
             raise not_a_value([made], "ask a service in an async_map behind the lookup")
         self._into = into
         return made
-
-    def _pass_on(
-        self,
-        found: list[Any],
-        found_at: list[int | None],
-        missed: list[Any],
-        missed_at: list[int | None],
-    ) -> None:
-        if found:
-            self._operator.out.process_batch(found, found_at)
-        if missed:
-            self._operator.side_output(MISSED).process_batch(missed, missed_at)
 
 
 class Asked(Guard[Any, list[Any]]):

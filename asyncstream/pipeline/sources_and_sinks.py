@@ -61,7 +61,8 @@ def as_sink(sink: Any) -> Sink[Any]:
         return MemoryStreamSink(sink)
     if isinstance(sink, MutableSequence):
         return ListSink(sink)
-    if callable(sink) and not isinstance(sink, type) and not _is_generator_function(sink):
+    runs_nothing = inspect.isgeneratorfunction(sink) or inspect.isasyncgenfunction(sink)  # but yields
+    if callable(sink) and not isinstance(sink, type) and not runs_nothing:
         takes("sink", sink, "element")
         return CallbackSink(sink)
     raise refuse("sink", "a Sink, a list or a function of one element", sink, _of_file(sink, "Sink"))
@@ -74,11 +75,6 @@ def _not_yet(source: object) -> str:
     if inspect.iscoroutine(source) or is_async_function(source):
         return "await it before and give what it returns, or write an async def that yields each element"
     return ""
-
-
-def _is_generator_function(function: object) -> bool:
-    """Whether calling it runs nothing, because it yields."""
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _of_file(path: object, end: Literal["Source", "Sink"]) -> str:

@@ -10,7 +10,7 @@ After Prometheus' conventions for names: base units, spelt out, at the end; `_to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from math import inf
 from operator import attrgetter
@@ -101,9 +101,10 @@ def _family(metrics: list[Metric]) -> Family:
         family = HistogramMetricFamily(name, first.help, labels=labels)
         for point in points:
             if isinstance(point.value, Distribution):
+                bounds = point.value.cumulative()
                 family.add_metric(
                     [point.labels[label] for label in labels],
-                    buckets=list(_buckets(point.value)),
+                    buckets=[("+Inf" if bound == inf else repr(bound), count) for bound, count in bounds],
                     sum_value=point.value.total,
                 )
         return family
@@ -113,8 +114,3 @@ def _family(metrics: list[Metric]) -> Family:
         if not isinstance(point.value, Distribution):
             numbers.add_metric([point.labels[label] for label in labels], point.value)
     return numbers
-
-
-def _buckets(distribution: Distribution) -> Iterator[tuple[str, float]]:
-    for bound, count in distribution.cumulative():
-        yield "+Inf" if bound == inf else repr(bound), count

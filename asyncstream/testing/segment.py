@@ -151,9 +151,7 @@ def parts_of_operator(name: str, operator: Operator, outlet: Outlet) -> Parts:
     return Parts({name: operator}, (operator,), {})
 
 
-def parts_of_stream(
-    make: Callable[..., Stream[Any]], inputs: int, outlet: Outlet, what: str = "what"
-) -> Parts:
+def parts_of_stream(make: Callable[..., Stream[Any]], inputs: int, outlet: Outlet) -> Parts:
     """
     The steps that `make` puts between the streams that it is given and the one that it returns.
 
@@ -161,7 +159,6 @@ def parts_of_stream(
         make: is given a stream for each input.
         inputs: how many.
         outlet: where what comes out is written down.
-        what: the argument that `make` is, for messages.
 
     Raises:
         PipelineError: if there is a step that waits, a source, or a sink.
@@ -172,7 +169,7 @@ def parts_of_stream(
         graph.add(SourceStep(name, Items(())))
     end = make(*(Stream(graph, Output(name)) for name in names))
     if not isinstance(end, Stream):
-        raise refuse(what, "a function that returns a stream", end)
+        raise refuse("what", "a function that returns a stream", end)
     end.to(ListSink([]), name=RESULTS)
     operators: dict[str, Operator] = {}
     for step in graph:

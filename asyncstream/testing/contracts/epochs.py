@@ -122,16 +122,16 @@ class TransactionalContract(SinkContract):
         await sink.close()
         return positions
 
-    async def _go_on(self, what: str, folder: Path, lease: int, saved: Saved, last: int = WRITES) -> None:
+    async def _go_on(self, what: str, folder: Path, lease: int, saved: Saved) -> None:
         """Another job goes on from a checkpoint, finds what had been written by then, and writes the rest."""
         position, writes = saved
         sink = self._sink(folder, lease)
         await self._start(sink, position)
         await self._see(f"after a recovery {what}", folder, *range(writes))
-        await self._epoch(sink, 10, *range(writes, last))
+        await self._epoch(sink, 10, *range(writes, WRITES))
         await sink.flush()
         await sink.close()
-        await self._see(f"at the end, {what}", folder, *range(last))
+        await self._see(f"at the end, {what}", folder, *range(WRITES))
 
     async def _live(
         self, folder: Path, script: Sequence[Call], report: Report, dies_in: tuple[Call, float] | None = None
