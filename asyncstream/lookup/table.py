@@ -228,6 +228,8 @@ def _csv_rows(path: Path) -> Rows:
             raise ValueError(
                 f"{path}: line {reader.line_num + 1}: {error}"
             ) from error  # where the record begins
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: {error}") from error
         return rows
 
 

@@ -129,7 +129,8 @@ class Tabling(Generic[T]):
             table: a `LookupTable`, or another stream's `as_table(...)`.
             on: the key of an element's row: a function, the name of a field, or several; None: the key of the
                 stream.
-            into: makes one of an element and its row; None: a pair of the two.
+            into: makes one of an element and its row, which is the table's own and stays as it is; None: a
+                pair of the two.
             how: "left": an element without a row is given with None; "inner": it is left out, and counted.
             missing: asks for a row that is not in the table, of the element: an `async def` that gives the
                 row, or None. What has been asked for comes when the answer is there; the others do not wait.

@@ -145,13 +145,15 @@ async def test_what_cannot_be_read_at_the_start_fails_the_job(
     [
         ("t.csv", 'id,maker\n1,"Airbus\n2,Boeing\n3,Cessna\n', r"t\.csv: line 2: unexpected end of data"),
         ("t.csv", "id,maker,maker\n1,Airbus,Boeing\n", r"t\.csv: the header names a column more than once"),
+        ("t.csv", "id,maker\n1,Citro\udceb\n", r"t\.csv: 'utf-8' codec can't decode"),
         ("t.jsonl", '{"id": "1"}\n\n{"id": \n', r"t\.jsonl: line 3: "),
+        ("t.jsonl", '{"id": "\udceb"}\n', r"t\.jsonl: line 1: "),
     ],
 )
 async def test_file_that_is_damaged_is_named_with_the_line(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(AsyncStreamError, match=message):
         await run(["1"], LookupTable.from_file(tmp_path / name, "id"))
 
