@@ -345,6 +345,7 @@ class Harness:
     def close(self) -> None:
         """Close what is tested; done at the end of a `with` block."""
         self._ended = True
+        self._due_ms.clear()
         self._segment.close()
 
 

@@ -327,6 +327,13 @@ def test_function_of_the_users_is_closed_and_its_errors_come_out() -> None:
     assert function.closed == 1, "a copy went on"
 
 
+def test_no_timer_fires_of_what_is_closed() -> None:
+    with harness(Quiet(processing=True)) as tested:
+        tested.push("a")
+    tested.advance_clock(1000)
+    assert tested.collect() == []
+
+
 def test_value_that_no_checkpoint_keeps_is_refused() -> None:
     class Keeps(KeyedProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:

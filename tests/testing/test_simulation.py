@@ -305,6 +305,27 @@ def test_pipeline_that_is_made_already_is_refused() -> None:
         simulate(cast(Any, Pipeline("made")), {"orders": range(3)})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"latency": 0.0},
+        {"checkpoint_every": 0},
+        {"crash": 5},
+        {"failure": -0.1},
+        {"pause": float("nan")},
+        {"long": float("inf")},
+        {"crash_after": "soon"},
+        {"lives": 2.5},
+    ],
+    ids=str,
+)
+def test_world_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError, match=f"{next(iter(wrong))}: expected"):
+        FaultPlan(**wrong)
+    with pytest.raises(PipelineError, match="plan: expected a FaultPlan"):
+        simulate(lambda life: orders(price_of), {"orders": range(3)}, plan=cast(Any, wrong))
+
+
 def test_classes_of_elements_are_told() -> None:
     placed = [Order(number) for number in range(20)]
     simulate(lambda life: orders(price_of), {"orders": placed}, plan=UNKIND, types=[Order])

@@ -25,7 +25,7 @@ from asyncstream.testing.simulation.outside import (
     SimulatedStore,
 )
 from asyncstream.testing.simulation.world import FaultPlan, Life, SimulatedDisk, SimulatedFailure, World
-from asyncstream.validation import function
+from asyncstream.validation import function, instance
 
 __all__ = ("Simulation", "SimulationFailed", "line", "simulate")
 
@@ -104,9 +104,10 @@ def simulate(
 
     Raises:
         SimulationFailed: if the sink does not hold what is expected, or something else went wrong on the way.
+        PipelineError: if an argument is not as described.
     """
     function("make_pipeline", make_pipeline, "life")
-    plan = plan or FaultPlan()
+    plan = instance("plan", plan or FaultPlan(), FaultPlan)
     replay = replay or f"simulate(..., seed={seed})"
     types = tuple(types)
     make: Callable[[Life], Pipeline] = make_pipeline

@@ -29,11 +29,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
+from math import inf
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
 from asyncstream.checkpoint.format import unpack_info
 from asyncstream.testing.loop import VirtualTimeLoop
+from asyncstream.validation import count, real_number
 
 __all__ = ("FaultPlan", "Life", "ShufflingLoop", "SimulatedDisk", "SimulatedFailure", "World")
 
@@ -67,6 +69,9 @@ class FaultPlan:
         latency: how long one takes, on average.
         long: how long one takes that takes long, at most.
         checkpoint_every: time between two requests for a checkpoint, on average.
+
+    Raises:
+        PipelineError: if a chance is none, or a time is below 0; `latency` and `checkpoint_every` are above.
     """
 
     lives: int = 8
@@ -80,6 +85,15 @@ class FaultPlan:
     latency: float = 0.01
     long: float = 0.5
     checkpoint_every: float = 0.2
+
+    def __post_init__(self) -> None:
+        count("lives", self.lives, least=0)
+        for name in ("crash", "stop", "drain", "damage", "failure", "pause"):
+            real_number(name, getattr(self, name), "a chance from 0 to 1", lambda chance: 0 <= chance <= 1)
+        for name in ("crash_after", "long"):
+            real_number(name, getattr(self, name), "seconds, at least 0", lambda time: 0 <= time < inf)
+        for name in ("latency", "checkpoint_every"):
+            real_number(name, getattr(self, name), "seconds above 0", lambda time: 0 < time < inf)
 
     def kind(self) -> FaultPlan:
         """The same world, in which nothing goes wrong."""
