@@ -167,10 +167,16 @@ class _Observed:
     """The jobs that one meter provider shows, and what they last answered."""
 
     def __init__(self) -> None:
-        self.jobs: WeakSet[Job] = WeakSet()
+        self._jobs: WeakSet[Job] = WeakSet()
+        self._adding = Lock()  # not while a job answers, which may wait for a loop that adds one
         self._lock = Lock()
         self._asked = -inf
         self._answer: dict[str, list[Metric]] = {}
+
+    def add(self, job: Job) -> None:
+        """Show this job, too."""
+        with self._adding:
+            self._jobs.add(job)
 
     def observe(self, told: Told, part: str, options: CallbackOptions) -> Iterable[Observation]:
         """
@@ -189,7 +195,9 @@ class _Observed:
         with self._lock:
             if monotonic() >= self._asked + FRESH:
                 self._answer = {}
-                for job in list(self.jobs):
+                with self._adding:
+                    jobs = list(self._jobs)
+                for job in jobs:
                     for metric in job.measure():
                         self._answer.setdefault(metric.name, []).append(metric)
                 self._asked = monotonic()
@@ -205,7 +213,7 @@ def _observe(job: Job, provider: MeterProvider) -> None:
     observed = _observed.setdefault(provider, made)  # in one step: jobs may begin in several threads
     if observed is made:
         _create(provider.get_meter(SCOPE), observed)
-    observed.jobs.add(job)
+    observed.add(job)
 
 
 def _create(meter: Meter, observed: _Observed) -> None:

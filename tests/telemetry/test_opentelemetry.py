@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from opentelemetry import trace
@@ -377,6 +379,32 @@ def test_job_of_another_thread_that_begins_meanwhile_is_shown_too(monkeypatch: p
     run(main())
     shown = [labels for metric, _, labels, _ in reading.points() if metric == "asyncstream.elements.read"]
     assert {labels["asyncstream.pipeline"] for labels in shown} == {"one", "two"}
+
+
+def test_job_may_begin_in_another_thread_while_jobs_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Job] = []
+    threads: list[Thread] = []
+
+    def instrumented(name: str) -> None:
+        pipeline = Pipeline(name)
+        pipeline.source(range(10), name="orders").discard()
+        jobs.append(instrument(pipeline.start(), meter_provider=reading.provider))
+
+    class Interrupted(WeakSet[Job]):
+        def __iter__(self) -> Iterator[Job]:
+            for job in super().__iter__():
+                if not threads:
+                    threads.append(Thread(target=instrumented, args=("two",)))
+                    threads[0].start()
+                    threads[0].join(0.5)  # it may have to wait for the end of this
+                yield job
+
+    reading = Reading()
+    monkeypatch.setattr(opentelemetry, "WeakSet", Interrupted)
+    instrumented("one")
+    opentelemetry._observed[reading.provider]._measured("asyncstream.elements.read")  # raises nothing
+    threads[0].join(30)
+    assert len(jobs) == 2
 
 
 @pytest.mark.usefixtures("others_gone")
