@@ -128,8 +128,8 @@ class SourceDriver:
             self._send_mark()
 
     def _send_mark(self) -> None:
+        mark = Mark(partial(self._through, self.position()))  # if that fails, the next batch asks again
         self._is_marking, self._read_at_mark = True, self._read
-        mark = Mark(partial(self._through, self.position()))
         mark.divide(2)
         self._head.pass_mark(mark)
         self._rejected.pass_mark(mark)
