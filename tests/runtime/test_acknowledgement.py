@@ -13,6 +13,7 @@ from asyncstream.elements import Mark
 from asyncstream.operators.base import Discard, Fanout
 from asyncstream.operators.union import Union
 from asyncstream.testing.loop import run_virtual
+from tests.runtime.parts import sleeping
 
 
 class Kept(Source[int]):
@@ -228,3 +229,28 @@ def test_a_snapshot_holds_no_mark() -> None:
         assert [entry[0] for entry in snapshot.operators["calls"]] == ["call"] * 3
 
     run_virtual(main())
+
+
+def test_source_that_did_not_know_where_it_stands_is_asked_again_with_the_next_batch() -> None:
+    class Absent(Kept):
+        told: list[dict[str, Any]]
+
+        def position(self) -> int:
+            if asyncio.current_task() is None and not self.told:  # between two batches
+                raise OSError("away")
+            return self.at
+
+    async def main() -> Absent:
+        source = Absent(1_000)
+        source.told = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: source.told.append(context))
+        pipeline = Pipeline("away")
+        pipeline.source(source, name="numbers").async_map(sleeping(1.5), concurrency=50).discard()
+        async with pipeline.start() as job:
+            await asyncio.sleep(20)
+            await job.stop()
+        return source
+
+    source = run_virtual(main())
+    assert len(source.told) == 1
+    assert source.acknowledged[-1] >= 15

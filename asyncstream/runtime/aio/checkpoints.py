@@ -256,10 +256,7 @@ class Checkpointer:
             request, self._next = self._next, None
             savepoint, self._next_stays = self._next_stays, False
             await self._attempt(request, savepoint)
-            if self._closed:  # meanwhile
-                return
-            self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
-            await asyncio.wait({self._compacting})
+            await self._compact()
 
     async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None, savepoint: bool) -> None:
         try:
@@ -277,6 +274,11 @@ class Checkpointer:
         else:
             if request is not None:
                 request.set_result(info)
+
+    async def _compact(self) -> None:
+        if not self._closed:  # meanwhile
+            self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
+            await asyncio.wait({self._compacting})
 
     async def finish(self, *, finished: bool) -> None:
         """
@@ -432,7 +434,6 @@ class Checkpointer:
             captured[name] = ("sink", self._captures.held(name, freeze(position)))
         self._waits_for = "what steps remember to be encoded"
         size = sum(frozen.size for _, frozen in captured.values())
-        lease = self._tenure.lease.number
         about = CheckpointInfo(
             id=number,
             pipeline=self._pipeline,
@@ -441,7 +442,7 @@ class Checkpointer:
             finished=finished,
             size=0,
             steps={},
-            lease=lease,
+            lease=self._tenure.lease.number,
             savepoint=savepoint,
         )
         encode = partial(self._captures.encode, captured, about)

@@ -128,8 +128,8 @@ class SourceDriver:
             self._send_mark()
 
     def _send_mark(self) -> None:
+        mark = Mark(partial(self._through, self.position()))  # if that fails, the next batch asks again
         self._is_marking, self._read_at_mark = True, self._read
-        mark = Mark(partial(self._through, self.position()))
         mark.divide(2)
         self._head.pass_mark(mark)
         self._rejected.pass_mark(mark)
@@ -193,7 +193,7 @@ class SourceDriver:
             for step in self._by_split:
                 step.follow_splits(self._hold)
             self._look_at_splits()
-        while not self.has_left:
+        while True:
             while not self.gate.is_open():
                 self._open.clear()
                 await self._open.wait()
@@ -226,6 +226,8 @@ class SourceDriver:
             self._mark()
             # a source that never waits must let other tasks run
             await asyncio.sleep(0)
+            if self.has_left:
+                return
 
     def _look_at_splits(self, entered: str | None = None) -> None:
         """Tell those who follow the splits which there are now, and whose elements come next."""

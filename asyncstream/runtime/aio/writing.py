@@ -155,8 +155,6 @@ class SinkOperator(Intake):
                 is_over_one = self._writing[0] and not isinstance(error, SinkBroken)
                 if not is_over_one or not self._failures.bears(cause):
                     raise
-                if self._abandoned:  # it may be over its cancellation that the sink fails, and no element
-                    return
                 if size == 1 or self.sink.one_by_one:
                     await self._refuse_first(cause)
                 else:
@@ -195,6 +193,8 @@ class SinkOperator(Intake):
 
     async def _refuse_first(self, error: BaseException) -> None:
         """The sink does not take the first of what is being written."""
+        if self._abandoned:  # it may be over its cancellation that it fails, and no element
+            return
         while not self.emitting.is_open():
             self._may_emit.clear()
             await self._may_emit.wait()
