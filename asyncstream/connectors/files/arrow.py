@@ -12,6 +12,7 @@ together, and changes values: a datetime becomes a date, one without a zone a mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -28,6 +29,8 @@ _PLAIN: Final[frozenset[type]] = frozenset(
     {str, int, float, bool, type(None), bytes, datetime, date, Decimal}
 )
 """Types whose values are written as they are."""
+
+_FRACTIONS: Final[frozenset[type]] = frozenset({float, Decimal})
 
 _NATIVE: Final[tuple[type, ...]] = (*_PLAIN, time, timedelta, list, tuple, Mapping)
 """Types of Arrow's, and those that are derived from them."""
@@ -124,23 +127,68 @@ class Tables:
 
     def _add(self, values: Sequence[Any]) -> None:
         arrow = self._arrow
-        columns, kinds = self._by_columns(values)
+        columns, types = self._by_columns(values)
+        kinds = self._kinds_of(columns, types) if self._checks else {}
         if self.schema is not None:
             if more := columns.keys() - set(self.schema.names):
                 what = ", ".join(map(repr, sorted(more)))
                 raise ValueError(f"there is no column for {what}: name all of them, schema=")
             nothing = [None] * len(values)
-            arrays = [arrow.array(columns.get(field.name, nothing), field.type) for field in self.schema]
+            arrays = [
+                self._array(columns.get(field.name, nothing), types.get(field.name, set()), field)
+                for field in self.schema
+            ]
             table = arrow.Table.from_arrays(arrays, schema=self.schema)
         else:
             table = arrow.table(
                 {name: arrow.array(column, self._moments_of(name)) for name, column in columns.items()}
             )
             schemas = [table.schema] if self._seen is None else [self._seen, table.schema]
-            self._seen = arrow.unify_schemas(schemas, promote_options="permissive")
+            seen = arrow.unify_schemas(schemas, promote_options="permissive")
+            if seen != self._seen:  # what was collected before is to fit as well
+                self._tables, table = [], self._joined([*self._tables, table], seen)
+            elif seen != table.schema:
+                table = self._joined([table], seen)
+            self._seen = seen
         self._tables.append(table)
         self._kinds |= kinds
         self.rows += len(values)
+
+    def _array(self, column: list[Any], types: set[type], field: Any) -> Any:
+        """
+        Values of these types as an array of a field's type. Raises `TypeError` if that was found before they
+        came, and they would be others in it: Arrow itself cuts fractions off, and lets fields inside go.
+        """
+        arrow, kind = self._arrow, field.type
+        found = None
+        if self._checks and not types <= _PLAIN:
+            found = arrow.array(column)
+            if found.type == kind:
+                return found
+        array = arrow.array(column, kind)
+        if found is not None:
+            is_other = self._differs(array, found)
+        else:
+            may_be_cut = self._checks and bool(types & _FRACTIONS) and arrow.types.is_integer(kind)
+            is_other = bool(may_be_cut) and array.to_pylist() != column
+        if is_other:
+            raise TypeError(
+                f"column {field.name!r} holds {kind}, which would change this: give the schema, or default=, "
+                "a function that makes it fit"
+            )
+        return array
+
+    def _differs(self, array: Any, found: Any) -> bool:
+        """Whether an array has other values than what Arrow makes of them by itself."""
+        arrow = self._arrow
+        schemas = [arrow.schema([("", kind)]) for kind in (array.type, found.type)]
+        with suppress(arrow.ArrowException):
+            if arrow.unify_schemas(schemas, promote_options="permissive") == schemas[0]:
+                return False
+        try:
+            return not array.cast(found.type).equals(found)
+        except arrow.ArrowException:
+            return True
 
     def _moments_of(self, name: str) -> Any:
         """The type of a column of moments, whose zone is that of the first; None: of any other column."""
@@ -148,9 +196,9 @@ class Tables:
             return None
         return self._seen.field(name).type
 
-    def _by_columns(self, values: Sequence[Any]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    def _by_columns(self, values: Sequence[Any]) -> tuple[dict[str, list[Any]], dict[str, set[type]]]:
         """
-        The values of elements by column, and of which kind they are: whole columns at a time, of which most
+        The values of elements by column, and of which types they are: whole columns at a time, of which most
         need not be looked at.
         """
         records = [value if type(value) is dict else record_of(value) for value in values]
@@ -167,20 +215,24 @@ class Tables:
                 if not isinstance(name, str):
                     raise TypeError(f"expected names of columns, got {name!r}")
             columns = {name: [row.get(name) for row in rows] for name in names}
+        types = {name: set(map(type, column)) for name, column in columns.items()}
+        for name, column in columns.items():
+            if self._has_default or not types[name] <= _PLAIN:
+                columns[name] = column = [self._cell(value) for value in column]
+                types[name] = set(map(type, column))
+                if self._checks:  # Arrow ends the process over the type of what holds itself
+                    check_depth(column)
+        return columns, types
+
+    def _kinds_of(self, columns: dict[str, list[Any]], types: dict[str, set[type]]) -> dict[str, str]:
+        """Which of `_KINDS` columns hold; raises `TypeError` if one holds two."""
         kinds: dict[str, str] = {}
         for name, column in columns.items():
-            types = set(map(type, column))
-            if self._has_default or not types <= _PLAIN:
-                columns[name] = column = [self._cell(value) for value in column]
-                types = set(map(type, column))
-                if self.schema is None:  # Arrow ends the process over the type of what holds itself
-                    check_depth(column)
-            if self._checks:
-                for kind in sorted(_kinds_in(column, types)):
-                    known = kinds.setdefault(name, self._kinds.get(name, kind))
-                    if known != kind:
-                        raise _mixed(name, known, kind)
-        return columns, kinds
+            for kind in sorted(_kinds_in(column, types[name])):
+                known = kinds.setdefault(name, self._kinds.get(name, kind))
+                if known != kind:
+                    raise _mixed(name, known, kind)
+        return kinds
 
     def _cell(self, value: Any) -> Any:
         value = self._json.own(value)
@@ -207,9 +259,11 @@ class Tables:
                     for field in self._seen or ()
                 ]
             )
-        if not self._tables:
-            return schema.empty_table()
-        whole = arrow.concat_tables(self._tables, promote_options="permissive")
+        return self._joined(self._tables, schema)
+
+    def _joined(self, tables: Sequence[Any], schema: Any) -> Any:
+        """Tables as one of a schema that has their columns; raises what Arrow does if values do not fit."""
+        whole = self._arrow.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
         return whole.select(schema.names).cast(schema)
 
     def cut(self, rows: int) -> None:

@@ -30,6 +30,7 @@ from asyncstream import (
     WindowResult,
 )
 from asyncstream.codec import JsonCodec
+from asyncstream.errors import SinkBroken
 
 pyarrow = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
@@ -340,6 +341,75 @@ def test_job_with_checkpoints_writes_parts_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file.parquet").write_text("")
     with pytest.raises(SinkError, match="is a file, and a job with checkpoints writes a directory"):
         asyncio.run(ParquetSink(tmp_path / "file.parquet").can_recover(None))
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "fits"),
+    [
+        (1, 0.5, False),
+        (1, Decimal("1.5"), False),
+        (1, 2.0, True),
+        (0.5, 1, True),
+        ([1], [0.5], False),
+        ([1], [], True),
+        ([1], [None, 2], True),
+        ({"x": 1}, {"x": 0.5}, False),
+        ({"x": 1}, {"x": 1, "y": 2}, False),
+        ({"x": 1, "y": 2}, {"x": 1}, True),
+        ([date(2026, 1, 1)], [datetime(2026, 1, 1, 5)], False),
+        ([{"x": [1]}], [{"x": [0.5]}], False),
+        (Decimal("1.5"), 2, True),
+    ],
+)
+def test_what_comes_after_the_first_write_is_written_as_it_is_or_refused(
+    tmp_path: Path, first: Any, later: Any, fits: bool
+) -> None:
+    sink = ParquetSink(path := tmp_path / "out.parquet", row_group=1)
+
+    async def main() -> None:
+        await sink.open()
+        await sink.write([{"a": first}], None)
+        if fits:
+            await sink.write([{"a": later}], None)
+        else:
+            with pytest.raises(
+                SinkError, match=r"column 'a' holds .*, which would change this: give the schema"
+            ):
+                await sink.write([{"a": later}], None)
+        await sink.flush()
+        await sink.close()
+
+    asyncio.run(main())
+    written = [row["a"] for row in rows_of(path)]
+    if isinstance(later, dict):
+        later = dict.fromkeys(first) | later
+    assert written == ([first, later] if fits else [first])
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(2**60 + 1, 0.5), (0.5, 2**60 + 1), ([2**60 + 1], [0.5])],
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_a_value_that_has_no_type_with_those_before_costs_itself(
+    tmp_path: Path, first: Any, later: Any, together: bool
+) -> None:
+    sink = ParquetSink(path := tmp_path / "out.parquet")
+
+    async def main() -> None:
+        await sink.open()
+        batches = [[first, later]] if together else [[first], [later]]
+        for batch in batches[:-1]:
+            await sink.write([{"a": value} for value in batch], None)
+        with pytest.raises(SinkError, match=r"cannot write \{'a': .*Arrow") as refused:
+            await sink.write([{"a": value} for value in batches[-1]], None)
+        assert not isinstance(refused.value, SinkBroken)
+        assert sink.taken() == len(batches[-1]) - 1
+        await sink.flush()
+        await sink.close()
+
+    asyncio.run(main())
+    assert [row["a"] for row in rows_of(path)] == [first]
 
 
 # ---------------------------------------------------------------------- the source
