@@ -30,7 +30,7 @@ from asyncstream.windowing.triggers import (
     ProcessingTimeTrigger,
     Trigger,
 )
-from asyncstream.windowing.windows import GLOBAL_WINDOW, Span, TimeWindow, Window
+from asyncstream.windowing.windows import GLOBAL_WINDOW, Span, TimeWindow, Window, window_from
 
 __all__ = (
     "CumulativeWindows",
@@ -104,7 +104,7 @@ class SlicedWindows(WindowAssigner):
         self.event_time = self.needs_timestamp = _is_event_time(time)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        return [TimeWindow(*window) for window in self.windows_of(self.slice_at(time_ms)[0])]
+        return [window_from(window) for window in self.windows_of(self.slice_at(time_ms)[0])]
 
     def slice_at(self, timestamp: int, /) -> Span:
         """The slice that a timestamp lies in."""
@@ -306,9 +306,6 @@ class GlobalWindows(SlicedWindows):
 
     def __init__(self, *, fire_at_end: bool = False) -> None:
         self.fire_at_end = flag("fire_at_end", fire_at_end)
-
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        return (GLOBAL_WINDOW,)
 
     def slice_at(self, timestamp: int) -> Span:
         return MIN_TIMESTAMP, MAX_TIMESTAMP + 1
