@@ -43,7 +43,7 @@ def test_assigners_place_a_time_in_their_windows() -> None:
     assert cumulative.assign(None, 5) == [TimeWindow(0, 6)]
     assert SessionWindows(ms(3)).assign(None, 5) == (TimeWindow(5, 8),)
     assert DynamicSessionWindows(lambda gap: gap).assign(ms(4), 5) == (TimeWindow(5, 9),)
-    assert GlobalWindows().assign(None, 5) == (GLOBAL_WINDOW,)
+    assert GlobalWindows().assign(None, 5) == [GLOBAL_WINDOW]
 
 
 @pytest.mark.parametrize(
