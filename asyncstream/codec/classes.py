@@ -23,7 +23,7 @@ __all__ = (
     "held",
     "is_named_tuple",
     "make_error",
-    "member_names",
+    "members",
     "name_of",
 )
 
@@ -144,13 +144,9 @@ def name_of(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def member_names(kind: type) -> Iterable[str]:
-    """What instances hold besides their `__dict__`: slots, and the fields of built-in exceptions."""
-    return _members(kind)
-
-
 @lru_cache(maxsize=1000)
-def _members(kind: Any) -> Mapping[str, MemberDescriptorType]:
+def members(kind: Any) -> Mapping[str, MemberDescriptorType]:
+    """By name, what instances hold besides their `__dict__`: slots, and the fields of built-in exceptions."""
     found: dict[str, MemberDescriptorType] = {}
     for base in kind.__mro__:
         for name, member in vars(base).items():
@@ -170,7 +166,7 @@ def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     kind: Any = type(value)
     attributes: dict[str, Any] = {}
-    for name, member in _members(kind).items():
+    for name, member in members(kind).items():
         try:
             attributes[name] = member.__get__(value)
         except AttributeError:  # a slot that was not filled
@@ -193,10 +189,10 @@ def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
 def fill(made: Any, attributes: Mapping[str, Any]) -> None:
     """Give an object its attributes, where it holds them: no `__setattr__` of its class is called."""
     kind: Any = type(made)
-    members = _members(kind)
+    slots = members(kind)
     for name, value in attributes.items():
-        if name in members:
-            members[name].__set__(made, value)
+        if name in slots:
+            slots[name].__set__(made, value)
         else:
             object.__getattribute__(made, "__dict__")[name] = value
 

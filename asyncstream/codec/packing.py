@@ -32,7 +32,7 @@ from asyncstream.codec.classes import (
     held,
     is_named_tuple,
     make_error,
-    member_names,
+    members,
     name_of,
 )
 from asyncstream.codec.fields import MODEL_PARTS, fields_of, is_model, is_record
@@ -179,7 +179,8 @@ def _has_plain_keys(packed: dict[Any, Any]) -> bool:
 def _members_besides(error: BaseException, again: BaseException) -> dict[str, Any]:
     """What `error` holds besides arguments and `__dict__`, where `again` has something else; it gets that."""
     held: dict[str, Any] = {}
-    for name in member_names(type(error)):
+    kind: Any = type(error)
+    for name in members(kind):
         value = getattr(error, name, again)
         if value is again or value is getattr(again, name, again):
             continue
