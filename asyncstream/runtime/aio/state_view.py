@@ -26,6 +26,9 @@ class StateView:
         """
         All that the step remembers of `key` at this moment, between two elements.
 
+        Every timer of the step is looked at for that, so it holds the event loop: of 200,000 for half a
+        second, and where they are on disk for some.
+
         Returns:
             By table, copies: "state/NAME" is the state NAME of a process function, a value, list or dict; a
             table of windows gives a list of (window, value), "timers/event" one of (milliseconds since the
