@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections import Counter
@@ -28,7 +29,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 CLIENTS = 500
-ENDS = 10
+ENDS = int(os.environ.get("ASYNCSTREAM_KILLS", "6"))
 """How often the service is ended; by SIGTERM and SIGKILL in turns."""
 
 PATIENCE = 60.0

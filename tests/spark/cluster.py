@@ -30,6 +30,8 @@ def session(
     os.environ["PYSPARK_PYTHON"] = python
     os.environ["PYTHONPATH"] = str(ROOT)  # workers import the tests' own functions
     own: dict[str, Any] = {"spark__master": master, "spark__sql__streaming__pollingDelay": "1ms"}
+    if python == sys.executable:
+        own["spark__python__daemon__module"] = "tests.spark.daemon"
     spark = local_spark(2, name="tests", **(own | settings))
     spark.sparkContext.setLogLevel(log)
     return spark

@@ -26,6 +26,9 @@ SETTINGS = {
 }
 """For every program that is started."""
 
+DAEMON = "spark.daemon pyspark.worker"
+"""In the commands of Python workers and of what forks them: PySpark's daemon, or `tests.spark.daemon`."""
+
 
 class Process(NamedTuple):
     """One of a program's, not a zombie; `command` with its arguments."""
@@ -120,7 +123,7 @@ class Program:
 
     def workers(self) -> list[Process]:
         """Spark's Python workers, which are children of a daemon that looks like them."""
-        daemons = self.processes("pyspark.daemon")
+        daemons = self.processes(DAEMON)
         return [process for process in daemons if any(process.parent == other.pid for other in daemons)]
 
     def kill(self) -> None:
@@ -156,12 +159,11 @@ def workers_of_this_process() -> list[int]:
             pid = processes[pid].parent
         return False
 
-    daemon = "pyspark.daemon pyspark.worker"
     return [
         pid
         for pid, (_, parent, command) in processes.items()
-        if daemon in command
-        and daemon in processes.get(parent, Process(0, 0, "")).command
+        if DAEMON in command
+        and DAEMON in processes.get(parent, Process(0, 0, "")).command
         and is_below(parent)
     ]
 

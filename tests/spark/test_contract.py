@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize(("define", "seed"), [(windows, 1), (functions, 2), (untimed, 1)])
+@pytest.mark.parametrize(("define", "seed"), [(windows, 4), (functions, 4), (untimed, 1)])
 def test_stream_gives_what_the_embedded_engine_gives(
     spark: SparkSession, tmp_path: Path, define: Definition, seed: int
 ) -> None:
-    batches = batches_of(seed)
+    batches = batches_of(seed, count=4)
     plan = on_spark(spark, stream(spark, tmp_path / "in", batches), define, key_groups=5)
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(name, 7)  # so that several envelopes of a key group come out of one task

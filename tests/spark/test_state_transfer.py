@@ -86,12 +86,12 @@ def calls(timed: Stream[Any], held: Callable[[Any], bool] = never) -> dict[str, 
 def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
     spark: SparkSession, tmp_path: Path, define: Definition
 ) -> None:
-    batches = batches_of(4)
-    first, _ = halves(batches, at=3)
+    batches = batches_of(4, count=4)
+    first, _ = halves(batches, at=2)
     settings = Checkpoints(store=MemoryStore(), codec="pickle")
     found = run_embedded(first, define, settings, name="event_time")
     plan = on_spark(
-        spark, stream(spark, tmp_path / "in", batches[3:]), define, key_groups=5, start_from=settings
+        spark, stream(spark, tmp_path / "in", batches[2:]), define, key_groups=5, start_from=settings
     )
     found += run_stream(plan, tmp_path / "checkpoint")["lines"]
     assert sorted(found) == embedded(batches, define)
@@ -100,14 +100,14 @@ def test_stream_goes_on_from_a_checkpoint_of_the_embedded_engine(
 def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    batches = batches_of(7)
+    batches = batches_of(7, count=4)
     first, _ = halves(batches, at=2)
     settings = Checkpoints(store=MemoryStore(), codec="pickle")
     found = run_embedded(first, partial(calls, held=some), settings, name="event_time")
     checkpoint = tmp_path / "checkpoint"
-    rows = stream(spark, tmp_path / "in", batches[2:4])
+    rows = stream(spark, tmp_path / "in", batches[2:3])
     found += run_stream(on_spark(spark, rows, calls, key_groups=5, start_from=settings), checkpoint)["lines"]
-    write_batches(tmp_path / "more", batches[4:])
+    write_batches(tmp_path / "more", batches[3:])
     for path in (tmp_path / "more").iterdir():
         later = path.stat().st_mtime + 2
         moved = path.rename(tmp_path / "in" / f"more {path.name}")
@@ -120,13 +120,13 @@ def test_query_that_is_started_again_does_not_take_up_its_heritage_twice(
 def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
     spark: SparkSession, tmp_path: Path, define: Definition
 ) -> None:
-    batches = batches_of(5)
-    plan = on_spark(spark, stream(spark, tmp_path / "in", batches[:3]), define, key_groups=5)
+    batches = batches_of(5, count=4)
+    plan = on_spark(spark, stream(spark, tmp_path / "in", batches[:2]), define, key_groups=5)
     found = run_stream(plan, tmp_path / "checkpoint")["lines"]
     store = MemoryStore()
     info = plan.save_checkpoint(str(tmp_path / "checkpoint"), Checkpoints(store=store, codec="pickle"))
     assert info.pipeline == "spark"
-    _, rest = halves(batches, at=3)
+    _, rest = halves(batches, at=2)
     # the watermarks of this test come from another strategy than that of the query
     settings = Checkpoints(store=store, codec="pickle", allow_dropped=["event_time"])
     found += run_embedded(rest, define, settings, name="marks")
