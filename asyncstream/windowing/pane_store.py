@@ -9,12 +9,15 @@ Where windows overlap, the number of a key's first element stands behind its acc
 window's results come in the order in which its keys first came. And slices are merged by time, which for
 aggregates that are `order_free` is as good as the order of elements. For those that join in order
 (`joins_in_order`) it is as long as the elements of a key come slice by slice. With one that comes into a
-slice before the key's latest an *epoch* of that key ends: its accumulators in all slices are *closed*, and
-new ones begun. So no two of them have seen elements in turns; they are merged in the order of their numbers.
+slice before the key's latest an *epoch* of that key ends: its accumulators there and in later slices are
+*closed*, and a new one is begun. So of those that are open each has begun after the last element of those in
+earlier slices, and a closed one gets no more: no two have seen elements in turns, and they are merged in the
+order of their numbers.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -77,6 +80,7 @@ class PaneStore:
         self.numbers = None if self._is_disjoint else count()
         tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self.ends: dict[int, int] = {}
+        self._starts: list[int] = []  # the same, in their order
         self.newest = MIN_TIMESTAMP
         self.windows: set[Span] = set()
 
@@ -90,12 +94,15 @@ class PaneStore:
 
     def open(self, place: Span) -> None:
         """Have a slice from now on."""
-        start, self.ends[start] = place
+        start, end = place
+        if start not in self.ends:
+            insort(self._starts, start)
+        self.ends[start] = end
         self.newest = max(self.newest, start)
 
     def drop(self, place: Span) -> None:
         """Have no such slice."""
-        del self.ends[place[0]]
+        del self.ends[place[0]], self._starts[bisect_left(self._starts, place[0])]
         self.slices.drop(place)
         self._closed.drop(place)
 
@@ -123,9 +130,10 @@ class PaneStore:
         """Put an element into a slice, which may be before the latest one."""
         table = self.slices
         if self.has_epochs:
-            others = [(start, end) for start, end in self.ends.items() if start != place[0]]
-            is_behind = any(table.peek(other, key) is not MISSING for other in others if other > place)
-            for other in (*others, place) if is_behind else ():
+            later = self._starts[bisect_right(self._starts, place[0]) :]
+            places = [(start, self.ends[start]) for start in later]
+            known = [other for other in places if table.peek(other, key) is not MISSING]
+            for other in (*known, place) if known else ():
                 self._close(other, key)
         accumulator = table.get(place, key)
         if accumulator is MISSING:
@@ -266,6 +274,7 @@ class PaneStore:
     def index(self) -> None:
         """Find out which slices and whole windows there are."""
         self.ends = dict([*self.slices.namespaces(), *self._closed.namespaces()])
+        self._starts = sorted(self.ends)
         self.newest = max(self.ends, default=MIN_TIMESTAMP)
         self.windows = set(self.whole.namespaces())
 
