@@ -83,11 +83,13 @@ async def release(function: Shared) -> None:
         return  # it was refused
     held.holders -= 1
     async with held.turn:
-        if held.holders or _held.get(id(function)) is not held:  # another one has closed it
+        if held.holders:
             return
-        held.is_begun = held.is_open = False
+        is_begun, held.is_begun, held.is_open = held.is_begun, False, False
         try:
-            await function.close()
+            if is_begun:  # else another one has closed it
+                await function.close()
         finally:
-            if not held.holders:  # else it has been asked for meanwhile, and is opened again
+            # else it has been asked for meanwhile, and is opened again
+            if not held.holders and _held.get(id(function)) is held:
                 del _held[id(function)]

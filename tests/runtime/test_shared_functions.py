@@ -251,6 +251,24 @@ async def test_what_failed_to_open_for_one_is_closed_and_opened_for_the_next(
     assert session.opened == session.closed == min(failures + 1, 3)
 
 
+async def test_what_is_closed_is_closed_once_though_the_next_is_cancelled_when_its_turn_comes() -> None:
+    session = Session()
+
+    async def use() -> None:
+        async with session:
+            raise AssertionError("it was cancelled before")
+
+    await session.__aenter__()
+    using = asyncio.create_task(use())
+    await session.__aexit__()
+    using.cancel()
+    await asyncio.wait([using])
+    assert using.cancelled()
+    assert (session.opened, session.closed) == (1, 1)
+    async with session:
+        assert session.opened == 2
+
+
 def test_guard_serves_again_after_its_loop_ended_while_it_was_open() -> None:
     session = Session()
     guarded = retry(session)
