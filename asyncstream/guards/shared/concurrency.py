@@ -85,6 +85,7 @@ class SharedConcurrency(Shown, Exchanging):
         super()._detach()
         self._holder: Holder | None = None
         self._places = 0
+        self._counted = 0  # what the store counts as ours: calls that it found too many run on
         self._until = 0.0
         self._is_scarce = False
         self._peak = 0  # the most that have run since the last exchange
@@ -114,8 +115,7 @@ class SharedConcurrency(Shown, Exchanging):
         if self.try_acquire():
             return
         if get_running_loop() is not self._loop:
-            if self._holder is not None:
-                leave(self._holder)  # its calls have ended with the loop
+            self._leave()  # its calls have ended with the loop
             self._attach()
         self._as_holder()
         self.waited += 1
@@ -153,15 +153,15 @@ class SharedConcurrency(Shown, Exchanging):
         try:
             await super().close()
         finally:
-            holder, self._holder = self._holder, None
-            if holder is not None:
-                leave(holder)
+            if not self._exchanging:  # else for who has asked meanwhile
+                self._leave()
 
     async def _take_leave(self) -> None:
-        self._places, self._until = 0, 0.0
+        self._places, self._counted, self._until = 0, 0, 0.0
         if self._holder is not None:
             running = self.in_flight
             request = PlacesRequest(self.scope.name, self.rule, self._holder, running, running, running)
+            self._leave()  # who asks meanwhile is another, whose places are not taken for those of the dead
             await self._update(partial(exchange, request=request))
 
     # ------------------------------------------------------------------ the process's part
@@ -172,6 +172,11 @@ class SharedConcurrency(Shown, Exchanging):
             self._holder = Holder.here(0)
             enter(self._holder, lambda: True)
         return self._holder
+
+    def _leave(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            leave(holder)
 
     def _has_place(self) -> bool:
         return self.in_flight < self._places and loop_time() < self._until
@@ -188,13 +193,13 @@ class SharedConcurrency(Shown, Exchanging):
 
     def _gives_back(self) -> bool:
         """Whether it has places that others wait for, and no call needs."""
-        return self._is_scarce and self.in_flight < self._places
+        return self._is_scarce and self.in_flight < self._counted
 
     def _due(self, now: float) -> float | None:
         self._admit()
         if self._queue or self._gives_back():
             return self._again
-        if self.in_flight or self._places:
+        if self.in_flight or self._counted:
             return max(self._heartbeat, self._again)
         return None
 
@@ -221,7 +226,7 @@ class SharedConcurrency(Shown, Exchanging):
             self.scope.name, self.rule, self._as_holder(), self.in_flight, held, wanted, answers, overloads
         )
         answer: PlacesAnswer = await self._update(partial(exchange, request=request))
-        self._places, self._until = answer.places, answer.until
+        self._places, self._counted, self._until = answer.places, max(held, answer.places), answer.until
         self._is_scarce, self._limit = answer.scarce, answer.limit
         self.cuts += answer.cuts
         self.away, now = False, loop_time()
