@@ -153,16 +153,19 @@ class SharedConcurrency(Shown, Exchanging):
         try:
             await super().close()
         finally:
-            if not self._exchanging:  # else for who has asked meanwhile
+            if not self._exchanging:  # else for calls that go on
                 self._leave()
 
     async def _take_leave(self) -> None:
+        if self._holder is None or self._is_asked():
+            return
         self._places, self._counted, self._until = 0, 0, 0.0
-        if self._holder is not None:
-            running = self.in_flight
-            request = PlacesRequest(self.scope.name, self.rule, self._holder, running, running, running)
-            self._leave()  # who asks meanwhile is another, whose places are not taken for those of the dead
-            await self._update(partial(exchange, request=request))
+        request = PlacesRequest(self.scope.name, self.rule, self._holder, running=0, held=0, wanted=0)
+        self._leave()  # a call that comes meanwhile is another holder's: the store may hear of it before this
+        await self._update(partial(exchange, request=request))
+
+    def _is_asked(self) -> bool:
+        return self.in_flight > 0 or super()._is_asked()
 
     # ------------------------------------------------------------------ the process's part
 
