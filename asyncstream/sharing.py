@@ -70,6 +70,7 @@ async def hold(function: Shared) -> None:
     async with held.turn:
         if not held.is_open:
             if held.is_begun:  # in vain, by one who has not let go yet
+                held.is_begun = False
                 await function.close()
             held.is_begun = True
             await function.open()
