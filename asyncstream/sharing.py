@@ -70,6 +70,7 @@ async def hold(function: Shared) -> None:
     async with held.turn:
         if not held.is_open:
             if held.is_begun:  # in vain, by one who has not let go yet
+                held.is_begun = False
                 await function.close()
             held.is_begun = True
             await function.open()
@@ -83,11 +84,13 @@ async def release(function: Shared) -> None:
         return  # it was refused
     held.holders -= 1
     async with held.turn:
-        if held.holders or _held.get(id(function)) is not held:  # another one has closed it
+        if held.holders:
             return
-        held.is_begun = held.is_open = False
+        is_begun, held.is_begun, held.is_open = held.is_begun, False, False
         try:
-            await function.close()
+            if is_begun:  # else another one has closed it
+                await function.close()
         finally:
-            if not held.holders:  # else it has been asked for meanwhile, and is opened again
+            # else it has been asked for meanwhile, and is opened again
+            if not held.holders and _held.get(id(function)) is held:
                 del _held[id(function)]

@@ -94,11 +94,11 @@ class Budget(Shown, Exchanging):
         self._limits: Cost = dict(self._own)
         self._record: dict[str, Any] = {}
         self._raised: dict[str, float] = {}
-        self._keeps: list[Callable[[], None]] = []
         self._detach()
 
     def _detach(self) -> None:
         super()._detach()
+        self._keeps: list[Callable[[], None]] = []
         self._client = secrets.token_hex(8)
         self._number = 0
         self._queue: Waiting[int, Cost] = Waiting()
@@ -192,6 +192,8 @@ class Budget(Shown, Exchanging):
 
     def on_spent(self, keep: Callable[[], None]) -> Callable[[], None]:
         """Have `keep` called each time that it is spent; gives a function that ends that."""
+        if get_running_loop() is not self._loop:
+            self._attach()
         self._keeps.append(keep)
         return partial(self._keeps.remove, keep)
 

@@ -11,7 +11,6 @@ touched.
 from __future__ import annotations
 
 import asyncio
-import math
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
@@ -80,12 +79,26 @@ class _JumpingSelector(selectors.BaseSelector):
         self._real.close()
 
 
+class _Endless(asyncio.TimerHandle):
+    """Never due. Its loop keeps it until it is cancelled, as any other, and so the task that sleeps."""
+
+    def __init__(self, kept: dict[int, asyncio.TimerHandle], *args: Any) -> None:
+        super().__init__(*args)
+        self._kept = kept
+        kept[id(self)] = self
+
+    def cancel(self) -> None:
+        self._kept.pop(id(self), None)
+        super().cancel()
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose `time()` starts at 0 seconds and jumps from timer to timer."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        self._endless: dict[int, asyncio.TimerHandle] = {}
 
     def time(self) -> float:
         # a nanosecond grid: sums of many small jumps must meet the times that timers were set for
@@ -102,8 +115,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        if when == math.inf:  # as of a sleep for ever: there is nothing to jump to
-            return asyncio.TimerHandle(when, callback, args, self, context)
+        if when == inf:  # as of a sleep for ever: there is nothing to jump to
+            return _Endless(self._endless, when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
     async def rest(self) -> None:

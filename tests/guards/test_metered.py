@@ -282,6 +282,21 @@ async def test_a_job_that_has_ended_is_asked_for_no_checkpoint_though_others_hav
     assert asked == ["there"]
 
 
+def test_a_job_whose_loop_has_ended_is_asked_for_no_checkpoint() -> None:
+    asked: list[str] = []
+    budget = Budget(usd=1)
+
+    async def spend(who: str) -> None:
+        KEEP.set(partial(asked.append, who))
+        guard = metered(Flaky(0), cost=1.0, budget=budget)
+        await guard.open()
+        await asyncio.wait([asyncio.create_task(guard(value)) for value in range(2)], timeout=1)
+
+    for who in ("gone", "there"):
+        run_virtual(spend(who))
+    assert asked == ["gone", "there"]
+
+
 def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLimit) -> None:
     again = pickle.loads(pickle.dumps(Budget(usd=3, per=60, scope=scope)))
     assert again.limits == {"usd": 3.0}

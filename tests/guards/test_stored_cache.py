@@ -694,8 +694,17 @@ def test_a_guard_serves_again_after_its_loop_ended_in_the_midst_of_a_call(file: 
         async with asyncio.timeout(100):
             return await answers(guarded, 1, 5, 7)
 
+    def disk_threads() -> set[threading.Thread]:
+        return {one for one in threading.enumerate() if one.name == "asyncstream disk"}
+
+    before = disk_threads()
     run_virtual(cut_short())
+    left = disk_threads() - before
+    assert len(left) == 1
     assert run_virtual(main()) == [1, 5, 7]
+    for thread in left:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_file_open(

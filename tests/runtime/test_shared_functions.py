@@ -251,6 +251,49 @@ async def test_what_failed_to_open_for_one_is_closed_and_opened_for_the_next(
     assert session.opened == session.closed == min(failures + 1, 3)
 
 
+async def test_what_failed_to_open_is_closed_once_though_that_fails_too() -> None:
+    class Failing(Session):
+        async def open(self) -> None:
+            await super().open()
+            if self.opened == 1:
+                raise ConnectionError
+
+        async def close(self) -> None:
+            await super().close()
+            if self.closed == 1:
+                raise ConnectionError
+
+    session = Failing()
+
+    async def use(value: int) -> int | str:
+        try:
+            async with session:
+                return await session.invoke(value)
+        except ConnectionError:
+            return "failed"
+
+    assert await asyncio.gather(*map(use, range(3))) == ["failed", "failed", 2]
+    assert session.opened == session.closed == 2
+
+
+async def test_what_is_closed_is_closed_once_though_the_next_is_cancelled_when_its_turn_comes() -> None:
+    session = Session()
+
+    async def use() -> None:
+        async with session:
+            raise AssertionError("it was cancelled before")
+
+    await session.__aenter__()
+    using = asyncio.create_task(use())
+    await session.__aexit__()
+    using.cancel()
+    await asyncio.wait([using])
+    assert using.cancelled()
+    assert (session.opened, session.closed) == (1, 1)
+    async with session:
+        assert session.opened == 2
+
+
 def test_guard_serves_again_after_its_loop_ended_while_it_was_open() -> None:
     session = Session()
     guarded = retry(session)

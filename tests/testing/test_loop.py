@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import socket
 import time
+import weakref
 from threading import Event
 from typing import Any
 
@@ -192,6 +194,23 @@ def test_a_sleep_for_ever_takes_no_time_and_can_be_cancelled() -> None:
         return loop.time()
 
     assert run_virtual(main()) == 0
+
+
+def test_a_task_that_sleeps_for_ever_lives_as_long_as_it_sleeps() -> None:
+    async def main() -> None:
+        sleeping = weakref.ref(asyncio.create_task(asyncio.sleep(math.inf)))
+        await asyncio.sleep(0)
+        gc.collect()  # nobody has it but its timer
+        task = sleeping()
+        assert task is not None
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+        assert sleeping() is None
+
+    run_virtual(main())
 
 
 def test_each_run_starts_at_zero() -> None:

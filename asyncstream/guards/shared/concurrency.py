@@ -85,6 +85,7 @@ class SharedConcurrency(Shown, Exchanging):
         super()._detach()
         self._holder: Holder | None = None
         self._places = 0
+        self._counted = 0  # what the store counts as ours: calls that it found too many run on
         self._until = 0.0
         self._is_scarce = False
         self._peak = 0  # the most that have run since the last exchange
@@ -114,8 +115,7 @@ class SharedConcurrency(Shown, Exchanging):
         if self.try_acquire():
             return
         if get_running_loop() is not self._loop:
-            if self._holder is not None:
-                leave(self._holder)  # its calls have ended with the loop
+            self._leave()  # its calls have ended with the loop
             self._attach()
         self._as_holder()
         self.waited += 1
@@ -153,16 +153,19 @@ class SharedConcurrency(Shown, Exchanging):
         try:
             await super().close()
         finally:
-            holder, self._holder = self._holder, None
-            if holder is not None:
-                leave(holder)
+            if not self._exchanging:  # else for calls that go on
+                self._leave()
 
     async def _take_leave(self) -> None:
-        self._places, self._until = 0, 0.0
-        if self._holder is not None:
-            running = self.in_flight
-            request = PlacesRequest(self.scope.name, self.rule, self._holder, running, running, running)
-            await self._update(partial(exchange, request=request))
+        if self._holder is None or self._is_asked():
+            return
+        self._places, self._counted, self._until = 0, 0, 0.0
+        request = PlacesRequest(self.scope.name, self.rule, self._holder, running=0, held=0, wanted=0)
+        self._leave()  # a call that comes meanwhile is another holder's: the store may hear of it before this
+        await self._update(partial(exchange, request=request))
+
+    def _is_asked(self) -> bool:
+        return self.in_flight > 0 or super()._is_asked()
 
     # ------------------------------------------------------------------ the process's part
 
@@ -172,6 +175,11 @@ class SharedConcurrency(Shown, Exchanging):
             self._holder = Holder.here(0)
             enter(self._holder, lambda: True)
         return self._holder
+
+    def _leave(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            leave(holder)
 
     def _has_place(self) -> bool:
         return self.in_flight < self._places and loop_time() < self._until
@@ -188,13 +196,13 @@ class SharedConcurrency(Shown, Exchanging):
 
     def _gives_back(self) -> bool:
         """Whether it has places that others wait for, and no call needs."""
-        return self._is_scarce and self.in_flight < self._places
+        return self._is_scarce and self.in_flight < self._counted
 
     def _due(self, now: float) -> float | None:
         self._admit()
         if self._queue or self._gives_back():
             return self._again
-        if self.in_flight or self._places:
+        if self.in_flight or self._counted:
             return max(self._heartbeat, self._again)
         return None
 
@@ -221,7 +229,7 @@ class SharedConcurrency(Shown, Exchanging):
             self.scope.name, self.rule, self._as_holder(), self.in_flight, held, wanted, answers, overloads
         )
         answer: PlacesAnswer = await self._update(partial(exchange, request=request))
-        self._places, self._until = answer.places, answer.until
+        self._places, self._counted, self._until = answer.places, max(held, answer.places), answer.until
         self._is_scarce, self._limit = answer.scarce, answer.limit
         self.cuts += answer.cuts
         self.away, now = False, loop_time()

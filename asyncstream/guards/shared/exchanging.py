@@ -64,7 +64,7 @@ class Exchanging(ABC):
         """Nothing is opened before the first call waits."""
 
     async def close(self) -> None:
-        """Tell the store what it has to know in the end, and let go of it, but for calls that still wait."""
+        """Tell the store what it has to know in the end, and let go of it, unless calls still need it."""
         await self._background.stop()
         self._exchanging = False  # a task cancelled before its first step never comes to its `finally`
         try:
@@ -80,7 +80,7 @@ class Exchanging(ABC):
                 await records.close()
 
     def _is_asked(self) -> bool:
-        """Whether calls wait to begin."""
+        """Whether calls need it: those that wait to begin do."""
         return self.waiting() > 0
 
     def _detach(self) -> None:

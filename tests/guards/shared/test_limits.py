@@ -166,6 +166,8 @@ def test_a_holder_of_places_has_come_to_its_end_when_its_loop_or_its_use_has(
         asking.cancel()
         await asyncio.wait({asking})
         if closes:
+            if not asking.cancelled():
+                limit.release()
             await limit.close()
 
     living = set(lease._RUNS)
@@ -208,6 +210,83 @@ def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
 
 
 # ------------------------------------------------------------------ places
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 2])
+def test_a_place_that_comes_free_goes_at_once_to_who_waits(scope: SharedLimit, seconds: float) -> None:
+    async def main() -> float:
+        first, second = (SharedConcurrency(1, scope=scope) for _ in range(2))
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire())
+        await asyncio.sleep(seconds)
+        first.release()
+        await waiting
+        return asyncio.get_running_loop().time() - seconds
+
+    assert run_virtual(main()) < 0.5
+
+
+class SlowToClose(SharedLimit):
+    """One whose connections take a second to close."""
+
+    def records(self) -> Any:
+        records = super().records()
+        close = records.close
+
+        async def close_slowly() -> None:
+            await asyncio.sleep(1)
+            await close()
+
+        records.close = close_slowly  # type: ignore[method-assign]
+        return records
+
+
+def test_places_of_calls_that_go_on_when_their_limit_is_closed_count(scope: SharedLimit) -> None:
+    async def main() -> None:
+        closed, other = (SharedConcurrency(2, scope=scope) for _ in range(2))
+        for _ in range(2):
+            await closed.acquire()
+        await closed.close()
+        waiting = asyncio.create_task(other.acquire())
+        await asyncio.sleep(10)
+        assert not waiting.done()
+        closed.release()
+        async with asyncio.timeout(1):
+            await waiting
+        closed.release()
+        other.release()
+        for limit in (closed, other):
+            await limit.close()
+
+    living = set(lease._RUNS)
+    run_virtual(main())
+    assert lease._RUNS.keys() == living
+
+
+def test_a_place_that_is_had_while_its_limit_is_closed_counts(scope: SharedLimit) -> None:
+    async def main() -> None:
+        closed, other = (SharedConcurrency(1, scope=one) for one in (SlowToClose(scope.url), scope))
+        await other.acquire()
+        waiting = asyncio.create_task(closed.acquire())
+        await asyncio.sleep(0.3)
+        closing = asyncio.create_task(closed.close())
+        await asyncio.sleep(0)
+        other.release()
+        await waiting
+        assert not closing.done()
+        await closing
+        last = asyncio.create_task(other.acquire())
+        await asyncio.sleep(3)
+        assert not last.done()
+        closed.release()
+        await last
+        other.release()
+        for limit in (closed, other):
+            await limit.close()
+
+    living = set(lease._RUNS)
+    run_virtual(main())
+    assert lease._RUNS.keys() == living
 
 
 def most_of(guards: list[Any], calls: int) -> None:
