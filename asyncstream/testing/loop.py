@@ -11,7 +11,6 @@ touched.
 from __future__ import annotations
 
 import asyncio
-import math
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
@@ -102,7 +101,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        if when == math.inf:  # as of a sleep for ever: there is nothing to jump to
+        if when == inf:  # as of a sleep for ever: there is nothing to jump to
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
