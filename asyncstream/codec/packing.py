@@ -58,6 +58,7 @@ class Packer:
         self._classes = classes
         self._paths: dict[type, str] = {}
         self._errors: set[int] = set()  # exceptions inside which something is packed, by identity
+        self._has_circle = False  # if so, they stay there: or each were packed on every way that leads to it
 
     def pack(self, value: Any) -> Any:
         kind = type(value)
@@ -159,7 +160,9 @@ class Packer:
             again = make_error(kind, args)
         except Exception:  # it may be anything that these arguments do to it
             return self._foreign(error)
-        if id(error) in self._errors or len(self._errors) == _MOST_ERRORS:
+        is_outermost, is_met = not self._errors, id(error) in self._errors
+        self._has_circle |= is_met
+        if is_met or len(self._errors) == _MOST_ERRORS:
             return self._foreign(error)
         attributes = {**vars(error), **_members_besides(error, again)}
         self._errors.add(id(error))
@@ -168,7 +171,11 @@ class Packer:
         except (Refused, RecursionError):  # the latter of an attribute that is inside itself
             return self._foreign(error)
         finally:
-            self._errors.remove(id(error))
+            if is_outermost:
+                self._errors.clear()
+                self._has_circle = False
+            elif not self._has_circle:
+                self._errors.remove(id(error))
 
     def _foreign(self, error: BaseException) -> Any:
         """What stands in for an exception that cannot be kept."""

@@ -13,7 +13,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.guards.guard import Call, Guard
 from asyncstream.operators.base import Operator, pairs
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
-from asyncstream.operators.results import FirstKeys, is_deferred, not_a_value
+from asyncstream.operators.results import FirstKeys, is_coroutine, is_deferred, not_a_value
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import MISSING
 
@@ -128,6 +128,8 @@ class Asked(Guard[Any, list[Any]]):
         return self._made(value, await self._call(value))
 
     def _made(self, value: Any, row: Any) -> list[Any]:
+        if is_coroutine(row):  # it is refused where it comes out, and would not be seen in what is made of it
+            return [row]
         if row is None and self._joined.how == "inner":
             return []
         into = self._joined.into

@@ -20,16 +20,15 @@ __all__ = ("fingerprint",)
 
 def fingerprint(function: Any) -> str:
     """The same for the same code, in every process that runs the same version of Python."""
-    inner = getattr(function, "inner", None)  # a guard is told by what it guards
-    while inner is not None:
-        function, inner = inner, getattr(inner, "inner", None)
+    while (inner := getattr(function, "__dict__", {}).get("inner")) is not None:  # no mock has that by itself
+        function = inner  # a guard is told by what it guards
     if isinstance(function, partial):
         given = [*function.args, *(part for pair in sorted(function.keywords.items()) for part in pair)]
         return digest(fingerprint(function.func), *_plain(given))
     if hasattr(function, "__wrapped__") and not hasattr(function, "__defaults__"):
         return fingerprint(function.__wrapped__)  # an object in place of a function, as decorators make
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
-    if isinstance(code, CodeType):
+    if type(code) is CodeType:  # as which an AsyncMock passes itself off
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         return digest(function.__module__ or "", function.__qualname__, *_parts(code), *_plain(defaults))
     kind = function if isinstance(function, type) else type(function)

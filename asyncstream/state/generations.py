@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from asyncstream.errors import InternalError, StateError
+from asyncstream.errors import InternalError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
 from asyncstream.state.rows import MISSING, NO_ROWS, SAMPLE, SLICE, Entry, MemoryRows, Rows, about
@@ -231,14 +231,14 @@ class Generations:
         return sum(map(len, self.young.values()))
 
     def _younger(self) -> Iterator[tuple[Mapping[Any, Rows], bool]]:
-        """Rows that are not old, by namespaces of about one size; and whether they are frozen."""
+        """Rows that are not old, by namespace, of what is no dict one in each; whether they are frozen."""
         yield self.young, False
         if (frozen := self._frozen) is not None:
             yield frozen, True
 
     def _count_new(self, younger: Mapping[Any, Rows], frozen: bool) -> int:
         """About how many of these rows no older generation has, by a sample of them."""
-        count, spaces = 0.0, _spread(younger, SAMPLE)
+        seen, count, spaces = 0, 0.0, _spread(younger, SAMPLE)
         for namespace in spaces:
             rows = younger.get(namespace, NO_ROWS)
             keys = _spread(rows, max(SAMPLE // len(spaces), LEAST))
@@ -247,8 +247,13 @@ class Generations:
                 and not self._old.has(namespace, key)
                 for key in keys
             )
+            seen += len(rows)
             count += len(rows) * new / max(len(keys), 1)
-        return round(count * len(younger) / max(len(spaces), 1))
+        rows_of_all = len(younger)
+        if isinstance(younger, dict):  # one namespace may have more rows than all others
+            some = [len(rows) for rows in ends(younger.values(), _REACH)]
+            rows_of_all = len(younger) * sum(some) // max(len(some), 1)
+        return round(count * rows_of_all / max(seen, 1))
 
     def weight(self) -> int:
         """About how many rows and removals a cut would make older now."""
@@ -274,7 +279,7 @@ class Generations:
         if self._remote is not None:
             try:
                 self._left = len(self)
-            except StateError:
+            except Exception:  # of a disk that cannot be read, which shall be given up all the same
                 self._left = 0
             self.give_away()
 

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given, settings
@@ -390,6 +391,15 @@ def test_functions_are_told_apart_by_their_code() -> None:
     one, other = made("x + 1"), made("x + 2")
     for standing_for in (one, other, partial(one)):
         assert fingerprint(Logged(standing_for)) == fingerprint(standing_for)
+
+
+def test_a_mock_is_asked_for_nothing_that_every_mock_has() -> None:
+    class Childless(AsyncMock):
+        def _get_child_mock(self, **_: Any) -> Any:
+            raise AssertionError("it has another one inside, and so on")
+
+    assert fingerprint(Childless()) == fingerprint(Childless())
+    assert fingerprint(AsyncMock()) != fingerprint(Childless())
 
 
 parts = st.one_of(st.integers(0, 3), st.sampled_from(["root", "way"]))

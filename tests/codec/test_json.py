@@ -519,6 +519,15 @@ def test_exception_that_has_no_end_is_kept_as_far_as_may_be(error: BaseException
     assert str(there_and_back([error])[0]).endswith("no")
 
 
+def test_exceptions_that_all_hold_each_other_are_each_kept_once() -> None:
+    history: list[BaseException] = []
+    history += [error_with(history=history) for _ in range(7)]
+    assert len(JSON.encode(history)) < 100_000  # on each way from one to the others: megabytes
+    shared = error_with()
+    again = there_and_back(error_with(shared, errors=[shared]))
+    assert [type(again.__cause__), *map(type, again.errors)] == [ValueError, ValueError]  # here is no circle
+
+
 def test_pickle_is_there_for_who_asks() -> None:
     by = codec("pickle")
     assert isinstance(by, PickleCodec)

@@ -585,6 +585,14 @@ def test_plain_function_that_gives_a_coroutine_is_refused(which: str) -> None:
             tested.push({"id": 1}, input=int(which != "into"))
 
 
+async def test_row_that_would_have_to_be_awaited_is_refused() -> None:
+    async def asks(element: str) -> Any:
+        return _asked(element)
+
+    with pytest.raises(UserFunctionError, match=r"must return its result, got <coroutine .*; await it"):
+        await run(["unknown"], READ, missing=asks, on_error="skip")
+
+
 async def test_key_of_a_table_that_is_a_coroutine_is_refused() -> None:
     async def rows() -> list[str]:
         return ["a"]

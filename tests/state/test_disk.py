@@ -285,3 +285,20 @@ def test_a_file_is_handed_on_with_the_rows_in_it(tmp_path: Path) -> None:
     assert set(again.namespaces()) == {None, (1, 2), 7, -5, "text", "more"}
     assert other.of(None) == {1: "other"}
     stored.close()
+
+
+def test_rows_on_a_disk_that_is_gone_are_given_up_all_the_same(
+    opened: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table("t", old=DiskRows(opened))
+    table.put(None, "k", 1)
+    table.cut()
+    table.merge()
+    table.put(None, "l", 2)
+
+    def get(name: bytes) -> bytes | None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(opened, "get", get)
+    table.leave()
+    assert len(table) == 0

@@ -333,6 +333,19 @@ def test_many_rows_are_counted_by_a_sample(
     assert len(table) == 10_000
 
 
+@pytest.mark.parametrize("large", [0, 1, 599])
+def test_a_namespace_of_many_rows_counts_for_what_it_has(large: int) -> None:
+    """As of a time that many timers share: it may be in the sample or not."""
+    table = Table("t")
+    table.put("old", "k", 1)
+    table.cut()
+    table.merge()
+    for namespace in range(600):
+        for key in range(2_000 if namespace == large else 1):
+            table.put(namespace, key, 1)
+    assert len(table) == pytest.approx(2_600, rel=0.1)
+
+
 class Changing(dict[Any, Any]):
     """Is found to have changed when it is gone through for the first time."""
 

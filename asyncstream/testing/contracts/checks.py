@@ -154,8 +154,9 @@ def differing(name: str, elements: Sequence[Any], least: int) -> None:
     """Raise `PipelineError` unless there are so many elements, no two of them equal: less would be seen."""
     if len(elements) < least:
         raise PipelineError(f"{name}: expected at least {least}, got {len(elements)}")
-    for place, element in enumerate(elements):
-        if element in elements[:place]:
+    every = list(elements)  # not each sequence can be cut, as a deque
+    for place, element in enumerate(every):
+        if every.index(element) < place:
             raise PipelineError(f"{name}: expected no two that are equal, got {safe_repr(element)} twice")
 
 

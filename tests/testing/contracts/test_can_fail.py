@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -387,6 +388,7 @@ def test_elements_by_which_little_is_seen_are_refused() -> None:
         source_contract(lambda folder: Counting(), [])
     with pytest.raises(PipelineError, match=r"expected no two that are equal, got 1\.0 twice"):
         source_contract(lambda folder: Counting(), [1, 2, 1.0])
+    assert source_contract(lambda folder: Counting(), deque(NUMBERS))
 
 
 # ------------------------------------------------------------------ stores
