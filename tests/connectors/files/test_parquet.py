@@ -601,6 +601,19 @@ def test_nanoseconds_inside_others_are_read_as_what_python_has(tmp_path: Path, k
     assert repr(found) == repr([{"x": value}, {"x": None}])  # pandas has types that are equal
 
 
+@pytest.mark.parametrize("view", [pyarrow.list_view, pyarrow.large_list_view])
+def test_nanoseconds_in_views_of_lists_are_all_read(tmp_path: Path, view: Any) -> None:
+    rows = [{"at": AT, "x": [AT, None], "y": [{"x": [AT]}]}, {"at": AT, "x": [AT], "y": []}]
+    lists = view(NANOSECONDS)
+    inside = pyarrow.list_(pyarrow.struct([("x", lists)]))
+    table = pyarrow.Table.from_pylist(
+        rows, pyarrow.schema([("at", NANOSECONDS), ("x", lists), ("y", inside)])
+    )
+    feather.write_feather(table, tmp_path / "in.arrow", compression="uncompressed")
+    source: Any = ArrowIpcSource(tmp_path / "in.arrow")
+    assert asyncio.run(read_on(source)) == rows
+
+
 def test_nanoseconds_beside_a_value_that_cannot_be_read_are_what_python_has(tmp_path: Path) -> None:
     times = pyarrow.array([AT, AT, AT], NANOSECONDS)
     bad = pyarrow.array([0, 2**62, 0], pyarrow.timestamp("s"))
