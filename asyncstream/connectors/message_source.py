@@ -109,10 +109,9 @@ class MessageSource(Source[T], Generic[T, M, C]):
 
     async def _fetched(self) -> Sequence[M]:
         """What a request brings; if this is cancelled, it goes on, and that is there for the next call."""
-        if self._fetching is None:
-            self._fetching = asyncio.ensure_future(self._fetch())
-        await asyncio.wait({self._fetching})
-        fetching, self._fetching = self._fetching, None
+        fetching = self._fetching = self._fetching or asyncio.ensure_future(self._fetch())
+        await asyncio.wait({fetching})
+        self._fetching = None
         return fetching.result()
 
     async def close(self) -> None:

@@ -220,6 +220,8 @@ def _of_pydantic(validate: Callable[[Any], Any]) -> Read:
         try:
             return validate(row)
         except Exception as error:  # also what the user's validators raise, which pydantic lets pass
+            if type(error).__module__.startswith("pydantic."):  # over the class: one that is not complete
+                raise
             own: Any = error
             if not hasattr(own, "error_count"):  # it is none of pydantic's
                 raise Unfit(describe_error(error)) from error

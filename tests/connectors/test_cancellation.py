@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
 
+import fsspec
 import pytest
 
+from asyncstream import JsonLinesSource, Source
 from asyncstream.connectors.cancellation import now_and_then, stopped
+from asyncstream.connectors.message_source import MessageSource
 from asyncstream.errors import SourceError
 from asyncstream.testing.loop import run_virtual
 
@@ -37,3 +44,44 @@ def test_what_no_server_says_ends_it() -> None:
             await now_and_then(2.0, call)
 
     run_virtual(main())
+
+
+class Silent(MessageSource[Any, Any, object]):
+    """Of a broker that sends nothing."""
+
+    _what = "nothing"
+
+    def __init__(self) -> None:
+        super().__init__("fail", ends=False, batch=1)
+        self._client = object()
+
+    async def _fetch(self) -> Sequence[Any]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def _leave(self, client: object) -> None:
+        pass
+
+    def _element(self, message: Any) -> Any:
+        return message
+
+    def _taken(self, messages: Sequence[Any]) -> None:
+        pass
+
+    def position(self) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("is_far", [True, False])
+async def test_read_that_is_under_way_when_its_source_is_closed_ends_by_itself(is_far: bool) -> None:
+    source: Source[Any] = Silent()
+    if is_far:
+        fsspec.filesystem("memory").pipe_file(path := f"/{uuid4().hex}.jsonl", b'{"a": 1}\n')
+        source = JsonLinesSource(f"memory:/{path}")
+    await source.open()
+    reading = asyncio.ensure_future(source.read())
+    await asyncio.sleep(0)  # for it to begin
+    await source.close()
+    async with asyncio.timeout(60):
+        with suppress(asyncio.CancelledError, SourceError):
+            assert await reading is not None
+    assert reading.done()

@@ -255,6 +255,16 @@ def test_what_a_validator_raises_costs_its_row(tmp_path: Path) -> None:
     assert rejected[1].reason.startswith("field n: Input should be a valid integer")
 
 
+class Unfinished(pydantic.BaseModel):
+    inside: Missing | None = None  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_model_that_is_not_complete_costs_the_job_and_no_row(tmp_path: Path) -> None:
+    (path := tmp_path / "a.jsonl").write_text("{}\n")
+    with pytest.raises(SourceError, match="PydanticUserError: `Unfinished` is not fully defined"):
+        read(JsonLinesSource(path, model=Unfinished, on_malformed="reject"))
+
+
 def test_a_row_that_is_nested_deeper_than_python_goes_costs_itself(tmp_path: Path) -> None:
     path, depth = tmp_path / "a.jsonl", 900
     line = '{"name": "a", "inside": ' * depth + "null" + "}" * depth

@@ -145,14 +145,20 @@ class Tables:
             )
             schemas = [table.schema] if self._seen is None else [self._seen, table.schema]
             seen = arrow.unify_schemas(schemas, promote_options="permissive")
-            if seen != self._seen:  # what was collected before is to fit as well
-                self._tables, table = [], self._joined([*self._tables, table], seen)
-            elif seen != table.schema:
+            if self._seen is not None and self._changes(self._seen, seen):
+                # what was collected before is to fit as well
+                self._tables, table = [], self._joined([*self._tables, table], seen).combine_chunks()
+            elif self._changes(table.schema, seen):
                 table = self._joined([table], seen)
             self._seen = seen
         self._tables.append(table)
         self._kinds |= kinds
         self.rows += len(values)
+
+    def _changes(self, schema: Any, seen: Any) -> bool:
+        """Whether columns have other types in what was seen; where there is none yet, any fits."""
+        is_null = self._arrow.types.is_null
+        return any(field.type != seen.field(field.name).type and not is_null(field.type) for field in schema)
 
     def _array(self, column: list[Any], types: set[type], field: Any) -> Any:
         """

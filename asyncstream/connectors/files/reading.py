@@ -74,8 +74,9 @@ class FileSource(Source[T]):
             work = partial(self._guarded, lambda: (self._read(), self._place()))
             self._reading = asyncio.ensure_future(self._work.do(work))
             self._reading.add_done_callback(heed)
-        await asyncio.wait({self._reading})
-        reading, self._reading = self._reading, None
+        reading = self._reading
+        await asyncio.wait({reading})
+        self._reading = None
         batch, self._behind = reading.result()
         return batch
 

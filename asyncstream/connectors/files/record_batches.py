@@ -184,7 +184,8 @@ def _in_microseconds(kind: Any) -> Any:
         return pyarrow.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
     if types.is_dictionary(kind):
         return _in_microseconds(kind.value_type)
-    if hasattr(kind, "value_field"):  # of lists of all kinds
+    # views stay as they are: what Arrow makes lists of has others' values in it
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return pyarrow.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
     return kind
 

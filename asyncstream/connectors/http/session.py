@@ -1,6 +1,6 @@
 """
 The aiohttp session of a lookup or a source: no cookies, what can be decompressed here, and connections on
-which answers are those to their requests; and what the headers of these may be.
+which answers are those to their requests; what its sockets tell; and what the headers of requests may be.
 
 HTTP/1.1 tells by nothing but their order which answer belongs to which request. A service that sends one that
 was not asked for, or a body that is longer than it says, would have each later request on that connection
@@ -19,7 +19,24 @@ import aiohttp
 from asyncstream.connectors.http.answers import ENCODINGS
 from asyncstream.errors import PipelineError
 
-__all__ = ("checked_headers", "new_session")
+__all__ = ("Socket", "checked_headers", "new_session")
+
+
+class Socket(aiohttp.ClientWebSocketResponse):
+    """
+    A WebSocket that says whether anything comes, and leaves it to who reads it to ping.
+
+    Attributes:
+        heard: pieces of messages that have come, if the client tells; to be counted up for each that is read.
+    """
+
+    heard = 0
+
+    def _on_data_received(self) -> None:  # which is called where `ws_connect` has a `heartbeat`
+        self.heard += 1
+
+    def _reset_heartbeat(self) -> None:
+        """Begins the client's own, which pings though nothing is read."""
 
 
 def new_session(
@@ -45,6 +62,7 @@ def new_session(
         cookie_jar=None if cookies else aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trace_configs=[*traces],
+        ws_response_class=Socket,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 import aiohttp
 import orjson
@@ -23,6 +23,7 @@ from asyncstream.connectors.http.connection import (
     Interrupted,
     decoder,
 )
+from asyncstream.connectors.http.session import Socket
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError, describe_error
@@ -96,7 +97,6 @@ class WebSocketSource(ConnectedSource[Any]):
         self._ends = choice("on_end", on_end, ("reconnect", "end")) == "end"
         self._heartbeat = None if heartbeat is None else duration_seconds("heartbeat", heartbeat)
         self._limit = count("max_message_bytes", max_message_bytes)
-        self._heard = 0  # messages, and answers to pings
         self._is_silent = False  # the service, so that the connection was given up
 
     def is_replayable(self) -> bool:
@@ -106,15 +106,17 @@ class WebSocketSource(ConnectedSource[Any]):
         timeout = duration_seconds("timeout", self._connection.timeout)
         try:
             async with answered_within(timeout):
-                socket = await session.ws_connect(
+                connected = await session.ws_connect(
                     self._url,
                     headers=self._headers({}),
+                    heartbeat=self._heartbeat,
                     autoping=False,
                     max_msg_size=self._limit,
                     timeout=aiohttp.ClientWSTimeout(ws_close=timeout),
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise refusal(error, self._url, "no WebSocket") from None
+        socket = cast("Socket", connected)
         async with self._watched(socket):
             for message in self._messages(place):
                 if isinstance(message, bytes):
@@ -123,7 +125,7 @@ class WebSocketSource(ConnectedSource[Any]):
                     text = message if isinstance(message, str) else orjson.dumps(message).decode()
                     await socket.send_str(text)
             async for came in socket:
-                self._heard += 1
+                socket.heard += 1
                 if came.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                     value = self._value(came.data)
                     if self._cursor is not None and not isinstance(value, RejectedMessage):
@@ -149,7 +151,7 @@ class WebSocketSource(ConnectedSource[Any]):
         return messages
 
     @asynccontextmanager
-    async def _watched(self, socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[None]:
+    async def _watched(self, socket: Socket) -> AsyncIterator[None]:
         """Watch a connection during this block, and close it then."""
         self._is_silent = False
         watch = asyncio.create_task(self._watch(socket), name="asyncstream heartbeat")
@@ -161,7 +163,7 @@ class WebSocketSource(ConnectedSource[Any]):
                 async with asyncio.timeout(0 if self._is_silent else None):
                     await socket.close()
 
-    async def _watch(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _watch(self, socket: Socket) -> None:
         """
         Ping a service of which nothing comes, and give the connection up if that brings nothing either. Not
         while the buffer is full: the answer would be behind what is not read then, as the client's own
@@ -169,9 +171,9 @@ class WebSocketSource(ConnectedSource[Any]):
         """
         is_pinged = False
         while self._heartbeat is not None:
-            heard = self._heard
+            heard = socket.heard
             await asyncio.sleep(self._heartbeat / 2 if is_pinged else self._heartbeat)
-            if heard != self._heard or self._is_full():
+            if heard != socket.heard or self._is_full():
                 is_pinged = False
             elif is_pinged:
                 self._is_silent = True

@@ -278,6 +278,8 @@ class RedisGroupSource(RedisSource[T]):
         self._base, self._read = position, position["read"].encode()
 
     async def forget(self, position: dict[str, Any]) -> None:
+        if not self._has_adopted:
+            return  # what is held is not known yet: the next position says it, too
         read = id_of(position["read"])
         claimed = [id for id in map(str.encode, position["claimed"]) if id in self._claimed]
         in_order = list(takewhile(lambda id: id_of(id) <= read, self._unacknowledged))

@@ -591,6 +591,23 @@ async def test_a_socket_that_is_not_read_for_a_while_is_alive_and_loses_nothing(
         await source.close()
 
 
+async def test_a_socket_on_which_a_message_is_long_in_coming_is_alive() -> None:
+    async def talk(request: web.Request) -> web.StreamResponse:
+        served = web.WebSocketResponse(autoping=False)
+        await served.prepare(request)
+        assert request.transport is not None
+        request.transport.write(b"\x81\x04")  # a text of four bytes, in which no answer has a place
+        for piece in b"1", b"2", b"3", b"4":
+            if (await served.receive()).type is not WSMsgType.PING:
+                return served
+            request.transport.write(piece)
+        await served.close()
+        return served
+
+    async with serve(talk) as url, asyncio.timeout(10):
+        assert await read_all(WebSocketSource(url, heartbeat=0.1, on_end="end", **QUICK)) == [1234]
+
+
 @pytest.mark.parametrize("message", ['{"op": "subscribe"}', b"subscribe", {"op": "subscribe"}, None])
 async def test_one_message_is_not_taken_for_a_list_of_them(message: Any) -> None:
     with pytest.raises(PipelineError, match="subscribe: expected a list of messages"):

@@ -197,6 +197,40 @@ async def test_what_several_had_that_are_dead_comes_in_order(redis: Redis, redis
     await again.close()
 
 
+async def test_what_is_forgotten_while_a_run_begins_is_acknowledged_all_the_same(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(redis, range(1, 7))
+    redis.xgroup_create("in", "g", "0")
+    redis.xreadgroup("g", "a.1", {"in": ">"})
+    redis.xclaim("in", "g", "a.2", 0, ["1-0", "2-0", "3-0"])  # as far as that run came, before it crashed
+    source = member(redis_url, lease=3, ends=True)
+    await source.open()
+    await source.seek({"run": 1, "read": "6-0", "claimed": []})
+    client, pending_of, has_adopted = source._opened(), source._pending, asyncio.Event()
+    acknowledge = client.xack
+    forgetting: list[asyncio.Task[None]] = []
+
+    async def slow(*args: Any) -> None:
+        await has_adopted.wait()
+        await acknowledge(*args)
+
+    async def pending_then(redis: Any, name: bytes) -> list[bytes]:
+        if name == b"a.2":
+            old = {"run": 1, "read": "5-0", "claimed": []}
+            forgetting.append(asyncio.create_task(source.forget(old)))
+        return await pending_of(redis, name)
+
+    monkeypatch.setattr(client, "xack", slow)
+    monkeypatch.setattr(source, "_pending", pending_then)
+    assert await source.read() is None
+    has_adopted.set()
+    await forgetting[0]
+    await source.forget(source.position())
+    assert pending(redis) == 0
+    await source.close()
+
+
 async def test_a_member_whose_name_is_no_text_disturbs_no_other(redis: Redis, redis_url: str) -> None:
     add(redis, [1, 2])
     redis.xgroup_create("in", "g", "0")
