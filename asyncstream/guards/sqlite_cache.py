@@ -105,8 +105,7 @@ class SqliteCache(CacheStore):
     # ------------------------------------------------------------------ the file
 
     async def connect(self) -> None:
-        if self._disk is not None:  # of a loop that has ended
-            self._disk.end()
+        await self.disconnect()  # if it was open in a loop that has ended
         self._disk = DiskThread()
         try:
             connections = await self._disk.make(self._connect, _close)

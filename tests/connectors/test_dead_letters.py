@@ -101,7 +101,7 @@ def test_broker_of_letters_hears_of_the_job_and_of_what_is_done() -> None:
         run_virtual(pipeline.run(checkpoints=Checkpoints(store=store, every=60)))
     assert done == list(range(5))
     assert letters.acknowledged[-1] == 5
-    assert letters.knew == [True] * 3
+    assert set(letters.knew) == {True}
     assert DeadLetterSource(letters).hands_over
 
 
