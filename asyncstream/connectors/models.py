@@ -61,7 +61,14 @@ class Unfit(Exception):
         return f"field {self.path.removeprefix('.')}: {self.reason}" if self.path else self.reason
 
 
-def reader(model: Any, *, is_text: bool = False, has_bools: bool = True, is_table: bool = False) -> Read:
+def reader(
+    model: Any,
+    *,
+    is_text: bool = False,
+    has_bools: bool = True,
+    is_table: bool = False,
+    has_pairs: bool = False,
+) -> Read:
     """
     A function that makes an object of `model` of a row, and raises `Unfit` for one that does not fit.
 
@@ -69,21 +76,22 @@ def reader(model: Any, *, is_text: bool = False, has_bools: bool = True, is_tabl
         model: the class.
         is_text: all values of rows are text.
         has_bools: otherwise 0 and 1 stand for them.
-        is_table: rows have bytes, durations and maps as well.
+        is_table: rows have bytes and durations as well.
+        has_pairs: maps come as lists of pairs, as Arrow's do.
 
     Raises:
         PipelineError: if it is no such class, or a field has a type that no row can hold.
     """
     if not isinstance(model, type):
         raise refuse("model", _EXPECTED, model)
-    return _Reader(is_text, has_bools, is_table).of_model(model)
+    return _Reader(is_text, has_bools, is_table, has_pairs).of_model(model)
 
 
 class _Reader:
-    def __init__(self, is_text: bool, has_bools: bool, is_table: bool) -> None:
+    def __init__(self, is_text: bool, has_bools: bool, is_table: bool, has_pairs: bool) -> None:
         self._is_text = is_text
         self._has_bools = has_bools
-        self._is_table = is_table
+        self._has_pairs = has_pairs
         self._scalars = _SCALARS | _OF_TABLES if is_table else _SCALARS
         self._made: dict[Any, Read] = {}
 
@@ -182,7 +190,7 @@ class _Reader:
     def _of_many(self, origin: Any, args: tuple[Any, ...], where: str) -> Read:
         if origin in (dict, Mapping):
             convert = self._of_type(args[1], where) if args else None
-            return lambda value: _mapped(convert, _of_pairs(value) if self._is_table else value)
+            return lambda value: _mapped(convert, _of_pairs(value) if self._has_pairs else value)
         make = {Sequence: list}.get(origin, origin)
         if origin is tuple and args and args[-1] is not ...:
             parts = [self._of_type(arg, where) for arg in args]

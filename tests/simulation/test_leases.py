@@ -296,7 +296,7 @@ def what_is_under_way_is_forgotten_when_a_process_leaves(patch: pytest.MonkeyPat
         ("places", calls_begin_when_places_are_lost, 4),
         ("places", a_place_is_given_back_twice, 4),
         ("places", a_process_keeps_what_others_wait_for, 0),
-        ("places", calls_begin_on_places_that_the_store_takes_for_given_back, 299),
+        ("places", calls_begin_on_places_that_the_store_takes_for_given_back, 768),
         ("probe", what_a_killed_process_held_is_never_free, 5),
         ("probe", all_may_probe, 2),
         ("probe", a_probe_is_not_renewed, 3),

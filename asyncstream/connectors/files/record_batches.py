@@ -60,7 +60,7 @@ class RowReader(Generic[T]):
     """
 
     def __init__(self, model: Any, on_malformed: str) -> None:
-        self._model = None if model is None else reader(model, is_table=True)
+        self._model = None if model is None else reader(model, is_table=True, has_pairs=True)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self.begin("", iter(()))
 
