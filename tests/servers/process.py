@@ -103,6 +103,7 @@ class ServerProcess:
         """It gets no time, as on a machine that is busy."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until each of its threads has stopped
         try:
             yield
         finally:
