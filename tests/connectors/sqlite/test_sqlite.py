@@ -750,13 +750,14 @@ async def test_no_cursor_ends_where_another_thread_may_use_its_statement(
 
 def test_a_disk_that_hangs_keeps_no_event_loop_from_ending(path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
+    database = Database(str(path))
 
     def hang(connection: sqlite3.Connection) -> None:
         begun.set()
         assert goes_on.wait(60)
 
     async def main() -> None:
-        doing = asyncio.ensure_future(Database(str(path)).do(hang))
+        doing = asyncio.ensure_future(database.do(hang))
         assert await asyncio.to_thread(begun.wait, 60)
         doing.cancel()
 
@@ -765,6 +766,7 @@ def test_a_disk_that_hangs_keeps_no_event_loop_from_ending(path: Path) -> None:
     loop.join(20)
     has_ended = not loop.is_alive()
     goes_on.set()
+    asyncio.run(database.close())
     assert has_ended
 
 
