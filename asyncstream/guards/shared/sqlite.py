@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
+from weakref import finalize
 
 import orjson
 
@@ -57,9 +59,7 @@ class _Database:
         self._path = path
         self._loop = loop
         self._connection: sqlite3.Connection | None = None
-
-    def __del__(self) -> None:
-        self.disconnect()
+        self._close: Callable[[], object] = lambda: None
 
     def update(self, name: str, change: Change[T]) -> T:
         """As `Records.update`."""
@@ -86,9 +86,8 @@ class _Database:
 
     def disconnect(self) -> None:
         """Let go of the file; the next update takes it up again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._connection = None
+        self._close()
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -106,4 +105,6 @@ class _Database:
                 connection.close()
                 raise
             self._connection = connection
+            # in a cycle `__del__` could come after the connection's own, which complains of what is open
+            self._close = finalize(self, connection.close)
         return self._connection

@@ -7,12 +7,15 @@ import gc
 import logging
 import multiprocessing
 import pickle
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,6 +32,7 @@ from asyncstream.guards import (
     rate_limit,
 )
 from asyncstream.guards.shared.breaker import SharedBreaker
+from asyncstream.guards.shared.sqlite import SqliteRecords
 from asyncstream.lease import leave
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
@@ -198,6 +202,37 @@ def test_guard_that_is_not_closed_leaves_no_thread_behind(scope: SharedLimit) ->
         gc.collect()
         time.sleep(0.01)  # of a real thread
     assert threading.active_count() <= before  # those of earlier tests may end meanwhile
+
+
+def test_file_that_nobody_lets_go_of_is_closed_before_its_connection_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noted(sqlite3.Connection):
+        is_closed = False
+        ends: ClassVar[list[bool]] = []
+
+        def close(self) -> None:
+            super().close()
+            self.is_closed = True
+
+        def __del__(self) -> None:
+            self.ends.append(self.is_closed)
+
+    async def main() -> None:
+        records = SqliteRecords(str(tmp_path / "limits"))
+        await records.update("a", lambda record, moment: (record, None))
+        await records._thread.do(lambda: None)  # and the thread holds what it did before no more
+        # the two in a cycle, of which the collector has come to know the connection first
+        connection, kept = records._database._connection, [records._database]
+        records._database.kept = kept  # type: ignore[attr-defined]
+        del records
+        gc.collect()
+        assert connection is not None  # until here something other than the cycle held it
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Noted))
+    run_virtual(main())
+    gc.collect()
+    assert Noted.ends == [True]
 
 
 def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
