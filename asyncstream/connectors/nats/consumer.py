@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import connect, naming
+from asyncstream.connectors.nats.connection import naming
 from asyncstream.connectors.nats.source import NatsSource, number_of
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
-    from nats.js.api import ConsumerInfo
+    from nats.js.api import ConsumerInfo, StreamInfo
 
 __all__ = ("NatsConsumerSource", "Numbers")
 
@@ -205,8 +205,7 @@ class NatsConsumerSource(NatsSource[T]):
     async def can_seek(self, position: dict[str, Any]) -> None:
         from nats.js.errors import NotFoundError
 
-        with naming(SourceError, f"read {self._what}"):
-            client = await connect(self._url, self._options)
+        async with self._briefly() as client:
             try:
                 await client.jetstream().consumer_info(self._stream, self._durable)
             except NotFoundError as error:
@@ -216,15 +215,19 @@ class NatsConsumerSource(NatsSource[T]):
                     "again, to begin where that one was; or begin anew, by another name for the source or "
                     "restore='none'"
                 ) from error
-            finally:
-                await client.close()
+            self._check(await self._about(client), position)
 
-    async def seek(self, position: dict[str, Any]) -> None:
+    def _check(self, about: StreamInfo, position: dict[str, Any]) -> None:
+        """Refuse a position that this stream has not had."""
         ranges = position["held"]
         last = ranges[-1][1] if ranges else 0
-        reason = self._lacks((await self._about()).state, last, position["made_ms"])
+        reason = self._lacks(about, last, position["made_ms"])
         if reason is not None:
             raise SourceError(f"cannot go on behind message {last} of {self._what}: {reason}")
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        self._check(await self._about(self._opened()), position)
+        ranges = position["held"]
         self._held = {number: "" for first, last in ranges for number in range(first, last + 1)}
         self._numbers = Numbers(ranges)
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.message_source import MessageSource
+from asyncstream.connectors.message_source import OLDER, MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.nats.connection import (
     PAUSE,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
-    from nats.js.api import StreamInfo, StreamState
+    from nats.js.api import StreamInfo
 
 __all__ = ("NatsSource", "NatsStreamSource", "number_of")
 
@@ -63,33 +64,44 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         self._pull = None
         with naming(SourceError, f"read {self._what}"):
             self._client = await connect(self._url, self._options)
-            self._made_ms = _made_ms_of(await self._about())
+            self._made_ms = _made_ms_of(await self._about(self._client))
 
     @property
     def _js(self) -> JetStreamContext:
         return self._opened().jetstream()
 
-    async def _about(self) -> StreamInfo:
+    @asynccontextmanager
+    async def _briefly(self) -> AsyncIterator[Client]:
+        """A connection for a moment."""
+        with naming(SourceError, f"read {self._what}"):
+            client = await connect(self._url, self._options)
+            try:
+                yield client
+            finally:
+                await client.close()
+
+    async def _about(self, client: Client) -> StreamInfo:
         from nats.js.errors import NotFoundError
 
         with naming(SourceError, f"read {self._what}"):
             try:
-                return await self._js.stream_info(self._stream)
+                return await client.jetstream().stream_info(self._stream)
             except NotFoundError as error:
                 raise SourceError(f"there is no {self._what}") from error
 
-    def _lacks(self, state: StreamState, number: int, made_ms: int | None) -> str | None:
+    def _lacks(self, about: StreamInfo, number: int, made_ms: int | None) -> str | None:
         """
         Why the stream is not the one of a position; None: it is.
 
         Args:
-            state: of the stream.
+            about: the stream.
             number: of the last message that the position knows of.
             made_ms: when its stream was made; None: the client did not know.
         """
-        if state.last_seq < number:
-            return f"its last one is {state.last_seq}: is it the same stream?"
-        if made_ms is not None and self._made_ms is not None and made_ms != self._made_ms:
+        if about.state.last_seq < number:
+            return f"its last one is {about.state.last_seq}: {OLDER}"
+        now_ms = _made_ms_of(about)
+        if made_ms is not None and now_ms is not None and made_ms != now_ms:
             return (
                 "the stream was made anew since, and its numbers are those of other messages; begin with "
                 "what it holds by another name for the source, or restore='none'"
@@ -186,7 +198,7 @@ class NatsStreamSource(NatsSource[T]):
     async def open(self) -> None:
         await super().open()
         self._waiting = 0
-        state = (await self._about()).state
+        state = (await self._about(self._opened())).state
         self._read = max(state.first_seq - 1, 0) if self._from_first else state.last_seq
 
     async def _begin(self) -> str:
@@ -214,22 +226,26 @@ class NatsStreamSource(NatsSource[T]):
             number, behind = _place_of(message)
             # those between are of other subjects, or were deleted, or are gone
             if number != last + 1 and (self._subject is None or waiting):
-                await self._check(last, self._made_ms)
+                self._check(await self._about(self._opened()), last, self._made_ms)
                 break
             last, waiting = number, behind
         return messages
 
-    async def _check(self, number: int, made_ms: int | None) -> None:
+    def _check(self, about: StreamInfo, number: int, made_ms: int | None) -> None:
         """Refuse a position that this stream has not had, or behind which messages are gone."""
-        state = (await self._about()).state
-        reason = self._lacks(state, number, made_ms)
-        if reason is None and self._refuses_gaps and state.first_seq > number + 1:
-            reason = f"those up to {state.first_seq - 1} are gone; if_trimmed='go_on' goes on with the others"
+        first = about.state.first_seq
+        reason = self._lacks(about, number, made_ms)
+        if reason is None and self._refuses_gaps and first > number + 1:
+            reason = f"those up to {first - 1} are gone; if_trimmed='go_on' goes on with the others"
         if reason is not None:
             raise SourceError(f"cannot go on behind message {number} of {self._what}: {reason}")
 
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        async with self._briefly() as client:
+            self._check(await self._about(client), position["read"], position["made_ms"])
+
     async def seek(self, position: dict[str, Any]) -> None:
-        await self._check(position["read"], position["made_ms"])
+        self._check(await self._about(self._opened()), position["read"], position["made_ms"])
         self._read, self._waiting, self._pull = position["read"], 0, None
 
 
