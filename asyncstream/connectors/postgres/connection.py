@@ -336,3 +336,22 @@ class Table:
         from psycopg import sql
 
         return sql.Identifier(*self._schema, name)
+
+    async def known_as(
+        self, connection: Connection, shared: str, column: LiteralString, order: LiteralString
+    ) -> str:
+        """
+        By what name this table stands in the first row, in an order, of a shared one that names it in a
+        column; the user's if there is none. To the server it is the same with its schema and without.
+        """
+        from psycopg.sql import SQL
+
+        where = self.shared(shared)
+        query = SQL(
+            "SELECT {} FROM {} WHERE {} IN (%s, %s, (SELECT nspname FROM pg_namespace AS n "
+            "JOIN pg_class AS c ON c.relnamespace = n.oid WHERE c.oid = to_regclass(%s)) || '.' || %s) "
+            "ORDER BY {} LIMIT 1"
+        ).format(SQL(column), where, SQL(column), SQL(order))
+        values = (self.name, self._own, where.as_string(connection), self._own)
+        found = await (await connection.execute(query, values)).fetchone()
+        return self.name if found is None else str(found[0])

@@ -105,17 +105,8 @@ class Epochs:
     # ------------------------------------------------------------------ going on
 
     async def _find_name(self, connection: Connection) -> None:
-        """Go by the name under which the table is written down, with its schema or without."""
-        sinks = self._table.shared("asyncstream_sinks").as_string(connection)
-        schema = "SELECT nspname FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid"
-        query = (
-            "SELECT name FROM {sinks} WHERE name IN (%s, %s, (" + schema + " WHERE c.oid = to_regclass(%s)) "
-            "|| '.' || %s) ORDER BY moved DESC, name LIMIT 1"  # earlier versions may have written down two
-        )
-        own = self._name.rpartition(".")[2]
-        found = await (await self._do(connection, query, self._name, own, sinks, own)).fetchone()
-        if found is not None:
-            (self._name,) = found
+        # earlier versions may have written down two
+        self._name = await self._table.known_as(connection, "asyncstream_sinks", "name", "moved DESC, name")
 
     async def standing(self, connection: Connection, locked: bool = False) -> Standing:
         """How far the table is."""
