@@ -113,6 +113,8 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
     made = conninfo.make_conninfo("", **merged)
     connection = await watched(made)
     connection.adapters.register_dumper(datetime, _dumper_in_utc())
+    if not keeps:  # nor statements that it would prepare by itself: another session may not have them
+        connection.prepare_threshold = None
     if keeps:
         try:
             await _check_keeps(connection, made)
