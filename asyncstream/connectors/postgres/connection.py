@@ -55,6 +55,12 @@ _SETTINGS: Final = {
     "default_transaction_isolation": "read\\ committed",
 }
 
+_NO_LIMITS: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings "
+    "WHERE name IN ('idle_session_timeout', 'transaction_timeout') AND source <> 'client'"
+)
+"""As those, for a session of one's own, of what not every server knows: nothing may be written for hours."""
+
 _PATIENCE: Final = 5.0
 """Seconds that a pooler gets to give another session."""
 
@@ -115,12 +121,14 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
     connection.adapters.register_dumper(datetime, _dumper_in_utc())
     if not keeps:  # nor statements that it would prepare by itself: another session may not have them
         connection.prepare_threshold = None
-    if keeps:
-        try:
+    try:
+        if keeps:
             await _check_keeps(connection, made)
-        except BaseException:
-            await connection.close()
-            raise
+        if keeps or await _is_direct(connection):
+            await connection.execute(_NO_LIMITS)
+    except BaseException:
+        await connection.close()
+        raise
     return connection
 
 
@@ -148,9 +156,9 @@ async def _check_keeps(connection: Connection, conninfo: str) -> None:
     """
     from psycopg import OperationalError
 
+    if await _is_direct(connection):
+        return
     pid = await _served_by(connection)
-    if pid == connection.info.backend_pid:
-        return  # nothing is in between
     with suppress(TimeoutError):  # no session is left for another one: this one is kept
         async with asyncio.timeout(_PATIENCE):
             try:
@@ -168,6 +176,11 @@ async def _check_keeps(connection: Connection, conninfo: str) -> None:
                         )
             finally:
                 await other.close()
+
+
+async def _is_direct(connection: Connection) -> bool:
+    """Whether no pooler is in between, which makes up numbers."""
+    return await _served_by(connection) == connection.info.backend_pid
 
 
 async def _served_by(connection: Connection) -> int:

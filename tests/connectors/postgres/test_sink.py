@@ -246,6 +246,18 @@ async def test_a_commit_takes_its_time_whatever_the_database_has_as_its_own(post
     assert do(postgres_url, "SELECT n FROM t") == [(1,)]
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_sink_may_have_nothing_to_write_for_long(postgres_url: str, keeps: bool) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET idle_session_timeout = '50ms'")
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    await (sink.recover(None) if keeps else sink.open())
+    await sink.write([{"n": 1}], None)
+    do(postgres_url, "SELECT pg_sleep(0.2)")
+    await sink.write([{"n": 2}], None)
+    await sink.close()
+
+
 async def test_an_element_without_a_key_is_refused_unless_nulls_are_one(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (k int UNIQUE, v int)")
     rows = [{"k": None, "v": number} for number in range(3)]
