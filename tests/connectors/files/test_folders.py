@@ -7,6 +7,8 @@ import gzip
 import json
 import threading
 from datetime import date
+from functools import partial
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -313,16 +315,25 @@ class _Unsteady(MemoryFileSystem):  # type: ignore[misc]  # it has no types
 
     protocol = "unsteady"
     is_away = False
+    raises: Any = ConnectionResetError
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode == "rb" and _Unsteady.is_away:
-            raise ConnectionResetError("it hung up")
+            raise _Unsteady.raises("it hung up")
         return super().open(path, mode, **options)
 
 
+class _OfLibrary(Exception):
+    """What a library of its own calls it."""
+
+
+@pytest.mark.parametrize("raises", [ConnectionResetError, _OfLibrary, JSONDecodeError])
 async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    place: str, monkeypatch: pytest.MonkeyPatch, raises: Any
 ) -> None:
+    if raises is JSONDecodeError:  # a page where a token was to be
+        raises = partial(JSONDecodeError, doc="<", pos=0)
+    monkeypatch.setattr(_Unsteady, "raises", staticmethod(raises))
     fsspec.register_implementation("unsteady", _Unsteady, clobber=True)
     path = place.replace("memory:", "unsteady:")
     writing, second = (JsonLinesFolderSink(path, existing="overwrite") for _ in range(2))
