@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.message_source import OLDER, MessageSource
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ("NatsSource", "NatsStreamSource", "number_of")
 
 T = TypeVar("T")
+
+_CLOSE: Final = 1e-5
+"""Seconds by which the time of a message may differ, which the client rounds, and be that of the same one."""
 
 
 class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
@@ -144,7 +147,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             return RejectedMessage(self._what, id, message.data, unreadable(error))
 
     def _time_ms(self, message: Msg) -> int:
-        return int(_tokens(message)[-2]) // 1_000_000  # when its stream took it
+        return _ns_of(message) // 1_000_000
 
     async def _leave(self, client: Client) -> None:
         await client.close()
@@ -193,11 +196,12 @@ class NatsStreamSource(NatsSource[T]):
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
         self._read = 0
+        self._taken_ns: int | None = None  # when the stream took that one
         self._waiting = 0  # how many messages are known to be behind the last one
 
     async def open(self) -> None:
         await super().open()
-        self._waiting = 0
+        self._waiting, self._taken_ns = 0, None
         state = (await self._about(self._opened())).state
         self._read = max(state.first_seq - 1, 0) if self._from_first else state.last_seq
 
@@ -216,9 +220,10 @@ class NatsStreamSource(NatsSource[T]):
 
     def _taken(self, messages: Sequence[Msg]) -> None:
         self._read, self._waiting = _place_of(messages[-1])
+        self._taken_ns = _ns_of(messages[-1])
 
     def position(self) -> dict[str, int | None]:
-        return {"read": self._read, "made_ms": self._made_ms}
+        return {"read": self._read, "taken_ns": self._taken_ns, "made_ms": self._made_ms}
 
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         last, waiting = self._read, self._waiting
@@ -242,16 +247,40 @@ class NatsStreamSource(NatsSource[T]):
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         async with self._briefly() as client:
-            self._check(await self._about(client), position["read"], position["made_ms"])
+            await self._check_position(client, position)
+
+    async def _check_position(self, client: Client, position: dict[str, Any]) -> None:
+        """As `_check`; refuse a stream, too, that went back to before the position and has gone on since."""
+        from nats.errors import Error
+
+        number, taken_ns = position["read"], position.get("taken_ns")  # of an earlier version
+        self._check(await self._about(client), number, position["made_ms"])
+        if taken_ns is None:
+            return
+        try:
+            found: Any = await client.jetstream().get_msg(self._stream, number)
+        except Error:  # it was deleted since, or there is no right to look: that tells nothing
+            return
+        time = getattr(found, "time", None)  # which earlier clients do not tell
+        if time is not None and abs(time.timestamp() - taken_ns / 1e9) > _CLOSE:
+            raise SourceError(
+                f"cannot go on behind message {number} of {self._what}: another one has that number: {OLDER}"
+            )
 
     async def seek(self, position: dict[str, Any]) -> None:
-        self._check(await self._about(self._opened()), position["read"], position["made_ms"])
+        await self._check_position(self._opened(), position)
         self._read, self._waiting, self._pull = position["read"], 0, None
+        self._taken_ns = position.get("taken_ns")
 
 
 def number_of(message: Msg) -> int:
     """The number of a message in its stream."""
     return int(_tokens(message)[-4])
+
+
+def _ns_of(message: Msg) -> int:
+    """When its stream took a message, nanoseconds since the epoch."""
+    return int(_tokens(message)[-2])
 
 
 def _made_ms_of(about: StreamInfo) -> int | None:

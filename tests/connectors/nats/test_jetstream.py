@@ -413,6 +413,25 @@ async def test_a_stream_that_was_trimmed_is_refused(
     await source.close()
 
 
+async def test_a_stream_that_went_back_and_on_again_is_refused(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    source = NatsStreamSource[int](nats_server.url, stream, ends=True)
+    await source.open()
+    await numbers_of(source)
+    position = source.position()
+    for asked in (source.can_seek, source.seek):
+        await asked(position)
+        await asked({"read": 10, "made_ms": position["made_ms"]})  # of an earlier version
+        assert position["taken_ns"] is not None
+        with pytest.raises(SourceError, match=r"message 10 of .*: another one has that number: .*a backup"):
+            await asked({**position, "taken_ns": position["taken_ns"] - 10**6})
+    await js.delete_msg(stream, 10)
+    await source.seek(position)
+    assert await numbers_of(source) == []
+    await source.close()
+
+
 async def test_what_is_gone_before_it_is_read_is_missed_by_nobody_unseen(
     js: JetStreamContext, stream: str, nats_server: NatsServer
 ) -> None:
