@@ -57,7 +57,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         self._path = database_path(path)
         self._table = text("table", table)
         self._columns = names = column_names(columns)
-        if len({name.lower() for name in names}) < len(names):  # it would write one of them
+        # of letters in ASCII, small and capital ones are the same to it, and it would write one of two values
+        if len({name.encode("utf-8", "surrogatepass").lower() for name in names}) < len(names):
             raise refuse("columns", "names that differ by more than small and capital letters", columns)
         self._rows = RowWriter(names, default, _NATIVE)
         self._insert = "INSERT"
