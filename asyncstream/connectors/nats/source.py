@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamInfo
 
-__all__ = ("NatsSource", "NatsStreamSource", "number_of")
+__all__ = ("NatsSource", "NatsStreamSource", "ns_of", "number_of")
 
 T = TypeVar("T")
 
@@ -111,6 +111,29 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             )
         return None
 
+    async def _check_same(self, client: Client, number: int, taken_ns: int | None) -> None:
+        """
+        Refuse a stream that went back to before a position, and has gone on since.
+
+        Args:
+            client: to ask with.
+            number: of the last message that the position knows of.
+            taken_ns: when its stream took it; None: that is not known.
+        """
+        from nats.errors import Error
+
+        if taken_ns is None:
+            return
+        try:
+            found: Any = await client.jetstream().get_msg(self._stream, number)
+        except Error:  # it was deleted since, or there is no right to look: that tells nothing
+            return
+        time = getattr(found, "time", None)  # which earlier clients do not tell
+        if time is not None and abs(time.timestamp() - taken_ns / 1e9) > _CLOSE:
+            raise SourceError(
+                f"cannot go on behind message {number} of {self._what}: another one has that number: {OLDER}"
+            )
+
     @abstractmethod
     async def _begin(self) -> str:
         """See to it that there is a consumer: its name."""
@@ -147,7 +170,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             return RejectedMessage(self._what, id, message.data, unreadable(error))
 
     def _time_ms(self, message: Msg) -> int:
-        return _ns_of(message) // 1_000_000
+        return ns_of(message) // 1_000_000
 
     async def _leave(self, client: Client) -> None:
         await client.close()
@@ -220,7 +243,7 @@ class NatsStreamSource(NatsSource[T]):
 
     def _taken(self, messages: Sequence[Msg]) -> None:
         self._read, self._waiting = _place_of(messages[-1])
-        self._taken_ns = _ns_of(messages[-1])
+        self._taken_ns = ns_of(messages[-1])
 
     def position(self) -> dict[str, int | None]:
         return {"read": self._read, "taken_ns": self._taken_ns, "made_ms": self._made_ms}
@@ -250,22 +273,8 @@ class NatsStreamSource(NatsSource[T]):
             await self._check_position(client, position)
 
     async def _check_position(self, client: Client, position: dict[str, Any]) -> None:
-        """As `_check`; refuse a stream, too, that went back to before the position and has gone on since."""
-        from nats.errors import Error
-
-        number, taken_ns = position["read"], position.get("taken_ns")  # of an earlier version
-        self._check(await self._about(client), number, position["made_ms"])
-        if taken_ns is None:
-            return
-        try:
-            found: Any = await client.jetstream().get_msg(self._stream, number)
-        except Error:  # it was deleted since, or there is no right to look: that tells nothing
-            return
-        time = getattr(found, "time", None)  # which earlier clients do not tell
-        if time is not None and abs(time.timestamp() - taken_ns / 1e9) > _CLOSE:
-            raise SourceError(
-                f"cannot go on behind message {number} of {self._what}: another one has that number: {OLDER}"
-            )
+        self._check(await self._about(client), position["read"], position["made_ms"])
+        await self._check_same(client, position["read"], position.get("taken_ns"))  # not of earlier versions
 
     async def seek(self, position: dict[str, Any]) -> None:
         await self._check_position(self._opened(), position)
@@ -278,7 +287,7 @@ def number_of(message: Msg) -> int:
     return int(_tokens(message)[-4])
 
 
-def _ns_of(message: Msg) -> int:
+def ns_of(message: Msg) -> int:
     """When its stream took a message, nanoseconds since the epoch."""
     return int(_tokens(message)[-2])
 
