@@ -180,6 +180,19 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
         assert any(part in each for each in found)
 
 
+async def test_names_that_are_too_long_together_cost_their_element(tmp_path: Path) -> None:
+    columns = [f"c{number}" for number in range(20)]
+    sink = ParquetSink(tmp_path / "out", partition_by=columns)
+    await sink.recover(None)
+    short, long = ({"n": 1, **dict.fromkeys(columns, text)} for text in ("x", "x" * 240))
+    with pytest.raises(SinkError, match="'c19' are too long together for a path"):
+        await sink.write([short, long], None)
+    assert sink.taken() == 1
+    await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+
+
 def test_more_values_than_files_that_are_open_at_a_time(tmp_path: Path) -> None:
     pipeline = Pipeline()
     rows = [{"n": n, "key": n % 150} for n in range(600)]
