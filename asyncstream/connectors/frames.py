@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.aside import aside
@@ -56,7 +57,7 @@ class FrameSource(Source[T]):
 
     A position is a number of rows, and goes with the names of the columns and, of a frame that knows it, the
     number of all rows; a query is run again by a job that goes on, and must give the same rows in the same
-    order. An `ORDER BY` sees to that.
+    order. An `ORDER BY` sees to that. A dry run looks at frames in memory only, and runs no query.
 
     Args:
         frame: the frame; or a function without arguments that makes one for each run. A reader of record
@@ -109,15 +110,13 @@ class FrameSource(Source[T]):
         self._total: int | None = None
 
     async def open(self) -> None:
-        import pyarrow
-
         try:
             frame = self._frame() if self._makes else self._frame
             if not is_frame(frame):
                 raise SourceError(f"the function for the frame gave a {type(frame).__name__}, which is none")
             self._total = _rows_in(frame)
             # a relation runs its query now
-            self._stream = await aside(lambda: pyarrow.RecordBatchReader.from_stream(frame))
+            self._stream = await aside(partial(_stream_of, frame))
         except SourceError:
             raise
         except Exception as error:  # the libraries have errors of their own
@@ -158,21 +157,37 @@ class FrameSource(Source[T]):
             return None
         return {"row": self._rows.row, "columns": self._stream.schema.names, "rows": self._total}
 
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        if self._makes or (rows := _rows_in(self._frame)) is None:
+            return  # to look would be to run the query, which `open` does
+        self._check(position, (await aside(partial(_stream_of, self._frame))).schema.names, rows)
+
     async def seek(self, position: dict[str, Any]) -> None:
         if self._stream is None:
             raise SourceError("the source of the frame is not open")
-        for what, now in (("columns", self._stream.schema.names), ("rows", self._total)):
+        self._check(position, self._stream.schema.names, self._total)
+        self._begin(position["row"])
+
+    def _check(self, position: dict[str, Any], columns: list[str], rows: int | None) -> None:
+        """Refuse the position of another frame."""
+        for what, now in (("columns", columns), ("rows", rows)):
             if position[what] != now:
                 raise SourceError(
                     f"cannot go on at row {position['row']} of the frame: its {what} were {position[what]} "
                     f"at the checkpoint, and are {now}; give the same frame, or begin at the start by "
                     "another name for the source or restore='none'"
                 )
-        self._begin(position["row"])
 
     async def close(self) -> None:
         self._stream = None
         self._rows.begin("", iter(()))
+
+
+def _stream_of(frame: Any) -> Any:
+    """A frame as a reader of record batches."""
+    import pyarrow
+
+    return pyarrow.RecordBatchReader.from_stream(frame)
 
 
 def _rows_in(frame: Any) -> int | None:

@@ -16,7 +16,7 @@ from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
 
-__all__ = ("GONE", "MessageSource")
+__all__ = ("GONE", "OLDER", "MessageSource")
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -24,6 +24,13 @@ C = TypeVar("C")
 
 GONE: Final = object()
 """In place of an element: there is nothing in this message, which is passed over."""
+
+
+OLDER: Final = (
+    "is it the same stream? With one from a backup, go on from a checkpoint of before that (restore=), or "
+    "begin with what it holds by another name for the source or restore='none'"
+)
+"""What is said of a stream that has not come to a position, and what to do."""
 
 
 class MessageSource(Source[T], Generic[T, M, C]):

@@ -56,7 +56,8 @@ class Standing:
         target = position or 0
         if target > self.last:
             raise SinkError(
-                f"{what} lacks results that were there at the checkpoint: is it the same database?"
+                f"{what} lacks results that were there at the checkpoint: is it the same database? With one "
+                "from a backup, go on from a checkpoint of before that (restore=)"
             )
         if is_void:
             raise SinkError(

@@ -87,8 +87,10 @@ async def test_frame_that_is_another_one_is_refused() -> None:
         (polars.DataFrame(ROWS).drop("n"), "its columns were"),
     ):
         source = FrameSource(other)
-        await source.open()
         assert position is not None
+        with pytest.raises(SourceError, match=reason):  # before it is open: who asks changes nothing
+            await source.can_seek(position)
+        await source.open()
         with pytest.raises(SourceError, match=reason):
             await source.seek(position)
         await source.close()

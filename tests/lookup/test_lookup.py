@@ -127,6 +127,10 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
         (lambda folder: LookupTable.from_file(folder / "no.csv", "id"), "No such file"),
         (lambda folder: LookupTable.from_file(_short_csv(folder), "id"), "line 3 has not as many values"),
         (lambda folder: LookupTable.from_sqlite(folder / "no.db", "select 1", "id"), "unable to open"),
+        (
+            lambda folder: LookupTable.from_sqlite(_database(folder), "select 1 as id, 2 as id", "id"),
+            "a name of its own for each column, got 'id' more than once",
+        ),
         (lambda folder: LookupTable.from_call(_listed), "a mapping of keys to rows, got list"),
         (lambda folder: LookupTable.from_call(_mapped, "id"), "a list of rows, got dict"),
         (lambda folder: LookupTable.from_call(_listed, "name"), "step 'lookup': .* row .* no field 'name'"),
@@ -602,6 +606,12 @@ async def test_key_of_a_table_that_is_a_coroutine_is_refused() -> None:
 
 
 READ = LookupTable.from_call(_mapped)
+
+
+def _database(folder: Path) -> Path:
+    path = folder / "there.db"
+    path.touch()  # to SQLite, a database without tables
+    return path
 
 
 def _query_with(parameters: Any) -> Any:

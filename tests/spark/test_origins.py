@@ -38,7 +38,7 @@ def task(**options: Any) -> StageTask:
     pipeline.source([]).filter(lambda row: row["v"] >= 0).async_map(keyed, name="charge", **options).to(
         [], name="out"
     )
-    return replace(one_stage(pipeline, "out"), pipeline="shop", asked=("plan", "source"))
+    return replace(one_stage(pipeline, "out"), pipeline="shop", asked=("plan", "shop", "source"))
 
 
 def keys(task: StageTask, *batches: Sequence[int]) -> list[int]:
@@ -59,10 +59,12 @@ def test_what_tells_rows_apart_may_be_said() -> None:
 
 
 def test_partitions_sources_batches_and_plans_have_roots_of_their_own() -> None:
-    def root(plan: str, source: str, partition: int, query: str | None = None, number: int = 0) -> str:
+    def root(
+        plan: str, source: str, partition: int, query: str | None = None, number: int = 0, job: str = ""
+    ) -> str:
         properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
         context: Any = Context(partition, {} if query is None else properties)  # type: ignore[arg-type]
-        return root_of(plan, source, context)
+        return root_of(plan, job, source, context)
 
     found = [
         root("plan", "rows", 0),
@@ -71,7 +73,10 @@ def test_partitions_sources_batches_and_plans_have_roots_of_their_own() -> None:
         root("other", "rows", 0),
     ]
     found += [root("plan", "rows", 0, "q"), root("plan", "rows", 0, "q", 1), root("plan", "rows", 0, "r")]
+    # bounded jobs, each planned anew with each try, within one `foreachBatch`
+    found += [root("plan", "rows", 0, "q", job="shop"), root("more", "rows", 0, "q", job="stock")]
     assert len(set(found)) == len(found)
+    assert root("again", "rows", 0, "q", job="shop") == root("plan", "rows", 0, "q", job="shop")
     # a stream that goes on from Spark's checkpoint is planned anew
     assert root("other", "rows", 0, "q") == root("plan", "rows", 0, "q")
 

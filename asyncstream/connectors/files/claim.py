@@ -28,7 +28,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
 from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
@@ -74,7 +74,14 @@ class Record:
 
 
 class Claim:
-    """The record of one file."""
+    """
+    The record of one file.
+
+    Attributes:
+        errors: what is raised where it cannot be read or written.
+    """
+
+    errors: tuple[type[Exception], ...] = (OSError,)
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -101,15 +108,19 @@ class Claim:
         if that cannot be seen, for an object store does not answer say: somebody may be writing.
         """
         try:
-            found: dict[str, Any] = json.loads(self._content())
+            content, until_ms = self._content(), self._until_ms()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except self.errors as error:
+            raise SinkError(f"cannot see who writes {self._path}: {describe_error(error)}") from error
+        try:
+            found: dict[str, Any] = json.loads(content)
             record = Record(**found)
             lease = record.holder()
-            if lease is not None and lease.until_ms < (until_ms := self._until_ms()):
-                record = replace(record, lease=lease.renewed(until_ms).to_text())
-        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        except (ValueError, TypeError):
             return None
-        except OSError as error:
-            raise SinkError(f"cannot see who writes {self._path}: {describe_error(error)}") from error
+        if lease is not None and lease.until_ms < until_ms:
+            record = replace(record, lease=lease.renewed(until_ms).to_text())
         return record
 
     def _until_ms(self) -> int:
@@ -190,7 +201,7 @@ class Claim:
         record, self._record = self._record, None
         if record is None:
             return
-        with suppress(OSError, SinkError), self.taking():
+        with suppress(SinkError, *self.errors), self.taking():
             found = self.read()
             if found is not None and found.is_of(record):
                 lease = record.holder()
@@ -232,6 +243,7 @@ class _RemoteClaim(Claim):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._storage = storage_of(path)
+        self.errors = self._storage.errors
 
     @property
     def file(self) -> str:
@@ -270,5 +282,9 @@ async def fenced(claim: Claim, writer: Writer) -> None:
     `TransactionalSink.fence` for a sink with such a claim; raises `SinkError` if the record cannot be
     written, or another process takes the file over at this moment.
     """
-    with told_as(SinkError, f"write the record of {claim.file}", OSError):
+    try:
         await carried_through(aside(lambda: claim.fence(writer)))
+    except SinkError:
+        raise
+    except claim.errors as error:
+        raise SinkError(f"cannot write the record of {claim.file}: {describe_error(error)}") from error

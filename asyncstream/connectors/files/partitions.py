@@ -21,6 +21,9 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST: Final = 255
 """Bytes of a name, on nearly all disks."""
 
+_LONGEST_PATH: Final = 3500
+"""Bytes of all these names together; a path has 4,096 on most disks, with what comes before and behind."""
+
 
 def partition_of(name: str) -> dict[str, str]:
     """The values of a file's partition, as text, by its path in the folder."""
@@ -53,7 +56,11 @@ def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
         folders.append(folder)
     if not rest:
         raise ValueError("there is nothing but what it is partitioned by")
-    return "/".join(folders), rest
+    path = "/".join(folders)
+    if len(path) > _LONGEST_PATH:
+        names = ", ".join(map(repr, columns))
+        raise ValueError(f"{names} are too long together for a path, {_LONGEST_PATH} bytes at most")
+    return path, rest
 
 
 def _named(column: str) -> str:

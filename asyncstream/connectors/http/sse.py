@@ -81,6 +81,10 @@ class EventParser:
                 yield from self._line(line.decode())
         self._check(len(self._rest))
 
+    def is_within_event(self) -> bool:
+        """Whether the end of an event is still to come."""
+        return bool(self._data or self._rest)
+
     def _check(self, more: int) -> None:
         if self._size + more > self._limit:
             raise ValueError(f"an event is larger than max_event_bytes={self._limit}")
@@ -129,7 +133,8 @@ class SseSource(ConnectedSource[Any]):
             None: the event itself. What cannot be decoded is malformed.
         replays: the server keeps its events and heeds `Last-Event-ID`. False: what comes while not connected
             is lost, and the pipeline says so in its guarantees.
-        on_end: what the end of an answer is: "reconnect", as the standard has it, or "end" of input.
+        on_end: what the end of an answer is: "reconnect", as the standard has it, or "end" of input. An
+            answer of no length that ends within an event was cut off.
         idle_timeout: how long without a byte (a `timedelta` or seconds) until the connection counts as
             broken; None: any time.
         max_event_bytes: a larger event is an error.
@@ -190,6 +195,11 @@ class SseSource(ConnectedSource[Any]):
                     yield Arrival(self._value(event), event.id or None)
         finally:
             response.close()
+        has_end = (
+            response.headers.get("Content-Length") is not None or "Transfer-Encoding" in response.headers
+        )
+        if not has_end and parser.is_within_event():
+            raise Interrupted(shown(self._url), "the answer was cut off within an event", parser.retry_ms)
         if not self._ends:
             raise Interrupted(shown(self._url), retry_ms=parser.retry_ms)
 

@@ -8,6 +8,7 @@ same when encoded, and an empty segment often means the whole collection. Those 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
@@ -21,6 +22,9 @@ from asyncstream.errors import MissingField
 __all__ = ("UnsafeUrl", "shown", "template")
 
 _IN_PATHS = "%/:=&?~#+!$,;'@()*[]"  # what a template's own text may use for its structure
+
+_HOST = re.compile(r"(https?://(?:[^/?#@]*@)?)([^/?#:@\[\]]+)(?=[/?#:])", re.IGNORECASE)
+"""What comes before a host's name, and that, where it is whole."""
 
 
 class UnsafeUrl(ValueError):
@@ -38,8 +42,8 @@ def template(text: str) -> Callable[[Any], URL]:
     if any(spec or conversion for _, _, spec, conversion in pieces):
         raise refuse_address("a template whose fields are plain names", text)
     try:
-        parts = [(quote(literal, safe=_IN_PATHS), field) for literal, field, _, _ in pieces]
-    except UnicodeEncodeError as error:
+        parts = [(quote(_with_host(literal), safe=_IN_PATHS), field) for literal, field, _, _ in pieces]
+    except ValueError as error:
         raise refuse_address("a template that can be encoded", text) from error
 
     own = _segments("".join(literal + ("x" if field is not None else "") for literal, field in parts))
@@ -70,6 +74,14 @@ def template(text: str) -> Callable[[Any], URL]:
             raise UnsafeUrl("what was made of the element is no URL") from None
 
     return fill
+
+
+def _with_host(text: str) -> str:
+    """The beginning of a URL with its host's name as the network knows it, which has ASCII only."""
+    found = _HOST.match(text)
+    if found is None or found[2].isascii():
+        return text
+    return f"{found[1]}{URL.build(scheme='http', host=found[2]).raw_host}{text[found.end() :]}"
 
 
 def _encoded(text: str) -> str:

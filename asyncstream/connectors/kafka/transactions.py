@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.aside import heed
 from asyncstream.connectors.base import TransactionalSink
-from asyncstream.connectors.cancellation import answered_within
+from asyncstream.connectors.cancellation import answered_within, carried_through
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import disconnect, settled, telling
 from asyncstream.connectors.kafka.sink import KafkaWriter
@@ -345,12 +345,15 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             await self._send_all(slot)
         except BaseException as error:
             aborting = slot.producer.abort_transaction()
-            if isinstance(error, asyncio.CancelledError):
-                with suppress(Exception):  # the broker does it sooner or later
-                    await asyncio.wait_for(self._bounded(aborting), _PATIENCE)
-            else:
-                await _to_its_end(self._bounded(aborting))
-            self._leave(slot)
+            try:
+                if isinstance(error, asyncio.CancelledError):
+                    # who is cancelled once more waits, too: until it is aborted, readers wait behind it
+                    with suppress(Exception):  # the broker does it sooner or later
+                        await carried_through(asyncio.wait_for(self._bounded(aborting), _PATIENCE))
+                else:
+                    await _to_its_end(self._bounded(aborting))
+            finally:
+                self._leave(slot)
             if self._writer.is_over_records(error):  # the broker expects the number next that it has refused
                 self._free.remove(slot.number)
                 await _disconnected(slot.producer)

@@ -159,11 +159,18 @@ class Connection:
 
     def _on_connect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         most = getattr(properties, "MaximumPacketSize", None)
+        # the client itself sends 20, whatever the broker takes, which may end the connection over it
+        under_way = getattr(properties, "ReceiveMaximum", client._max_inflight_messages)
+        client._max_inflight_messages = min(client._max_inflight_messages, under_way)
         failure = str(reason) if reason.is_failure else ""
         self._tell(self._set_opened, failure, flags.session_present, most)
 
     def _on_disconnect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        self._tell(self._set_broken, str(reason))
+        why = str(reason)
+        if self._id and reason.is_failure:
+            # some brokers say so, of this reason, and some just end the connection
+            why += f"; a second client with client_id={self._id!r} ends the first one's, give each its own"
+        self._tell(self._set_broken, why)
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
         client._ping_t = 0  # the broker is there: its answer to a ping may be behind all that is to be read

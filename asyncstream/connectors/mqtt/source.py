@@ -55,7 +55,8 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         messages: elements are `MqttMessage`, with their topics, rather than values.
         session: for how long the broker keeps the session of a job that is away: a `timedelta` or seconds.
         if_forgotten: what to do if a job goes on from a checkpoint, and the broker has no session of it, so
-            that messages may be lost: "refuse", or "go_on" with those that come.
+            that messages may be lost: "refuse", or "go_on" with those that come. It shows when the job
+            connects: to ask before would take the connection of a job that runs, so `dry_run` does not.
         on_malformed: what to do with a message that is no element: "fail" with `SourceError`, after all
             before it were delivered; or "reject": a `RejectedMessage` goes to the source's `rejected` output.
         unacknowledged: how many messages may be read and not acknowledged, 65,535 at most; then the source

@@ -10,8 +10,10 @@ the server is told, well within that time, that work on it is in progress.
 A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges; and
 when the stream was made, for in another one of its name they are the numbers of other messages. So when the
 server hands out such a message again, after a crash or because no consumer was heard of in time, it is known,
-and not read a second time. What is handed out again comes in the order in which `ack_wait` went by, which is
-not always that of the stream: the server counts from the last that it has heard of each message.
+and not read a second time. In a stream that was put back from a backup the numbers may be of others, too: so
+it goes with when the stream took the newest one. What is handed out again comes in the order in which
+`ack_wait` went by, which is not always that of the stream: the server counts from the last that it has heard
+of each message.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import connect, naming
-from asyncstream.connectors.nats.source import NatsSource, number_of
+from asyncstream.connectors.nats.connection import naming
+from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js.api import ConsumerInfo
 
@@ -117,11 +120,12 @@ class NatsConsumerSource(NatsSource[T]):
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._ack_wait = duration_seconds("ack_wait", ack_wait)
         self._held: dict[int, str] = {}  # where to acknowledge it; "" until it is handed out again
+        self._newest: tuple[int, int | None] = (0, None)  # number, and when the stream took it
         self._numbers = Numbers()
 
     async def open(self) -> None:
         await super().open()
-        self._held, self._numbers = {}, Numbers()
+        self._held, self._numbers, self._newest = {}, Numbers(), (0, None)
         with naming(SourceError, f"read {self._what}"):
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
         self._show_every(wait / 3, self._show)
@@ -196,17 +200,19 @@ class NatsConsumerSource(NatsSource[T]):
             if number not in self._held:
                 self._numbers.add(number)
             self._held[number] = message.reply
+            if number > self._newest[0]:
+                self._newest = (number, ns_of(message))
 
     # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, Any]:
-        return {"held": self._numbers.ranges(), "made_ms": self._made_ms}
+        newest = list(self._newest)
+        return {"held": self._numbers.ranges(), "newest": newest, "made_ms": self._made_ms}
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         from nats.js.errors import NotFoundError
 
-        with naming(SourceError, f"read {self._what}"):
-            client = await connect(self._url, self._options)
+        async with self._briefly() as client:
             try:
                 await client.jetstream().consumer_info(self._stream, self._durable)
             except NotFoundError as error:
@@ -216,15 +222,22 @@ class NatsConsumerSource(NatsSource[T]):
                     "again, to begin where that one was; or begin anew, by another name for the source or "
                     "restore='none'"
                 ) from error
-            finally:
-                await client.close()
+            await self._check(client, position)
 
-    async def seek(self, position: dict[str, Any]) -> None:
+    async def _check(self, client: Client, position: dict[str, Any]) -> None:
+        """Refuse a position that this stream has not had."""
         ranges = position["held"]
+        newest, taken_ns = position.get("newest", (0, None))  # of an earlier version
         last = ranges[-1][1] if ranges else 0
-        reason = self._lacks((await self._about()).state, last, position["made_ms"])
+        reason = self._lacks(await self._about(client), last, position["made_ms"])
         if reason is not None:
             raise SourceError(f"cannot go on behind message {last} of {self._what}: {reason}")
+        if newest == last:  # else it is held no more
+            await self._check_same(client, newest, taken_ns)
+
+    async def seek(self, position: dict[str, Any]) -> None:
+        await self._check(self._opened(), position)
+        ranges, self._newest = position["held"], tuple(position.get("newest", (0, None)))
         self._held = {number: "" for first, last in ranges for number in range(first, last + 1)}
         self._numbers = Numbers(ranges)
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.message_source import MessageSource
+from asyncstream.connectors.message_source import OLDER, MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.nats.connection import (
     PAUSE,
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
-    from nats.js.api import StreamInfo, StreamState
+    from nats.js.api import StreamInfo
 
-__all__ = ("NatsSource", "NatsStreamSource", "number_of")
+__all__ = ("NatsSource", "NatsStreamSource", "ns_of", "number_of")
 
 T = TypeVar("T")
+
+_CLOSE: Final = 1e-5
+"""Seconds by which the time of a message may differ, which the client rounds, and be that of the same one."""
 
 
 class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
@@ -63,38 +67,72 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         self._pull = None
         with naming(SourceError, f"read {self._what}"):
             self._client = await connect(self._url, self._options)
-            self._made_ms = _made_ms_of(await self._about())
+            self._made_ms = _made_ms_of(await self._about(self._client))
 
     @property
     def _js(self) -> JetStreamContext:
         return self._opened().jetstream()
 
-    async def _about(self) -> StreamInfo:
+    @asynccontextmanager
+    async def _briefly(self) -> AsyncIterator[Client]:
+        """A connection for a moment."""
+        with naming(SourceError, f"read {self._what}"):
+            client = await connect(self._url, self._options)
+            try:
+                yield client
+            finally:
+                await client.close()
+
+    async def _about(self, client: Client) -> StreamInfo:
         from nats.js.errors import NotFoundError
 
         with naming(SourceError, f"read {self._what}"):
             try:
-                return await self._js.stream_info(self._stream)
+                return await client.jetstream().stream_info(self._stream)
             except NotFoundError as error:
                 raise SourceError(f"there is no {self._what}") from error
 
-    def _lacks(self, state: StreamState, number: int, made_ms: int | None) -> str | None:
+    def _lacks(self, about: StreamInfo, number: int, made_ms: int | None) -> str | None:
         """
         Why the stream is not the one of a position; None: it is.
 
         Args:
-            state: of the stream.
+            about: the stream.
             number: of the last message that the position knows of.
             made_ms: when its stream was made; None: the client did not know.
         """
-        if state.last_seq < number:
-            return f"its last one is {state.last_seq}: is it the same stream?"
-        if made_ms is not None and self._made_ms is not None and made_ms != self._made_ms:
+        if about.state.last_seq < number:
+            return f"its last one is {about.state.last_seq}: {OLDER}"
+        now_ms = _made_ms_of(about)
+        if made_ms is not None and now_ms is not None and made_ms != now_ms:
             return (
                 "the stream was made anew since, and its numbers are those of other messages; begin with "
                 "what it holds by another name for the source, or restore='none'"
             )
         return None
+
+    async def _check_same(self, client: Client, number: int, taken_ns: int | None) -> None:
+        """
+        Refuse a stream that went back to before a position, and has gone on since.
+
+        Args:
+            client: to ask with.
+            number: of the last message that the position knows of.
+            taken_ns: when its stream took it; None: that is not known.
+        """
+        from nats.errors import Error
+
+        if taken_ns is None:
+            return
+        try:
+            found: Any = await client.jetstream().get_msg(self._stream, number)
+        except Error:  # it was deleted since, or there is no right to look: that tells nothing
+            return
+        time = getattr(found, "time", None)  # which earlier clients do not tell
+        if time is not None and abs(time.timestamp() - taken_ns / 1e9) > _CLOSE:
+            raise SourceError(
+                f"cannot go on behind message {number} of {self._what}: another one has that number: {OLDER}"
+            )
 
     @abstractmethod
     async def _begin(self) -> str:
@@ -132,7 +170,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             return RejectedMessage(self._what, id, message.data, unreadable(error))
 
     def _time_ms(self, message: Msg) -> int:
-        return int(_tokens(message)[-2]) // 1_000_000  # when its stream took it
+        return ns_of(message) // 1_000_000
 
     async def _leave(self, client: Client) -> None:
         await client.close()
@@ -181,12 +219,13 @@ class NatsStreamSource(NatsSource[T]):
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
         self._read = 0
+        self._taken_ns: int | None = None  # when the stream took that one
         self._waiting = 0  # how many messages are known to be behind the last one
 
     async def open(self) -> None:
         await super().open()
-        self._waiting = 0
-        state = (await self._about()).state
+        self._waiting, self._taken_ns = 0, None
+        state = (await self._about(self._opened())).state
         self._read = max(state.first_seq - 1, 0) if self._from_first else state.last_seq
 
     async def _begin(self) -> str:
@@ -204,9 +243,10 @@ class NatsStreamSource(NatsSource[T]):
 
     def _taken(self, messages: Sequence[Msg]) -> None:
         self._read, self._waiting = _place_of(messages[-1])
+        self._taken_ns = ns_of(messages[-1])
 
     def position(self) -> dict[str, int | None]:
-        return {"read": self._read, "made_ms": self._made_ms}
+        return {"read": self._read, "taken_ns": self._taken_ns, "made_ms": self._made_ms}
 
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         last, waiting = self._read, self._waiting
@@ -214,28 +254,42 @@ class NatsStreamSource(NatsSource[T]):
             number, behind = _place_of(message)
             # those between are of other subjects, or were deleted, or are gone
             if number != last + 1 and (self._subject is None or waiting):
-                await self._check(last, self._made_ms)
+                self._check(await self._about(self._opened()), last, self._made_ms)
                 break
             last, waiting = number, behind
         return messages
 
-    async def _check(self, number: int, made_ms: int | None) -> None:
+    def _check(self, about: StreamInfo, number: int, made_ms: int | None) -> None:
         """Refuse a position that this stream has not had, or behind which messages are gone."""
-        state = (await self._about()).state
-        reason = self._lacks(state, number, made_ms)
-        if reason is None and self._refuses_gaps and state.first_seq > number + 1:
-            reason = f"those up to {state.first_seq - 1} are gone; if_trimmed='go_on' goes on with the others"
+        first = about.state.first_seq
+        reason = self._lacks(about, number, made_ms)
+        if reason is None and self._refuses_gaps and first > number + 1:
+            reason = f"those up to {first - 1} are gone; if_trimmed='go_on' goes on with the others"
         if reason is not None:
             raise SourceError(f"cannot go on behind message {number} of {self._what}: {reason}")
 
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        async with self._briefly() as client:
+            await self._check_position(client, position)
+
+    async def _check_position(self, client: Client, position: dict[str, Any]) -> None:
+        self._check(await self._about(client), position["read"], position["made_ms"])
+        await self._check_same(client, position["read"], position.get("taken_ns"))  # not of earlier versions
+
     async def seek(self, position: dict[str, Any]) -> None:
-        await self._check(position["read"], position["made_ms"])
+        await self._check_position(self._opened(), position)
         self._read, self._waiting, self._pull = position["read"], 0, None
+        self._taken_ns = position.get("taken_ns")
 
 
 def number_of(message: Msg) -> int:
     """The number of a message in its stream."""
     return int(_tokens(message)[-4])
+
+
+def ns_of(message: Msg) -> int:
+    """When its stream took a message, nanoseconds since the epoch."""
+    return int(_tokens(message)[-2])
 
 
 def _made_ms_of(about: StreamInfo) -> int | None:

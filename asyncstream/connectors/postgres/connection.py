@@ -55,6 +55,12 @@ _SETTINGS: Final = {
     "default_transaction_isolation": "read\\ committed",
 }
 
+_NO_LIMITS: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings "
+    "WHERE name IN ('idle_session_timeout', 'transaction_timeout') AND source <> 'client'"
+)
+"""As those, for a session of one's own, of what not every server knows: nothing may be written for hours."""
+
 _PATIENCE: Final = 5.0
 """Seconds that a pooler gets to give another session."""
 
@@ -113,12 +119,16 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
     made = conninfo.make_conninfo("", **merged)
     connection = await watched(made)
     connection.adapters.register_dumper(datetime, _dumper_in_utc())
-    if keeps:
-        try:
+    if not keeps:  # nor statements that it would prepare by itself: another session may not have them
+        connection.prepare_threshold = None
+    try:
+        if keeps:
             await _check_keeps(connection, made)
-        except BaseException:
-            await connection.close()
-            raise
+        if keeps or await _is_direct(connection):
+            await connection.execute(_NO_LIMITS)
+    except BaseException:
+        await connection.close()
+        raise
     return connection
 
 
@@ -146,9 +156,9 @@ async def _check_keeps(connection: Connection, conninfo: str) -> None:
     """
     from psycopg import OperationalError
 
+    if await _is_direct(connection):
+        return
     pid = await _served_by(connection)
-    if pid == connection.info.backend_pid:
-        return  # nothing is in between
     with suppress(TimeoutError):  # no session is left for another one: this one is kept
         async with asyncio.timeout(_PATIENCE):
             try:
@@ -166,6 +176,11 @@ async def _check_keeps(connection: Connection, conninfo: str) -> None:
                         )
             finally:
                 await other.close()
+
+
+async def _is_direct(connection: Connection) -> bool:
+    """Whether no pooler is in between, which makes up numbers."""
+    return await _served_by(connection) == connection.info.backend_pid
 
 
 async def _served_by(connection: Connection) -> int:
@@ -336,3 +351,22 @@ class Table:
         from psycopg import sql
 
         return sql.Identifier(*self._schema, name)
+
+    async def known_as(
+        self, connection: Connection, shared: str, column: LiteralString, order: LiteralString
+    ) -> str:
+        """
+        By what name this table stands in the first row, in an order, of a shared one that names it in a
+        column; the user's if there is none. To the server it is the same with its schema and without.
+        """
+        from psycopg.sql import SQL
+
+        where = self.shared(shared)
+        query = SQL(
+            "SELECT {} FROM {} WHERE {} IN (%s, %s, (SELECT nspname FROM pg_namespace AS n "
+            "JOIN pg_class AS c ON c.relnamespace = n.oid WHERE c.oid = to_regclass(%s)) || '.' || %s) "
+            "ORDER BY {} LIMIT 1"
+        ).format(SQL(column), where, SQL(column), SQL(order))
+        values = (self.name, self._own, where.as_string(connection), self._own)
+        found = await (await connection.execute(query, values)).fetchone()
+        return self.name if found is None else str(found[0])

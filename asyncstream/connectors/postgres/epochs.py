@@ -60,6 +60,9 @@ _TABLES: Final[tuple[LiteralString, ...]] = (
 _PAGE: Final = 16
 """Blocks that are in memory at a time while an epoch is being committed."""
 
+_NAME: Final = 63
+"""Bytes that the server keeps of a name."""
+
 _LOCK: Final = 0x6173796E63  # any number: that of who makes these tables
 
 
@@ -77,6 +80,7 @@ class Epochs:
     def __init__(self, table: Table, columns: Sequence[str], ignores: bool) -> None:
         self._what = f"table {str(table)!r}"
         self._table = table
+        self._name = table.name
         self._columns = columns
         self._ignores = ignores
         self._lease: Lease | None = None
@@ -100,12 +104,17 @@ class Epochs:
 
     # ------------------------------------------------------------------ going on
 
+    async def _find_name(self, connection: Connection) -> None:
+        # earlier versions may have written down two
+        self._name = await self._table.known_as(connection, "asyncstream_sinks", "name", "moved DESC, name")
+
     async def standing(self, connection: Connection, locked: bool = False) -> Standing:
         """How far the table is."""
         if not await columns_of(connection, self._table.shared("asyncstream_sinks")):
             return Standing()
+        await self._find_name(connection)
         query = "SELECT moved, floor, last, lease, fence FROM {sinks} WHERE name = %s"
-        cursor = await self._do(connection, query + (" FOR UPDATE" if locked else ""), self._table.name)
+        cursor = await self._do(connection, query + (" FOR UPDATE" if locked else ""), self._name)
         found = await cursor.fetchone()
         if found is None:
             return Standing()
@@ -121,12 +130,17 @@ class Epochs:
         """
         if not await columns_of(connection, self._table.identifier):
             raise no_table(self._what)
+        if len(self._name.rpartition(".")[2].encode()) >= _NAME:
+            raise SinkError(
+                f"{self._what} has too long a name for exactly once: the server cuts off after {_NAME} bytes "
+                f"that of the table beside it, in which rows are staged; give it one of less than {_NAME}"
+            )
         standing = await self.standing(connection, locked)
         is_void = False
         if standing.last:
             query = "SELECT 1 FROM {voids} WHERE name = %s AND low < %s AND %s <= high"
             target = position or 0
-            cursor = await self._do(connection, query, self._table.name, target, target)
+            cursor = await self._do(connection, query, self._name, target, target)
             is_void = await cursor.fetchone() is not None
         standing.check(position, is_void, writer, self._what)
         return standing
@@ -136,9 +150,7 @@ class Epochs:
         standing = await self.standing(connection, locked=True)
         if writer.fences(standing.lease, standing.fence):
             number = writer.lease.number
-            await self._do(
-                connection, "UPDATE {sinks} SET fence = %s WHERE name = %s", number, self._table.name
-            )
+            await self._do(connection, "UPDATE {sinks} SET fence = %s WHERE name = %s", number, self._name)
 
     async def recover(self, connection: Connection, position: int | None, writer: Writer | None) -> None:
         """Go to a position; part of a transaction. Raises as `check` does."""
@@ -148,7 +160,8 @@ class Epochs:
         if not all([await columns_of(connection, table) for table in made]):
             for statement in _TABLES:
                 await self._do(connection, statement)
-        name = self._table.name
+        await self._find_name(connection)
+        name = self._name
         await self._do(connection, "INSERT INTO {sinks} (name) VALUES (%s) ON CONFLICT DO NOTHING", name)
         standing = await self.check(connection, position, writer, locked=True)
         target, moved = position or 0, standing.moved
@@ -180,7 +193,7 @@ class Epochs:
 
     async def _take_back(self, connection: Connection, position: int) -> None:
         """Take out of the table what was moved into it behind `position`."""
-        bounds = (self._table.name, position)
+        bounds = (self._name, position)
         behind = "FROM {commits} WHERE name = %s AND position > %s"
         found = await (
             await self._do(connection, f"SELECT coalesce(sum(rows), 0)::bigint {behind}", *bounds)
@@ -224,7 +237,7 @@ class Epochs:
         since = await self._ours(connection, "moved = greatest(moved, %s)", position)
         if lease is not None:
             await self._sign(connection, lease)
-        rows, name = await self._move(connection, since, position), self._table.name
+        rows, name = await self._move(connection, since, position), self._name
         await self._do(connection, "DELETE FROM {staged} WHERE position <= %s", position)
         if rows:
             query = "INSERT INTO {commits} VALUES (%s, %s, pg_current_xact_id(), %s)"
@@ -264,7 +277,7 @@ class Epochs:
 
     async def _forget(self, connection: Connection) -> None:
         """Forget how to go back behind the checkpoints that are kept."""
-        name = self._table.name
+        name = self._name
         query = "SELECT position FROM {commits} WHERE name = %s ORDER BY position DESC OFFSET %s LIMIT 1"
         found = await (await self._do(connection, query, name, self._keep - 1)).fetchone()
         if found is None:  # there are fewer: it reaches back as far as before
@@ -281,7 +294,7 @@ class Epochs:
         cursor = await self._do(
             connection,
             "UPDATE {sinks} SET " + assignment + " WHERE name = %s RETURNING since, lease, fence",
-            *(value, self._table.name),
+            *(value, self._name),
         )
         since, text, fence = await cursor.fetchone() or (0, None, 0)
         last = None if text is None else Lease.from_json(text)
@@ -291,7 +304,7 @@ class Epochs:
 
     async def _sign(self, connection: Connection, lease: Lease) -> None:
         text = lease.to_text()
-        await self._do(connection, "UPDATE {sinks} SET lease = %s WHERE name = %s", text, self._table.name)
+        await self._do(connection, "UPDATE {sinks} SET lease = %s WHERE name = %s", text, self._name)
 
     async def release(self, connection: Connection) -> None:
         """Leave the table to the next job; raises `SinkBroken` if it is another one's by now."""

@@ -21,6 +21,7 @@ a while is taken for dead, and others take over its rows.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
@@ -125,7 +126,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         url: the address of the database: `postgresql://user@host/database`, or as libpq's `key=value` pairs.
         table: the table: `name` or `schema.name`.
         id: the column by which rows are told apart and ordered; a unique key of the table.
-        consumer: the name of this one among those that share the table, the same after a restart.
+        consumer: the name of this one among those that share the table, the same after a restart and of no
+            other: of two that go by one name, the first ends when the second one begins.
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
             `connectors.models`.
         on_malformed: what to do with a row that is no `model`, or has a value that is nothing in Python, such
@@ -172,6 +174,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         super().__init__(on_malformed, ends=ends, batch=batch)
         self._url = checked_url(url)
         self._table = Table(text("table", table))
+        self._name = self._table.name  # by which it stands among the consumers
         self._what = f"table {table!r} of {place_of(url)}"
         self._id = text("id", id)
         self._consumer = text("consumer", consumer)
@@ -184,7 +187,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._read = 0  # the last claim that was read
         self._asked = 0  # the last claim that was asked for
         self._has_claimed = True  # there may be rows that are claimed and were not asked for
-        self._lease: str | None = None
+        self._lease = ""
         self._look_for_dead = 0.0  # by the loop's time
 
     # ------------------------------------------------------------------ the beginning
@@ -193,7 +196,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         await super().open()
         self._read = self._asked = 0
         self._has_claimed = True
-        self._lease = None if self.writer is None else self.writer.lease.to_text()
+        # by chance: of two jobs without checkpoints, too, the one that was followed finds it out
+        self._lease = os.urandom(8).hex() if self.writer is None else self.writer.lease.to_text()
         with naming(SourceError, f"open {self._what}"):
             self._client = connection = await connect(self._url)
             await self._make(connection)
@@ -224,13 +228,13 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
 
     async def _enter(self, connection: Connection) -> None:
         """Write down that this is the consumer now."""
-        names = (self._table.name, self._consumer)
+        self._name = await self._table.known_as(connection, "asyncstream_consumers", "source", "source")
+        names = (self._name, self._consumer)
         query: LiteralString = "SELECT lease FROM {consumers} WHERE source = %s AND name = %s FOR UPDATE"
         found = await (await self._do(connection, query, *names)).fetchone()
-        if found is not None and found[0] is not None and self.writer is not None:
-            check_follows(
-                self.writer, Lease.from_json(found[0]), f"consumer {self._consumer!r} of {self._what}"
-            )
+        last = "" if found is None else found[0] or ""
+        if last.startswith("{") and self.writer is not None:  # not of a job without checkpoints
+            check_follows(self.writer, Lease.from_json(last), f"consumer {self._consumer!r} of {self._what}")
         await self._do(
             connection,
             "INSERT INTO {consumers} VALUES (%s, %s, %s, now()) ON CONFLICT (source, name) "
@@ -296,7 +300,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
             return False
         self._look_for_dead = now + self._dead_after / 3
         values = (
-            self._table.name,
+            self._name,
             self._consumer,
             self._dead_after,
             self._claims(connection),
@@ -374,7 +378,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         )
         given_back = lease.given_back().to_text()
         with suppress(SourceError), naming(SourceError, f"write to {self._what}"):  # that was said before
-            await self._do(connection, query, given_back, self._table.name, self._consumer, self._lease)
+            await self._do(connection, query, given_back, self._name, self._consumer, self._lease)
 
     # ------------------------------------------------------------------ the database
 
@@ -386,14 +390,14 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
                 connection = self._opened()
                 cursor = await self._do(
                     connection,
-                    "UPDATE {consumers} SET seen = now() WHERE source = %s AND name = %s "
-                    "AND lease IS NOT DISTINCT FROM %s",
-                    *(self._table.name, self._consumer, self._lease),
+                    "UPDATE {consumers} SET seen = now() WHERE source = %s AND name = %s AND lease = %s",
+                    *(self._name, self._consumer, self._lease),
                 )
                 if cursor.rowcount != 1:
                     raise SourceError(
                         f"consumer {self._consumer!r} of {self._what} was taken over: another job reads by "
-                        "this name, or this one was not heard of for too long"
+                        "this name, and each is to have a consumer= of its own; or this one was not heard of "
+                        "for too long"
                     )
                 yield connection
 

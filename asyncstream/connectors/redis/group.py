@@ -7,7 +7,8 @@ The server hands each entry to one consumer and keeps it *pending* for that one 
 entry is acknowledged when no checkpoint is kept that does not hold it. After a crash, pending entries are of
 two kinds: those in the checkpoint, which must not be read a second time, and those behind it, which must.
 
-Each run of a job is a consumer of its own, `<consumer>.<number of its lease>`, so that a process which was
+Each run of a job is a consumer of its own, `<consumer>.<number of its lease>`, or a number by chance in a job
+without checkpoints, so that a process which was
 stopped, and wakes up after it was followed, takes nothing under the name of its follower. New entries come in
 the order of their ids, so of what this consumer has, a checkpoint *holds* all up to `read`. What is taken
 from others comes in any order, and goes to a second consumer, `<...>.claimed`; those of its entries that are
@@ -27,6 +28,8 @@ A consumer that is not heard of for a while is dead, and others claim what it ha
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -34,6 +37,7 @@ from itertools import takewhile
 from typing import Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.base import SourceBatch
+from asyncstream.connectors.message_source import OLDER
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import Client, Entry, connect, id_of, naming
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
@@ -44,11 +48,16 @@ __all__ = ("RedisGroupSource",)
 
 T = TypeVar("T")
 
+_log = logging.getLogger("asyncstream.connectors.redis")
+
 _PART: Final = 1000
 """Entries that are acknowledged, or change hands, in one command."""
 
 _LAST: Final = f"{2**63}-0"
 """No entry has a larger id: who asks for pending ones behind it is given none, and is heard of."""
+
+_MARGIN: Final = 100
+"""Milliseconds by which the server may be wrong about when it has heard of a consumer."""
 
 _LEAVE: Final = """
 local pending = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
@@ -65,12 +74,14 @@ class RedisGroupSource(RedisSource[T]):
     was away for longer than `dead_after` is read by others, and a second time if it was in a checkpoint of
     that member. Without checkpoints, entries are acknowledged when the next are read. Timestamps are those of
     the ids. Members share the stream, so its order is kept within each of them. A group that is gone, with
-    the stream or without it, is not gone on with. Entries that are trimmed before they are read are missed.
+    the stream or without it, is not gone on with. Entries that are trimmed before they are read are missed; a
+    warning says so where the server can tell (`XINFO GROUPS`), looked for three times in `dead_after`.
 
     Args:
         url, stream, field, decode, on_malformed, ends, batch: as for `RedisStreamSource`.
         group: the name of the group; made if it is not there.
-        consumer: the name of this member, the same after a restart.
+        consumer: the name of this member, the same after a restart and of no other: one that starts reads
+            what those of its name have under way. Where another one is heard of, a warning says so.
         start: where a new group begins: at the "first" entry, or with the "next" one that is added.
         dead_after: after which time a member that is not heard of is dead: a `timedelta` or seconds; more
             than a restart takes.
@@ -96,6 +107,7 @@ class RedisGroupSource(RedisSource[T]):
         super().__init__(url, stream, field, decode, on_malformed, ends, batch)
         self._group = text("group", group)
         self._consumer = text("consumer", consumer)
+        self._family = re.compile(re.escape(self._consumer.encode()) + rb"\.(\d+)(\.claimed)?")
         self._start = "0" if choice("start", start, ("first", "next")) == "first" else "$"
         self._dead_ms = duration_ms("dead_after", dead_after)
         self._begin(0)
@@ -111,13 +123,20 @@ class RedisGroupSource(RedisSource[T]):
         self._claimed: set[bytes] = set()  # of the others
         self._again: deque[bytes] = deque()  # that are to be read, though they are pending
         self._gives_claimed = False  # what was fetched last came out of order
-        self._look_for_dead = 0.0  # by the loop's time
+        self._opened_at = 0.0  # by the loop's time
+        self._look_for_dead = 0.0
+        self._missed = 0  # entries that no member has read, as was seen last
+        self._is_alone = True  # no other member of its name was heard of
 
     async def open(self) -> None:
         from redis.exceptions import ResponseError
 
         await super().open()
-        self._begin(0 if self.writer is None else self.writer.lease.number)
+        by_chance = int.from_bytes(os.urandom(6))
+        self._begin(by_chance if self.writer is None else self.writer.lease.number)
+        if self.writer is None:
+            self._base["run"] = 0  # nothing is held of any run
+        self._opened_at = asyncio.get_running_loop().time()
         redis = self._opened()
         with naming(SourceError, f"read {self._what}"):
             if not await redis.exists(self._stream):
@@ -179,17 +198,23 @@ class RedisGroupSource(RedisSource[T]):
                 break
             part.append(self._again.popleft())
         name = self._claimer if self._gives_claimed else self._name
-        return list(await redis.xclaim(self._stream, self._group, name, 0, part))
+        found = list(await redis.xclaim(self._stream, self._group, name, 0, part))
+        if gone := len(part) - len(found):
+            _log.warning(
+                "%d entries of %s that were under way when a member of group %r ended came no more: they "
+                "were trimmed or deleted, or another one has done with them",
+                *(gone, self._what, self._group),
+            )
+        return found
 
     # ------------------------------------------------------------------ what is pending
 
     async def _adopt(self, redis: Client) -> None:
         """Make what earlier runs have pending this one's own; see what is held, and what to read again."""
-        family = re.compile(re.escape(self._consumer.encode()) + rb"\.(\d+)(\.claimed)?")
         read, claimed = id_of(self._base["read"]), {id.encode() for id in self._base["claimed"]}
         again: list[bytes] = []
         for about in await redis.xinfo_consumers(self._stream, self._group):
-            matched = family.fullmatch(about["name"])  # of others, it may be no text
+            matched = self._family.fullmatch(about["name"])  # of others, it may be no text
             if matched is None:
                 continue
             pending = await self._pending(redis, about["name"])
@@ -227,9 +252,13 @@ class RedisGroupSource(RedisSource[T]):
         if now < self._look_for_dead or self._again:
             return
         self._look_for_dead = now + self._dead_ms / 3000
+        await self._look_for_missed(redis)
         own = (self._name.encode(), self._claimer.encode())
         for about in await redis.xinfo_consumers(self._stream, self._group):
-            if about["name"] in own or about["idle"] < self._dead_ms:
+            if about["name"] in own:
+                continue
+            if about["idle"] < self._dead_ms:
+                self._look_at_name(about, (now - self._opened_at) * 1000)
                 continue
             pending = await self._pending(redis, about["name"]) if about["pending"] else []
             for part in _parts(pending):
@@ -239,6 +268,39 @@ class RedisGroupSource(RedisSource[T]):
                 )
             await redis.eval(_LEAVE, 1, self._stream, self._group, about["name"])
         self._again = deque(sorted(self._again, key=id_of))  # those behind `read` come in order from here on
+
+    def _look_at_name(self, about: dict[str, Any], open_ms: float) -> None:
+        """Say it once if a consumer that is heard of goes by the name of this one."""
+        if self._is_alone and about["idle"] + _MARGIN < open_ms and self._family.fullmatch(about["name"]):
+            self._is_alone = False
+            _log.warning(
+                "another member of group %r of %s goes by consumer=%r: what it has under way this one has "
+                "read, too; give each a name of its own",
+                *(self._group, self._what, self._consumer),
+            )
+
+    async def _look_for_missed(self, redis: Client) -> None:
+        """Say it if entries are gone that no member had read, as far as can be told at this moment."""
+        async with redis.pipeline(transaction=True) as both:
+            about, groups = await both.xinfo_stream(self._stream).xinfo_groups(self._stream).execute()
+        group = next((one for one in groups if one["name"] == self._group.encode()), None)
+        if group is None or group.get("entries-read") is None:  # the server has lost count
+            return
+        first, last = about["first-entry"], group["last-delivered-id"]
+        if last == about["last-generated-id"]:
+            unread = 0
+        elif first is None or id_of(first[0]) > id_of(last):
+            unread = about["length"]
+        else:  # it is not known how many of those there are
+            return
+        missed = about["entries-added"] - group["entries-read"] - unread
+        if missed > self._missed:
+            _log.warning(
+                "group %r of %s has missed %d entries since it was made: they were trimmed or deleted before "
+                "a member had read them",
+                *(self._group, self._what, missed),
+            )
+        self._missed = missed
 
     # ------------------------------------------------------------------ positions
 
@@ -262,7 +324,7 @@ class RedisGroupSource(RedisSource[T]):
             groups = await redis.xinfo_groups(self._stream)
         read, last = position["read"], about["last-generated-id"].decode()
         if id_of(last) < id_of(read):
-            reason = f"its last one is {last}: is it the same stream?"
+            reason = f"its last one is {last}: {OLDER}"
         elif self._group.encode() not in [group["name"] for group in groups]:
             reason = (
                 f"group {self._group!r} is not there any more, so what its members had not acknowledged may "

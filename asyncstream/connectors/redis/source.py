@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar
 
-from asyncstream.connectors.message_source import GONE, MessageSource
+from asyncstream.connectors.message_source import GONE, OLDER, MessageSource
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import (
     Client,
@@ -177,7 +177,7 @@ class RedisStreamSource(RedisSource[T]):
         first, unread = about["first-entry"], about["entries-added"] - position["number"]
         is_cut = first is None or id_of(first[0]) > id_of(position["id"])
         if id_of(about["last-generated-id"]) < id_of(position["id"]):
-            reason = f"its last one is {about['last-generated-id'].decode()}: is it the same stream?"
+            reason = f"its last one is {about['last-generated-id'].decode()}: {OLDER}"
         elif self._refuses_gaps and is_cut and about["length"] < unread:
             reason = "entries behind it were trimmed or deleted; if_trimmed='go_on' goes on with the others"
         elif self._refuses_gaps and is_cut and about["length"] > unread:  # than there can be of that stream

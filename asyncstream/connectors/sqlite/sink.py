@@ -20,7 +20,7 @@ from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, over_elements, told_as
 from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
-from asyncstream.validation import choice, text
+from asyncstream.validation import choice, refuse, text
 
 __all__ = ("SqliteSink",)
 
@@ -57,6 +57,9 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         self._path = database_path(path)
         self._table = text("table", table)
         self._columns = names = column_names(columns)
+        # of letters in ASCII, small and capital ones are the same to it, and it would write one of two values
+        if len({name.encode("utf-8", "surrogatepass").lower() for name in names}) < len(names):
+            raise refuse("columns", "names that differ by more than small and capital letters", columns)
         self._rows = RowWriter(names, default, _NATIVE)
         self._insert = "INSERT"
         if choice("on_conflict", on_conflict, ("fail", "ignore", "replace")) != "fail":

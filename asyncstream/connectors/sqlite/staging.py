@@ -7,6 +7,9 @@ far. To commit means to move the rows up to a position into the table, and to wr
 transaction. So each row is either staged or moved, whatever happens in between, and moving once more moves
 nothing. Who reads the table sees committed results only.
 
+To SQLite `T` and `t` are one table, and so they are here: what is written down goes by the name that the
+first sink of the table had.
+
 The sink can go back to earlier checkpoints, see `standing`. `<table>__undo` holds, for as many of them as the
 job keeps, which rows were added and what the ones were that they replaced. Tables made `WITHOUT ROWID` have
 no undo.
@@ -64,11 +67,13 @@ class Staging:
         See whether the table can go to a position, None being the beginning; changes nothing. Raises
         `SinkError` if it cannot, or another process writes to it.
         """
+        self._find_name(connection)
         is_void = self._is_void(connection, position or 0)
         self._standing(connection).check(position, is_void, writer, self._what)
 
     def fence(self, connection: sqlite3.Connection, writer: Writer) -> None:
         """Have jobs that `writer` follows in its store change nothing more; part of a transaction."""
+        self._find_name(connection)
         standing = self._standing(connection)
         if writer.fences(standing.lease, standing.fence):
             self._make_fence(connection)
@@ -82,6 +87,7 @@ class Staging:
 
     def recover(self, connection: sqlite3.Connection, position: int | None, writer: Writer | None) -> None:
         """Go to a position; part of a transaction. Raises as `check` does."""
+        self._find_name(connection)
         self._make(connection)
         self.check(connection, position, writer)
         target = position or 0
@@ -100,7 +106,8 @@ class Staging:
             connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
             # the next position, though no row may come before it, is not one of those that are void
             connection.execute(
-                "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = ?", (f"{self._name}__staged",)
+                "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = ? COLLATE NOCASE",
+                (f"{self._name}__staged",),
             )
         connection.execute(f"DELETE FROM {self.table}")
 
@@ -246,6 +253,15 @@ class Staging:
 
     # ------------------------------------------------------------------ what is written down
 
+    def _find_name(self, connection: sqlite3.Connection) -> None:
+        """Go by the name under which the table is written down, whatever letters the user takes for it."""
+        if _columns_of(connection, _SINKS):
+            # earlier versions may have written down two
+            query = (
+                f"SELECT name FROM {_SINKS} WHERE name = ? COLLATE NOCASE ORDER BY moved DESC, name LIMIT 1"
+            )
+            (self._name,) = connection.execute(query, (self._name,)).fetchone() or (self._name,)
+
     def _standing(self, connection: sqlite3.Connection) -> Standing:
         query = f"SELECT * FROM {_SINKS} WHERE name = ?"
         columns = _columns_of(connection, _SINKS)
@@ -263,7 +279,7 @@ class Staging:
         """The largest number that any staged row has ever had."""
         if not _columns_of(connection, "sqlite_sequence"):
             return 0
-        query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+        query = "SELECT seq FROM sqlite_sequence WHERE name = ? COLLATE NOCASE"
         found = connection.execute(query, (f"{self._name}__staged",)).fetchone()
         return 0 if found is None else int(found[0])
 

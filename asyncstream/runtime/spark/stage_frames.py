@@ -127,7 +127,8 @@ class StageFrames:
             # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
-        asked = (self.identity, name) if name in self._tracking else None
+        job = "" if self.terms.streaming else self.title
+        asked = (self.identity, job, name) if name in self._tracking else None
         entered = tuple(sorted(routes))
         picks = None
         if not asked and not self.terms.replays:

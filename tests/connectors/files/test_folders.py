@@ -7,6 +7,8 @@ import gzip
 import json
 import threading
 from datetime import date
+from functools import partial
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -178,6 +180,19 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
         assert any(part in each for each in found)
 
 
+async def test_names_that_are_too_long_together_cost_their_element(tmp_path: Path) -> None:
+    columns = [f"c{number}" for number in range(20)]
+    sink = ParquetSink(tmp_path / "out", partition_by=columns)
+    await sink.recover(None)
+    short, long = ({"n": 1, **dict.fromkeys(columns, text)} for text in ("x", "x" * 240))
+    with pytest.raises(SinkError, match="'c19' are too long together for a path"):
+        await sink.write([short, long], None)
+    assert sink.taken() == 1
+    await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+
+
 def test_more_values_than_files_that_are_open_at_a_time(tmp_path: Path) -> None:
     pipeline = Pipeline()
     rows = [{"n": n, "key": n % 150} for n in range(600)]
@@ -313,16 +328,25 @@ class _Unsteady(MemoryFileSystem):  # type: ignore[misc]  # it has no types
 
     protocol = "unsteady"
     is_away = False
+    raises: Any = ConnectionResetError
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode == "rb" and _Unsteady.is_away:
-            raise ConnectionResetError("it hung up")
+            raise _Unsteady.raises("it hung up")
         return super().open(path, mode, **options)
 
 
+class _OfLibrary(Exception):
+    """What a library of its own calls it."""
+
+
+@pytest.mark.parametrize("raises", [ConnectionResetError, _OfLibrary, JSONDecodeError])
 async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    place: str, monkeypatch: pytest.MonkeyPatch, raises: Any
 ) -> None:
+    if raises is JSONDecodeError:  # a page where a token was to be
+        raises = partial(JSONDecodeError, doc="<", pos=0)
+    monkeypatch.setattr(_Unsteady, "raises", staticmethod(raises))
     fsspec.register_implementation("unsteady", _Unsteady, clobber=True)
     path = place.replace("memory:", "unsteady:")
     writing, second = (JsonLinesFolderSink(path, existing="overwrite") for _ in range(2))

@@ -274,6 +274,21 @@ async def test_events_that_are_compressed_are_an_error() -> None:
             await read_all(SseSource(url))
 
 
+async def test_an_answer_of_no_length_that_is_cut_off_within_an_event_is_not_its_end() -> None:
+    async def cut_off(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.force_close()
+        response._length_check = False  # neither a length nor chunks
+        await response.prepare(request)
+        is_first = "Last-Event-ID" not in request.headers
+        await response.write(b"id: 1\ndata: 1\n\nid: 2\ndata: 2" if is_first else b"id: 2\ndata: 2\n\n")
+        return response
+
+    async with serve(cut_off) as url:
+        source = SseSource(url, decode="json", on_end="end", **QUICK)
+        assert await read_all(source) == [1, 2]
+
+
 async def test_pages_by_link_and_by_number() -> None:
     service = Service()
     async with serve(service) as url:

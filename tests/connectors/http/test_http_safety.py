@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from asyncstream.connectors import to_dead_letter
 from asyncstream.connectors.http import HttpLookup
@@ -77,6 +78,20 @@ def test_value_that_would_leave_its_place_is_an_error(url: str, value: str) -> N
         return
     with pytest.raises(UnsafeUrl):
         template(url)(value)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_asked"),
+    [
+        ("http://bücher.example/{}/ä", "http://xn--bcher-kva.example/x/%C3%A4"),
+        ("HTTPS://me:p@Bücher.example:81/{}", "HTTPS://me:p@xn--bcher-kva.example:81/x"),
+        ("http://例え.jp?q={}", "http://xn--r8jz45g.jp?q=x"),
+        ("http://[::1]:80/{}", "http://[::1]:80/x"),
+        ("http://x/http://bücher/{}", "http://x/http://b%C3%BCcher/x"),
+    ],
+)
+def test_host_of_a_template_is_asked_by_its_name_in_the_network(url: str, is_asked: str) -> None:
+    assert template(url)("x") == URL(is_asked, encoded=True)
 
 
 def test_error_of_such_a_value_is_not_retryable_and_sends_nothing() -> None:

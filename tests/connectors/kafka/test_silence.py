@@ -93,6 +93,37 @@ async def test_a_write_that_the_client_has_no_room_for_is_given_up(
     await asyncio.wait_for(sink.close(), 30)
 
 
+async def test_a_transaction_is_aborted_however_often_its_write_is_cancelled(own: Kafka) -> None:
+    sink = KafkaTransactionalSink(await own.topic(), transactional_id="t", bootstrap_servers=own.address)
+    await sink.open()
+    begun, goes_on, aborted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    producer = sink._slots[0].producer
+    abort = producer.abort_transaction
+
+    async def slowly() -> None:
+        begun.set()
+        await goes_on.wait()
+        await abort()
+        aborted.set()
+
+    producer.abort_transaction = slowly
+    with own.held():
+        writing = asyncio.ensure_future(sink.write([1, 2, 3], None))
+        await asyncio.sleep(0.1)  # of a real server
+        writing.cancel()
+        await asyncio.wait_for(begun.wait(), 30)
+        for _ in range(2):
+            writing.cancel()
+            await asyncio.sleep(0)
+    goes_on.set()
+    await asyncio.wait({writing}, timeout=30)
+    assert writing.cancelled()
+    assert aborted.is_set()
+    await sink.write([4], None)  # by the same producer
+    assert sink.taken() == 1
+    await sink.close()
+
+
 async def test_a_source_whose_broker_is_gone_is_closed_without_an_error(own: Kafka) -> None:
     topic = await own.topic()
     await own.fill(topic, [b"1", b"2"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar, cast
@@ -410,6 +410,49 @@ async def test_a_connection_that_breaks_while_a_client_is_held_up_is_told_of(nam
     with pytest.raises(MqttError, match="the connection is broken"):
         await connection.wait(1)
     await connection.close()
+
+
+async def test_no_more_is_under_way_than_the_broker_takes() -> None:
+    at_once: list[int] = []
+
+    async def strict(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting: list[bytes] = []  # numbers, to be acknowledged by twos
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                kind = (await reader.readexactly(1))[0] >> 4
+                body = await reader.readexactly((await reader.readexactly(1))[0])
+                if kind == 1:  # CONNECT: two at most
+                    writer.write(bytes([0x20, 6, 0, 0, 3, 0x21, 0, 2]))
+                elif kind == 3:  # PUBLISH
+                    start = 2 + int.from_bytes(body[:2])
+                    waiting.append(body[start : start + 2])
+                    if len(waiting) == 2:
+                        await asyncio.sleep(0.02)  # of a real client, which sends what it will
+                        at_once.append(2 + len(reader._buffer) // (2 + len(body)))  # type: ignore[attr-defined]
+                        for number in waiting:
+                            writer.write(bytes([0x40, 2]) + number)
+                        waiting.clear()
+        writer.close()
+
+    async with await asyncio.start_server(strict, HOST, 0) as server, asyncio.timeout(60):
+        sink = MqttSink(f"mqtt://{HOST}:{server.sockets[0].getsockname()[1]}", "t")
+        await sink.open()
+        await sink.write(list(range(10)), None)
+        await sink.close()
+    assert at_once == [2] * 5
+
+
+async def test_a_session_that_another_client_has_taken_over_is_told_of(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    first, second = (MqttSource[Any](mqtt_server.url, name, client_id=name) for _ in range(2))
+    await first.open()
+    reading = asyncio.ensure_future(first.read())
+    await second.open()
+    with pytest.raises(SourceError, match=f"a second client with client_id='{name}' ends the first one's"):
+        await asyncio.wait_for(reading, 60)
+    await first.close()
+    await second.close()
 
 
 def threads_of(name: str) -> list[threading.Thread]:

@@ -221,6 +221,9 @@ async def test_a_stream_that_was_made_anew_is_refused(
     await source.close()
     await begin_anew(js, stream)
     source = opened()
+    if not durable:  # whose consumer is gone with the stream
+        with pytest.raises(SourceError, match=r"message 10 of .*the stream was made anew since"):
+            await source.can_seek(position)
     await source.open()
     with pytest.raises(SourceError, match=r"message 10 of .*the stream was made anew since"):
         await source.seek(position)
@@ -400,12 +403,41 @@ async def test_a_stream_that_was_trimmed_is_refused(
     await js.purge_stream(stream, keep=3)
     source = NatsStreamSource[int](nats_server.url, stream, ends=True)
     await source.open()
-    with pytest.raises(SourceError, match="those up to 7 are gone"):
-        await source.seek({**source.position(), "read": 5})
-    with pytest.raises(SourceError, match="is it the same stream"):
-        await source.seek({**source.position(), "read": 11})
+    for asked in (source.can_seek, source.seek):
+        with pytest.raises(SourceError, match="those up to 7 are gone"):
+            await asked({**source.position(), "read": 5})
+        with pytest.raises(SourceError, match=r"is it the same stream\? With one from a backup"):
+            await asked({**source.position(), "read": 11})
     await source.seek({**source.position(), "read": 7})
     assert await numbers_of(source) == [8, 9, 10]
+    await source.close()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_stream_that_went_back_and_on_again_is_refused(
+    js: JetStreamContext, stream: str, nats_server: NatsServer, durable: bool
+) -> None:
+    url = nats_server.url
+    source: Any = member(url, stream) if durable else NatsStreamSource[int](url, stream, ends=True)
+    await source.open()
+    await numbers_of(source, 10)
+    position = source.position()
+    other, earlier = dict(position), dict(position)
+    if durable:
+        number, taken_ns = position["newest"]
+        other["newest"] = [number, taken_ns - 10**6]
+        del earlier["newest"]
+    else:
+        other["taken_ns"] = position["taken_ns"] - 10**6
+        del earlier["taken_ns"]
+    for asked in (source.can_seek, source.seek):
+        await asked(earlier)  # as of a version before
+        await asked(position)
+        with pytest.raises(SourceError, match=r"message 10 of .*: another one has that number: .*a backup"):
+            await asked(other)
+    await js.delete_msg(stream, 10)
+    await source.can_seek(other)  # nobody can tell
+    assert source.position() == position
     await source.close()
 
 

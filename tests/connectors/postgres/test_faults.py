@@ -302,3 +302,31 @@ async def test_a_pooler_that_gives_a_session_to_others_is_told_of_at_the_start(
     async with pooled(lambda url: PostgresUpsertSink(url, "t", columns=["id"], key="id"), most=1) as sink:
         await sink.open()
         await sink.write([{"id": 1}], None)
+
+
+async def test_a_pooler_that_gives_a_session_to_others_serves_what_keeps_nothing(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE q (id integer PRIMARY KEY)")
+        connection.execute("INSERT INTO q SELECT generate_series(1, 20)")
+    pooler = Pooler(postgres_server.port)
+    listening = await asyncio.start_server(pooler.connected, HOST, 0)
+    port = listening.sockets[0].getsockname()[1]
+    url = f"postgresql://postgres@{HOST}:{port}/{postgres_url.rpartition('/')[2]}"
+    sources = [PostgresOutbox(url, "q", consumer=name, batch=1) for name in "ab"]
+    read: list[int] = []
+    try:
+        async with asyncio.timeout(60):
+            for source in sources:
+                await source.open()
+            for number in range(20):
+                batch = await sources[number % 2].read()
+                assert batch is not None
+                read += [row["id"] for row in batch.values]
+    finally:
+        for source in sources:
+            await source.close()
+        listening.close()
+        await pooler.end()
+    assert read == list(range(1, 21))

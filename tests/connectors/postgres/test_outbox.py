@@ -83,6 +83,29 @@ async def test_without_checkpoints_what_was_read_before_is_done(outbox: str) -> 
     await source.close()
 
 
+@pytest.mark.parametrize("table", ["outbox", "public.outbox"])
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_of_two_consumers_of_one_name_none_deletes_what_the_other_has(
+    outbox: str, table: str, keeps: bool
+) -> None:
+    first, second = PostgresOutbox(outbox, "outbox", batch=4), PostgresOutbox(outbox, table, batch=4)
+    if keeps:
+        for number, source in enumerate((first, second)):
+            source.writer = Writer(Lease(number, "here", Holder.here(0), 0), 3, "refuse")
+    await first.open()
+    await first.read()
+    await second.open()
+    with pytest.raises(SourceError, match=r"consumer 'asyncstream' .* a consumer= of its own"):
+        await first.read()
+    await first.close()
+    batch = await second.read()  # what the first had, and may not have done with
+    assert batch is not None
+    assert [row["id"] for row in batch.values] == [1, 2, 3, 4]
+    await second.read()
+    assert left(outbox)[0] == (1 if keeps else 5)
+    await second.close()
+
+
 async def test_consumers_share_the_rows(outbox: str) -> None:
     a, b = opened(outbox, "a", batch=3, ends=True), opened(outbox, "b", batch=3, ends=True)
     for source in (a, b):

@@ -97,6 +97,36 @@ async def test_results_appear_with_their_checkpoint(postgres_url: str) -> None:
     await sink.close()
 
 
+async def test_a_table_is_the_same_with_its_schema_and_without(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    plain, named = (PostgresSink(postgres_url, table, columns=["n"]) for table in ("t", "public.t"))
+    pipeline = Pipeline("orders")
+    source = pipeline.source([{"n": 1}], name="in")
+    source.to(plain, name="a")
+    source.to(named, name="b")
+    with pytest.raises(SinkError, match="is used by another step of this job"):
+        await pipeline.run(checkpoints=Checkpoints(store=MemoryStore()))
+    store = MemoryStore()
+    elements = [{"n": n} for n in range(8)]
+    await write(plain, elements[:5], store)
+    await write(named, elements, store)
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(n,) for n in range(8)]
+
+
+async def test_a_table_whose_name_leaves_no_room_for_another_is_refused(postgres_url: str) -> None:
+    for length, fits in ((62, True), (63, False), (64, False)):
+        table = "t" * length
+        do(postgres_url, f"DROP TABLE IF EXISTS {table}")
+        do(postgres_url, f"CREATE TABLE {table} (n int)")
+        sink = PostgresSink(postgres_url, table, columns=["n"])
+        if fits:
+            await write(sink, [{"n": 1}], MemoryStore())
+            assert do(postgres_url, f"SELECT n FROM {table}") == [(1,)]
+        else:
+            with pytest.raises(SinkError, match="too long a name for exactly once"):
+                await write(sink, [{"n": 1}], MemoryStore())
+
+
 async def test_what_was_prepared_is_committed_by_a_job_that_writes_other_columns(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (n int, text text)")
     sink = PostgresSink(postgres_url, "t", columns=["n"])
@@ -214,6 +244,18 @@ async def test_a_commit_takes_its_time_whatever_the_database_has_as_its_own(post
     do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET statement_timeout = '50ms'")
     await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": 1}], MemoryStore())
     assert do(postgres_url, "SELECT n FROM t") == [(1,)]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_sink_may_have_nothing_to_write_for_long(postgres_url: str, keeps: bool) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+    do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET idle_session_timeout = '50ms'")
+    sink = PostgresSink(postgres_url, "t", columns=["n"])
+    await (sink.recover(None) if keeps else sink.open())
+    await sink.write([{"n": 1}], None)
+    do(postgres_url, "SELECT pg_sleep(0.2)")
+    await sink.write([{"n": 2}], None)
+    await sink.close()
 
 
 async def test_an_element_without_a_key_is_refused_unless_nulls_are_one(postgres_url: str) -> None:

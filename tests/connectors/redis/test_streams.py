@@ -476,6 +476,95 @@ async def test_a_group_that_is_gone_is_not_begun_anew(
     assert seen == [*before, 3]
 
 
+async def test_what_a_group_misses_is_told_of_once(
+    redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(redis, range(1, 11))
+    source = member(redis_url, batch=3)
+
+    async def read_on() -> list[int]:
+        source._look_for_dead = 0.0  # as after a while
+        batch = await source.read()
+        return [] if batch is None else list(batch.values)
+
+    def told() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if "has missed" in record.getMessage()]
+        caplog.clear()
+        return found
+
+    await source.open()
+    assert await read_on() == [1, 2, 3]
+    redis.xtrim("in", maxlen=4, approximate=False)
+    assert await read_on() == [7, 8, 9]
+    assert await read_on() == [10]
+    [one] = told()
+    assert "has missed 3 entries since it was made" in one
+    redis.xtrim("in", maxlen=0, approximate=False)  # all were read
+    add(redis, [11, 12])
+    assert await read_on() == [11, 12]
+    assert told() == []
+    with redis.pipeline() as both:
+        for number in range(13, 17):
+            both.xadd("in", {"data": json.dumps(number)}, id=f"{number}-0")
+        both.xtrim("in", maxlen=2, approximate=False)
+        both.execute()
+    assert await read_on() == [15, 16]
+    [one] = told()
+    assert "has missed 5 entries" in one
+    await source.close()
+
+
+async def test_what_is_trimmed_while_its_member_is_away_is_told_of(
+    redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(redis, range(1, 11))
+    source = member(redis_url, batch=4)
+    await source.open()
+    position = source.position()
+    await source.read()
+    await source.close()
+    redis.xtrim("in", maxlen=8, approximate=False)
+    following = member(redis_url, lease=2, ends=True)
+    await following.open()
+    await following.seek(position)
+    assert await numbers_of(following) == list(range(3, 11))
+    assert "2 entries of stream 'in' of" in caplog.text
+    assert "came no more" in caplog.text
+    await following.close()
+
+
+async def test_members_of_one_name_are_told_of(
+    redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def opened(name: str) -> RedisGroupSource[int]:
+        return RedisGroupSource(redis_url, "in", group="g", consumer=name, batch=1, dead_after=3600)
+
+    add(redis, range(1, 11))
+    gone = opened("a")  # an earlier run, just now
+    await gone.open()
+    await gone.read()
+    await gone.close()
+    first, other = opened("a"), opened("b")
+    for source in (first, other):
+        await source.open()
+        await source.read()
+        source._look_for_dead = 0.0  # as after a while
+        await source.read()
+    assert "goes by consumer=" not in caplog.text
+    second = opened("a")
+    await second.open()
+    await second.read()
+    second._opened_at -= 1
+    await first._show()
+    second._look_for_dead = 0.0
+    second._again.clear()
+    await second.read()
+    assert caplog.text.count("another member of group 'g' of") == 1
+    assert "goes by consumer='a'" in caplog.text
+    for source in (first, second, other):
+        await source.close()
+
+
 async def test_what_is_trimmed_when_it_was_read_is_missed_by_nobody(redis: Redis, redis_url: str) -> None:
     add(redis, range(1, 6))
     source = RedisStreamSource[int](redis_url, "in", ends=True, batch=2)

@@ -711,6 +711,25 @@ def test_two_sinks_share_a_database(path: Path) -> None:
         assert rows(path, f"SELECT n FROM {name} ORDER BY rowid") == [(n,) for n in range(3000)]
 
 
+def test_a_table_is_the_same_in_small_and_capital_letters(path: Path) -> None:
+    def job(*tables: str, store: MemoryStore, count: int = 5) -> None:
+        pipeline = Pipeline()
+        source = pipeline.source([value(n) for n in range(count)], name="s")
+        for number, table in enumerate(tables):
+            source.to(SqliteSink(path, table, columns=["n", "name"]), name=f"to {number}")
+        asyncio.run(pipeline.run(checkpoints=Checkpoints(store=store)))
+
+    with pytest.raises(SinkError, match="is used by another step of this job"):
+        job("t", "T", store=MemoryStore())
+    path.unlink()
+    store = MemoryStore()
+    job("t", store=store)
+    job("T", store=store, count=8)
+    assert rows(path) == [(n, f"x{n}") for n in range(8)]
+    with pytest.raises(SinkError, match="holds results of a later checkpoint"):
+        job("T", store=MemoryStore())
+
+
 class WatchedCursor(sqlite3.Cursor):
     """Tells where it ends."""
 
@@ -770,7 +789,7 @@ def test_a_disk_that_hangs_keeps_no_event_loop_from_ending(path: Path) -> None:
     assert has_ended
 
 
-@pytest.mark.parametrize("columns", ["n", [], ["n", "n"], [1]])
+@pytest.mark.parametrize("columns", ["n", [], ["n", "n"], ["n", "N"], [1]])
 def test_wrong_columns_are_refused(path: Path, columns: Any) -> None:
     with pytest.raises(PipelineError, match="columns"):
         SqliteSink(path, "t", columns=columns)

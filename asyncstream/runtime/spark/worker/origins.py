@@ -4,7 +4,8 @@ Where the rows of a task come from, the same when Spark runs the task again.
 A row's origin is its micro-batch and partition, and in it its content and how many rows of that content came
 before it. Not its place: after a shuffle the rows of a partition come in another order when they are read
 again. In a bounded job the plan stands in for the micro-batch, so a plan made anew is another job; a stream
-that goes on from Spark's checkpoint is the same.
+that goes on from Spark's checkpoint is the same. Bounded jobs within `foreachBatch` are of its micro-batch,
+and told apart by the pipeline's name.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 __all__ = ("RowOrigins", "root_of")
 
 
-def root_of(plan: str, source: str, context: TaskContext | None) -> str:
+def root_of(plan: str, job: str, source: str, context: TaskContext | None) -> str:
     """
     What tells the rows of one partition from all others.
 
     Args:
         plan: tells the plan from others.
+        job: of a bounded job, its name, which tells it from others in one `foreachBatch`; of a stream "".
         source: what the rows are of.
         context: of the task.
     """
@@ -34,7 +36,7 @@ def root_of(plan: str, source: str, context: TaskContext | None) -> str:
         return digest(plan, source, size=8)
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
-    whole = (plan,) if query is None or batch is None else (query, batch)
+    whole = (plan,) if query is None or batch is None else (query, batch, job) if job else (query, batch)
     return digest(*whole, source, context.partitionId(), size=8)
 
 

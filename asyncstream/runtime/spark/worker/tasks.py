@@ -63,7 +63,8 @@ class StageTask:
         columns: of the source, if Spark is shown others.
         picks: what the stage does with rows of the source, if it only looks at fields.
         pipeline: its name.
-        asked: what tells the plan and the source from others, if a step asks where rows come from.
+        asked: what tells the plan, the job and the source from others (`root_of`), if a step asks where rows
+            come from.
         at_once: how many tasks like this one run at once and share every rate; None: that is not known.
     """
 
@@ -81,7 +82,7 @@ class StageTask:
     columns: tuple[str, ...] | None = None
     picks: Picks | None = None
     pipeline: str = ""
-    asked: tuple[str, str] | None = None
+    asked: tuple[str, str, str] | None = None
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
