@@ -69,6 +69,13 @@ async def test_what_was_answered_in_an_earlier_life_is_not_asked_for(file: Path)
     assert set(later.counter_names()) == set(later.metrics())
 
 
+@pytest.mark.usefixtures("tidy")
+async def test_a_store_may_be_closed_in_the_pass_in_which_it_was_read(file: Path) -> None:
+    await answers(cached(Answers(0), store=file), 1)
+    assert await answers(cached(Answers(0), store=file), 1) == [{"of": 1, "number": 1}]
+    await asyncio.sleep(0)
+
+
 async def test_a_pipeline_that_is_started_again_makes_no_call(file: Path) -> None:
     service = Answers(0)
 
