@@ -294,6 +294,19 @@ def test_element_stops_the_clock_and_upstream_is_followed_again_from_where_it_is
     assert watermarks_at(operator, recorder, clock, 1200, 1250) == [250]
 
 
+def test_event_time_stays_while_it_is_we_who_keep_the_stream_quiet() -> None:
+    clock, wakes, held = ManualClock(1000), list[int](), [True]
+    operator = AdvanceWhenQuiet(100)
+    operator.out = recorder = Recorder()
+    operator.open(OperatorContext(clock=clock, wake_at=wakes.append, is_held=lambda: held[0]))
+    operator.advance_watermark(40)
+    assert watermarks_at(operator, recorder, clock, 1100, 1200) == []
+    held.clear()
+    held.append(False)
+    assert watermarks_at(operator, recorder, clock, 1299, 1300) == [140]
+    assert wakes == [1100, 1200, 1300, 1300, 1400]
+
+
 def test_silence_before_the_first_watermark_says_nothing() -> None:
     operator, recorder, clock, _ = quiet_rig()
 
