@@ -61,14 +61,18 @@ def test_the_clock_is_asked_for_when_a_split_may_have_turned_idle() -> None:
     operator, recorder, clock, _ = followed(idle_after_ms=100)
     wakes: list[int] = []
     operator.context = OperatorContext(clock=clock, wake_at=wakes.append)
-    operator.assign_splits(["a"])
-    clock.set_ms(60)
-    push(operator, "a", 100)
-    for now_ms in (100, 160):
+    operator.advance_clock(0)  # there are no splits
+    operator.assign_splits(["a", "b"])
+    for now_ms, split in ((60, "a"), (70, "b")):
+        clock.set_ms(now_ms)
+        push(operator, split, 100)
+    for now_ms in (100, 160, 170):
         clock.set_ms(now_ms)
         operator.advance_clock(now_ms)
-    assert wakes == [100, 160]
-    assert recorder.seen[-1] == (IDLE, True)
+    push(operator, "b", 200)
+    operator.advance_clock(180)
+    assert wakes == [100, 160, 170, 270, 270]
+    assert [seen for seen in recorder.seen if seen[0] is IDLE] == [(IDLE, True), (IDLE, False)]
 
 
 def test_an_idle_split_is_not_waited_for_until_it_is_back() -> None:

@@ -152,6 +152,20 @@ def test_quiet_stream_turns_idle_and_comes_back() -> None:
     assert wakes == [100, 250]
 
 
+def test_stream_that_we_keep_quiet_is_not_idle() -> None:
+    clock, wakes, held = ManualClock(0), list[int](), [True]
+    operator = AssignEventTime(same, EVERY_ONE, idle_after_ms=100)
+    operator.out = recorder = Recorder()
+    operator.open(OperatorContext(clock=clock, wake_at=wakes.append, is_held=lambda: bool(held)))
+    operator.advance_clock(100)
+    held.clear()
+    operator.advance_clock(199)
+    assert recorder.seen == []
+    operator.advance_clock(200)
+    assert recorder.seen == [(IDLE, True)]
+    assert wakes == [100, 200, 200]
+
+
 def test_stream_that_is_heard_of_is_not_idle() -> None:
     operator, recorder, clock, wakes = idle_rig()
     clock.set_ms(60)

@@ -143,7 +143,18 @@ def test_end_comes_when_all_have_ended_and_once() -> None:
     for port in union.ports:
         assert (END,) not in recorder.seen
         port.end_input()
+    union.ports[1].end_input()
     assert recorder.seen.count((END,)) == 1
+
+
+def test_input_that_has_ended_says_nothing_more_of_event_time() -> None:
+    union, recorder = union_of(2)
+    for port in union.ports:
+        port.advance_watermark(MAX_TIMESTAMP)
+    union.ports[0].advance_watermark(MAX_TIMESTAMP)
+    union.ports[0].set_idle(True)
+    union.ports[0].set_idle(False)
+    assert recorder.seen == [(W, MAX_TIMESTAMP)]
 
 
 def test_ended_input_beside_an_idle_one_does_not_let_event_time_jump_to_its_end() -> None:
