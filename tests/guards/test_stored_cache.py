@@ -309,6 +309,20 @@ async def test_a_call_that_fails_is_made_by_the_next(file: Path) -> None:
         await guard.close()
 
 
+async def test_who_has_renewed_an_answer_does_not_keep_others_from_the_next_time(file: Path) -> None:
+    service, clock = Answers(0), ManualClock(DAY)
+    one, other = (
+        cached(service, store=file, ttl=10, stale_for=100, lease=1000, clock=clock) for _ in range(2)
+    )
+    async with one, other:
+        await one(1)
+        for guard in (one, other):
+            clock.set_ms(clock.now_ms() + 20_000)
+            await guard(1)
+            await asyncio.sleep(1)
+            assert guard.metrics()["cache_renewed"] == 1
+
+
 async def test_a_call_that_takes_longer_than_its_lease_is_not_waited_for(file: Path) -> None:
     clock_start = asyncio.get_running_loop().time()
     stuck, service = Answers(0, takes=1e6), Answers(0)
