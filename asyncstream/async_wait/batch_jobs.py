@@ -286,8 +286,6 @@ class BatchJobs(Holding):
             self._fail(error)
             raise
         except BaseException as error:
-            if self._halted and isinstance(error, asyncio.CancelledError):
-                raise
             answers = [error] * size
         if self._halted:
             return  # it is asked for again

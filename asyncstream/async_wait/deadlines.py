@@ -164,7 +164,6 @@ class Deadlines:
             else:
                 for worker, promise in calls.late():
                     if not self._overdue(worker, promise):
-                        self._entries.clear()
                         return
             self._entries.popleft()
             self._count -= len(calls)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from asyncstream.async_wait.promise import PENDING, Passage, Promise, Routed
+from asyncstream.async_wait.promise import PENDING, Promise, Routed
 from asyncstream.operators.results import FirstKeys
 from asyncstream.state.keys import SOUND, check_key
 
@@ -59,7 +59,7 @@ class KeySerializer:
         for promise, outcome in promises:
             if isinstance(outcome, Routed):
                 again.add(promise.key)
-            elif again and not isinstance(outcome, Passage) and getattr(promise, "key", promise) in again:
+            elif again and getattr(promise, "key", promise) in again:
                 yield promise, PENDING
                 continue
             yield promise, outcome

@@ -206,7 +206,7 @@ class AsyncWaitOperator(Holding):
     def metrics(self) -> dict[str, int]:
         pool = self._pool
         return {
-            **({} if self._object is None else figures_of(self._object)),
+            **figures_of(self._object),
             **self._counts,
             "running": len(pool.busy()),
             "most_running": pool.most_running,
@@ -221,14 +221,13 @@ class AsyncWaitOperator(Holding):
         return {"success": times.succeeded, "error": times.failed, "timeout": times.timed_out}
 
     def whereabouts(self) -> Whereabouts:
-        known = {} if self._object is None else figures_of(self._object)
         unbegun, queue = self._pool.unbegun(), self._way_out.queue
         return whereabouts(
             self.settings.order,
             unbegun + sum(kind.__class__ not in _CONTROLS for _, kind, _ in self._inbox),
             islice(queue, self._way_out.promised - unbegun) if unbegun else queue,
             self._pool.workers,
-            limited=known.get(LIMITED, 0),
+            limited=figures_of(self._object).get(LIMITED, 0),
             may_emit=self.emitting.is_open(),
             now=asyncio.get_running_loop().time() if self._pool.workers else 0.0,
         )

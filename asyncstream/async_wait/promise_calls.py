@@ -69,7 +69,6 @@ class PromiseCalls:
             try:
                 if serializer.enter(promise):
                     return promise
-                pool.schedule_turn()  # the inbox has drained by one, though no call has started
             except BaseException as error:
                 pool.fail(pool.blame(value, error))
                 if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -81,7 +80,6 @@ class PromiseCalls:
             self._pool.way_out.add_finished(value, what.timestamp, what.outcome, origin)
         else:
             self._pool.way_out.add_finished(None, None, Passage(what))
-        self._pool.schedule_turn()
 
     async def make_calls(self, worker: Worker, context: Context) -> bool:
         """

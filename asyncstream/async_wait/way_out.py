@@ -182,8 +182,7 @@ class WayOut:
         bad = self._kinds.first_deferred(values)
         if bad is None:
             return
-        if bad:
-            self._push(values[:bad], timestamps[:bad])
+        self._push(values[:bad], timestamps[:bad])
         error = not_a_value(values[bad:], "await it there", "an async function")
         # for which element is not known any more, and it would be all of them
         name = self._operator.context.name

@@ -289,7 +289,6 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
         return whole
 
     def overhearing(self, number: int) -> Operator:
-        self._emitter.whole = True  # what is not for this one to say is taken back
         return _Overhearing(self._for_all_keys(self._overhear))
 
     def _overhear(self, value: Any, ctx: BroadcastContext, emit: Emitter[Any]) -> object:

@@ -37,18 +37,16 @@ class BufferedEmitter:
 
     Args:
         operator: what results leave.
-        whole: hand on nothing before `flush`, so that it can be taken back until then.
 
     Attributes:
         timestamp: what the next results carry, milliseconds since the epoch, or None.
     """
 
-    __slots__ = ("_aside", "_operator", "_timestamps", "_values", "timestamp", "whole")
+    __slots__ = ("_aside", "_operator", "_timestamps", "_values", "timestamp")
 
-    def __init__(self, operator: Operator, *, whole: bool = False) -> None:
+    def __init__(self, operator: Operator) -> None:
         self.timestamp: int | None = None
         self._operator = operator
-        self.whole = whole
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
         self._aside: list[tuple[int, str, Any, int | None]] = []
@@ -63,8 +61,7 @@ class BufferedEmitter:
         """Emit several results that carry the same timestamp."""
         self._values += values
         self._timestamps += [timestamp] * len(values)
-        if not self.whole:
-            self.relieve()
+        self.relieve()
 
     def aside(self, tag: str, value: Any, timestamp: int | None) -> None:
         """
@@ -112,5 +109,5 @@ class BufferedEmitter:
         return len(self._values), len(self._aside)
 
     def take_back(self, mark: tuple[int, int]) -> None:
-        """Forget what was collected since `mark`; only if the emitter is `whole`."""
+        """Forget what was emitted, or sent aside, since `mark`, if nothing was handed on."""
         del self._values[mark[0] :], self._timestamps[mark[0] :], self._aside[mark[1] :]

@@ -113,7 +113,7 @@ class KeyedFunctionOperator(TimedOperator):
         self._function = function
         self._on_timer: Callable[..., object] = function.on_timer
         self._failures = Failures(self, on_error)
-        self._emitter = BufferedEmitter(self, whole=not self._failures.fatal)
+        self._emitter = BufferedEmitter(self)
         self._emit: Emitter[Any] = self._emitter.emit
         self._kinds = Kinds()
         self._ended = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -132,6 +132,47 @@ def test_what_is_too_little_for_a_job_goes_after_a_while() -> None:
     run_virtual(main())
 
 
+def test_what_is_enough_for_a_job_goes_at_once_and_the_time_of_the_next_begins_anew() -> None:
+    async def main() -> None:
+        provider = Provider()
+        pipeline = Pipeline("doubles")
+        provider.step(pipeline.submissions(), size=2, wait=50).to([])
+        async with pipeline.start() as job:
+            await job.submit(1)
+            await asyncio.sleep(3)
+            await job.submit(2)
+            await asyncio.sleep(1)
+            await job.submit(3)
+            await asyncio.sleep(100)
+            assert [(at, elements) for at, _, elements in provider.submitted] == [
+                (3_000, [1, 2]),
+                (54_000, [3]),
+            ]
+            await job.drain()
+
+    run_virtual(main())
+
+
+def test_a_source_is_read_no_further_while_jobs_are_under_way() -> None:
+    async def main() -> None:
+        provider, read = Provider(), list[int]()
+
+        async def numbers() -> AsyncIterator[int]:
+            for number in range(10_000):
+                read.append(number)
+                yield number
+                await asyncio.sleep(0)
+
+        pipeline = Pipeline("doubles")
+        provider.step(pipeline.source(numbers()), size=10, jobs=2).discard()
+        async with pipeline.start() as job:
+            await asyncio.sleep(50)
+            assert len(read) < 100
+            await job.stop()
+
+    run_virtual(main())
+
+
 def test_no_more_jobs_are_under_way_than_asked_for_and_the_rest_waits() -> None:
     async def main() -> None:
         provider, found = Provider(), list[int]()
@@ -190,6 +231,21 @@ def test_a_job_that_fails_is_the_error_of_all_its_elements() -> None:
     assert found == [2 * number for number in range(30) if not 10 <= number < 20]
     with pytest.raises(UserFunctionError, match="expired"):
         run(provider, range(30), [])
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "route"])
+def test_a_cancellation_that_is_not_ours_fails_the_pipeline(on_error: str) -> None:
+    class Cancelling(Provider):
+        async def submit(self, elements: list[int], key: str) -> str:
+            raise asyncio.CancelledError
+
+    pipeline = Pipeline("doubles")
+    results = Cancelling().step(pipeline.source(range(3)), on_error=on_error)
+    results.discard()
+    if on_error == "route":
+        results.failed.discard()
+    with pytest.raises(UserFunctionError, match="CancelledError"):
+        run_virtual(pipeline.run())
 
 
 def test_too_few_answers_are_refused() -> None:
@@ -356,6 +412,53 @@ def test_a_stopped_job_goes_on_from_its_snapshot() -> None:
         assert len(provider.submitted) == 3
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize(("other", "jobs_done"), [(0, 0), (8, 1)])
+def test_a_stop_waits_for_no_job_and_begins_none_while_it_waits_for_others(
+    other: int, jobs_done: int
+) -> None:
+    async def main() -> None:
+        provider, found = Provider(takes=lambda first: 4), list[int]()
+        pipeline = Pipeline("doubles")
+        provider.step(pipeline.source(range(25), name="numbers"), jobs=1, every=1).to(found)
+        pipeline.source([other]).async_map(asyncio.sleep).discard()
+        async with pipeline.start() as job:
+            await asyncio.sleep(2)
+            await job.stop(grace=20)
+        assert asyncio.get_running_loop().time() == pytest.approx(max(2, other), abs=0.5)
+        assert len(provider.submitted) == 1
+        assert found == [2 * number for number in range(10 * jobs_done)]
+
+    run_virtual(main())
+
+
+def test_watermarks_stay_behind_the_elements_before_them_over_a_stop() -> None:
+    provider, counts, late = Provider(takes=lambda first: 100.0 - first), list[Any](), list[int]()
+
+    def build() -> Pipeline:
+        pipeline = Pipeline("doubles")
+        source = pipeline.source(range(40), name="numbers")
+        numbers = source.event_time(lambda n: n * 1000, AscendingTimestamps(), name="times")
+        jobs = provider.step(numbers, order="unordered", jobs=2)
+        results = jobs.window_all(TumblingWindows(5)).aggregate(name="windows", n=Count())
+        results.to(counts, name="counts")
+        results.late.to(late, name="late")
+        return pipeline
+
+    async def main() -> None:
+        async with build().start() as job:
+            await asyncio.sleep(5)
+            snapshot = await job.stop()
+        assert counts == []
+        async with build().start(snapshot=snapshot) as again:
+            await asyncio.sleep(110)
+            assert len(counts) == 3  # of the elements of two jobs; the fourth waits for what comes next
+            await again.wait()
+
+    run_virtual(main())
+    assert [result.value["n"] for result in counts] == [5] * 8
+    assert late == []
 
 
 @pytest.mark.parametrize(

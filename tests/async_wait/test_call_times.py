@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream import JobStatus, Latency, Pipeline
+from asyncstream import JobStatus, Latency, Pipeline, Stream
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import retry, single_flight
 from asyncstream.guards.retry import attempts_in
@@ -27,7 +27,10 @@ def measured(given: list[float], function: Any = take, **options: Any) -> tuple[
 
     async def main() -> tuple[JobStatus, dict[str, Any]]:
         pipeline = Pipeline("calls")
-        pipeline.source(given).async_map(function, name="ask", **options).discard()
+        numbers: Stream[float] = pipeline.source(given)
+        if options.get("order") == "per_key":
+            numbers = numbers.key_by(lambda number: number)
+        numbers.async_map(function, name="ask", **options).discard()
         async with pipeline.start() as job:
             await job.wait()
             return job.status(), {metric.name: metric for metric in job.measure()}
@@ -40,7 +43,7 @@ def calls_by_outcome(metrics: dict[str, Any]) -> dict[str, Distribution]:
     return {point.labels["outcome"]: point.value for point in points if isinstance(point.value, Distribution)}
 
 
-@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
 def test_calls_are_timed_by_how_they_end(order: str) -> None:
     options: dict[str, Any] = {"timeout": 5, "on_timeout": "skip", "on_error": "skip", "order": order}
     _, metrics = measured([1.0, 2.0, -0.25, -0.25, -0.25, 9.0], **options)

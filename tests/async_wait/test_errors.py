@@ -591,3 +591,23 @@ def test_loop_that_is_closed_without_a_stop_makes_no_noise() -> None:
     assert not rig.errors
     del rig, task
     gc.collect()  # what cannot be raised there, pytest makes an error of
+
+
+async def test_what_takes_too_long_to_close_is_cancelled_and_said() -> None:
+    class Clinging(AsyncFunction[Any, Any]):
+        cancelled = False
+
+        async def invoke(self, value: Any) -> Any:
+            return value
+
+        async def close(self) -> None:
+            try:
+                await asyncio.sleep(1e9)
+            finally:
+                self.cancelled = True
+
+    function = Clinging()
+    with pytest.raises(UserFunctionError, match="when it was closed"):
+        async with Rig(function):
+            pass
+    assert function.cancelled

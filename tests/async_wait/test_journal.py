@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from asyncstream import (
 )
 from asyncstream.async_wait.blocks import Block
 from asyncstream.async_wait.journaled import Journaled
+from asyncstream.async_wait.promise import DROPPED, PENDING, Routed, Several, pending
 from asyncstream.guards import retry
+from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.origins import Origin
 from tests.async_wait.charging import charging, crashed, kept_in
 
@@ -316,6 +318,44 @@ def test_calls_of_blocks_are_written_with_their_elements_and_origins(ended: list
     assert log.results == {("r", of, n): (f"{of}{n}", f"result of {of}{n}") for of, n in ended}
     journaled.write(single=True)
     assert len(log.results) == 2
+
+
+class WrittenLater(Written):
+    """Has what is written on the disk when the test says so."""
+
+    waits = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], None]] = []
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        self.waiting.append(then)
+
+
+@pytest.mark.parametrize("outcome", ["one result", Several(["a", "b"]), DROPPED], ids=["one", "some", "none"])
+def test_a_result_that_waits_for_the_disk_is_let_go_when_it_is_there(outcome: Any) -> None:
+    log: Any = WrittenLater()
+    let_go: list[Any] = []
+    journaled = Journaled(log, let_go.append, lambda: let_go.append("turn"))
+    promise = pending(1, None, ("r", 0))
+    journaled.add(promise, outcome)
+    journaled.write(single=isinstance(outcome, str))
+    assert log.results.keys() == {("r", 0)}
+    assert (let_go, promise.outcome, journaled.is_writing()) == ([], PENDING, True)
+
+    log.waiting.pop()()
+    assert (let_go, promise.outcome, journaled.is_writing()) == ([promise, "turn"], outcome, False)
+
+
+def test_an_error_that_cannot_be_written_waits_for_no_disk() -> None:
+    log: Any = WrittenLater()
+    let_go: list[Any] = []
+    journaled = Journaled(log, let_go.append, _unused)
+    promise = pending(1, None, ("r", 0))
+    journaled.add(promise, Routed("failed", FailedCall(1, ValueError(), 1, None, 0, 0, None)))
+    journaled.write(single=False)
+    assert (let_go, log.results, log.waiting) == ([promise], {}, [])
 
 
 def _unused(*_: object) -> None:

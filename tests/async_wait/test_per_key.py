@@ -10,6 +10,7 @@ import pytest
 
 from asyncstream.elements import EndOfInput, Watermark
 from asyncstream.errors import UserFunctionError
+from asyncstream.testing.loop import run_virtual
 from tests.async_wait.rig import Rig, Service, passes
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -179,6 +180,24 @@ async def test_key_function_that_fails_fails_the_job_and_names_the_element(error
         assert failure.element == "a1"
         assert failure.__cause__ is error
         assert ["call", "a1", None] in rig.operator.snapshot()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_key_function_in_which_the_process_is_asked_to_stop_stops_it(error: type[BaseException]) -> None:
+    def key(element: str) -> str:
+        raise error
+
+    rig = per_key(Service.echo, key)
+
+    async def main() -> None:
+        async with rig:
+            rig.feed("a0")
+            await asyncio.sleep(10)
+            pytest.fail("it went on")
+
+    with pytest.raises(error):
+        run_virtual(main())
+    assert rig.operator.snapshot() == [["call", "a0", None]]
 
 
 async def test_unhashable_key_fails_the_job_and_names_the_element() -> None:

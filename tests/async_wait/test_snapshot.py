@@ -245,6 +245,22 @@ async def test_nothing_is_emitted_by_a_call_that_ends_after_the_stop(order: str)
         assert [entry[1] for entry in rig.operator.snapshot()] == [1, 2]
 
 
+@pytest.mark.parametrize("order", EVERY_ORDER)
+async def test_once_settled_no_call_begins_and_what_those_that_run_give_still_leaves(order: str) -> None:
+    service = Service()
+    async with Rig(service, concurrency=2, **keyed(order)) as rig:
+        await rig.put(*range(10))
+        rig.operator.settle()
+        await rig.put(*range(10, 20))
+        assert not rig.operator.is_at_rest()
+        await service.answer(0, 1)
+        assert service.called == [0, 1]
+        assert rig.log.values == [0, 10]
+        assert rig.operator.is_at_rest()
+        assert (rig.counts["held"], rig.counts["waiting"]) == (0, 18)
+        assert rig.operator.snapshot() == [["call", value, None] for value in range(2, 20)]
+
+
 async def test_snapshot_while_elements_arrive_waits_for_nothing() -> None:
     service = Service()
     async with Rig(service, concurrency=2, buffer=2) as rig:

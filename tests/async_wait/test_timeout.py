@@ -306,6 +306,19 @@ async def test_deadlines_of_ended_calls_do_not_pile_up_behind_a_slow_one(order: 
         assert sorted(await rig.finish()) == list(range(5000))
 
 
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
+async def test_deadline_of_a_slow_call_is_kept_where_those_of_ended_ones_are_forgotten(order: str) -> None:
+    async def call(value: int) -> int:
+        await asyncio.sleep(3000 if value == 0 else 0.001)
+        return value
+
+    key_by = (lambda value: value) if order == "per_key" else None
+    options: dict[str, Any] = {"timeout": 60, "on_timeout": "skip", "key_by": key_by}
+    async with Rig(call, concurrency=2, buffer=1000, order=order, **options) as rig:
+        rig.operator.process_batch(range(300), None)
+        assert sorted(await rig.finish()) == list(range(1, 300))
+
+
 @pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
 async def test_deadlines_of_elements_that_have_all_left_do_not_pile_up(order: str) -> None:
     async def call(value: int) -> int:

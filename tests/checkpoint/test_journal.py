@@ -393,6 +393,22 @@ def test_functions_are_told_apart_by_their_code() -> None:
         assert fingerprint(Logged(standing_for)) == fingerprint(standing_for)
 
 
+def test_functions_are_told_apart_by_what_they_were_given() -> None:
+    def made(value: Any) -> Any:
+        async def call(element: Any, model: Any = value, *, prompt: Any = None) -> Any:
+            return element
+
+        return call
+
+    async def ask(model: Any, element: Any) -> Any:
+        return element
+
+    for bind in (made, lambda value: partial(ask, value)):
+        prints = [fingerprint(bind(value)) for value in (1, 2, "1", None, object(), object())]
+        assert len(set(prints)) == 5
+        assert prints[4] == prints[5]  # of which another process knows the class
+
+
 def test_a_mock_is_asked_for_nothing_that_every_mock_has() -> None:
     class Childless(AsyncMock):
         def _get_child_mock(self, **_: Any) -> Any:

@@ -197,6 +197,14 @@ def test_key_may_be_the_name_of_a_field_or_several(guard: Any) -> None:
         guard(ask, key=7)
 
 
+@pytest.mark.parametrize(
+    "options", [{"errors": "OSError"}, {"errors": (int,)}, {"errors": (KeyboardInterrupt,)}, {"cache": 7}]
+)
+def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError, match=next(iter(options))):
+        cached(Flaky(0), **options)
+
+
 def test_answers_do_not_go_to_another_process_whose_clock_is_another() -> None:
     guarded = cached(Flaky(0), ttl=60)
 

@@ -190,6 +190,29 @@ async def test_answer_to_a_wrong_request_is_no_failure_of_the_service() -> None:
     assert state(breaker) == "CLOSED"
 
 
+async def test_answer_to_a_wrong_request_breaks_the_row_and_a_mistake_in_the_code_says_nothing() -> None:
+    service = Flaky(2)
+    breaker = Breaker(failures=3, failure_ratio=None)
+    guarded = circuit_breaker(service, breaker=breaker)
+    for error in (WrongRequest(), TypeError()):
+        service.failures, service.error = 2, OSError("down")
+        await fail(guarded, 2)
+        service.failures, service.error = 1, error
+        with pytest.raises(type(error)):
+            await guarded(0)
+    assert state(breaker) == "CLOSED"
+    service.failures, service.error = 1, OSError("down")
+    await fail(guarded, 1)
+    assert state(breaker) == "OPEN"
+
+
+async def test_what_is_said_to_be_a_failure_is_one_also_if_it_is_a_mistake_in_the_code() -> None:
+    breaker = Breaker(failures=1, on=lambda error: isinstance(error, TypeError))
+    with pytest.raises(TypeError):
+        await circuit_breaker(Flaky(1, TypeError()), breaker=breaker)(0)
+    assert state(breaker) == "OPEN"
+
+
 async def test_retry_outside_waits_for_a_refusing_breaker() -> None:
     service = Flaky(1)
 

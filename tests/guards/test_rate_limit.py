@@ -11,7 +11,7 @@ import aiolimiter
 import pytest
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards import RateLimiter, rate_limit
+from asyncstream.guards import RateLimiter, SharedLimit, rate_limit
 from asyncstream.guards.rate_limit import share_rates
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
@@ -167,7 +167,14 @@ async def test_call_within_the_rate_does_not_suspend() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"rate": 0}, {"rate": 5, "burst": 6}, {"rate": 5, "limiter": RateLimiter(1)}, {"limiter": 7}],
+    [
+        {},
+        {"rate": 0},
+        {"rate": 5, "burst": 6},
+        {"rate": 5, "limiter": RateLimiter(1)},
+        {"limiter": 7},
+        {"limiter": RateLimiter(1), "scope": SharedLimit("sqlite:///rates.db", name="api")},
+    ],
 )
 def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
     with pytest.raises(PipelineError):

@@ -145,7 +145,14 @@ def test_error_that_calls_itself_final_is_not_retried() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "times"),
-    [(True, [0, 100]), (False, [0]), (0.04, [0, 40]), (1, [0, 1000]), (timedelta(seconds=2), [0, 2000])],
+    [
+        (True, [0, 100]),
+        (False, [0]),
+        (0, [0, 0]),
+        (0.04, [0, 40]),
+        (1, [0, 1000]),
+        (timedelta(seconds=2), [0, 2000]),
+    ],
 )
 def test_predicate_decides_whether_and_when(answer: Any, times: list[int]) -> None:
     assert schedule(1, on=lambda error: answer, wait_jitter=0)[0] == times

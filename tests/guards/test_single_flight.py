@@ -54,6 +54,24 @@ async def test_cancelled_caller_does_not_cancel_the_others(leaver: int) -> None:
     assert service.times == [0]
 
 
+@pytest.mark.usefixtures("tidy")
+async def test_caller_cancelled_as_the_answer_is_handed_out_keeps_nobody_waiting() -> None:
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def call(value: int) -> str:
+        return await answer
+
+    guarded = single_flight(call)
+    leaves, stays = [asyncio.create_task(guarded(7)) for _ in range(2)]
+    await asyncio.sleep(1)
+    answer.set_result("found")
+    await asyncio.sleep(0)  # the call has ended, and nobody has been told
+    leaves.cancel()
+    async with asyncio.timeout(1):
+        assert await stays == "found"
+    assert leaves.cancelled()
+
+
 async def test_timed_out_caller_does_not_end_the_call() -> None:
     service = Flaky(0, takes=1)
 

@@ -69,6 +69,13 @@ async def test_what_was_answered_in_an_earlier_life_is_not_asked_for(file: Path)
     assert set(later.counter_names()) == set(later.metrics())
 
 
+@pytest.mark.usefixtures("tidy")
+async def test_a_store_may_be_closed_in_the_pass_in_which_it_was_read(file: Path) -> None:
+    await answers(cached(Answers(0), store=file), 1)
+    assert await answers(cached(Answers(0), store=file), 1) == [{"of": 1, "number": 1}]
+    await asyncio.sleep(0)
+
+
 async def test_a_pipeline_that_is_started_again_makes_no_call(file: Path) -> None:
     service = Answers(0)
 
@@ -300,6 +307,20 @@ async def test_a_call_that_fails_is_made_by_the_next(file: Path) -> None:
     assert service.most_running == 1
     for guard in guards:
         await guard.close()
+
+
+async def test_who_has_renewed_an_answer_does_not_keep_others_from_the_next_time(file: Path) -> None:
+    service, clock = Answers(0), ManualClock(DAY)
+    one, other = (
+        cached(service, store=file, ttl=10, stale_for=100, lease=1000, clock=clock) for _ in range(2)
+    )
+    async with one, other:
+        await one(1)
+        for guard in (one, other):
+            clock.set_ms(clock.now_ms() + 20_000)
+            await guard(1)
+            await asyncio.sleep(1)
+            assert guard.metrics()["cache_renewed"] == 1
 
 
 async def test_a_call_that_takes_longer_than_its_lease_is_not_waited_for(file: Path) -> None:

@@ -138,6 +138,13 @@ def test_the_top_is_told_whenever_it_changes() -> None:
     assert all(type(ranking) is Ranking and ranking.key == "a" for ranking in told)
 
 
+def test_the_top_begins_behind_those_that_are_skipped() -> None:
+    with harness(lambda stream: stream.key_by("key").top(2, by="v", skip=1)) as tested:
+        tested.push_all(event("a", value) for value in (5, 4, 3, 2))
+        told = tested.collect()
+    assert [one["v"] for one in told[-1].values] == [4, 3]
+
+
 def test_changes_of_one_step_are_the_rows_of_the_next() -> None:
     """The last price of each item, and of these the two smallest."""
 

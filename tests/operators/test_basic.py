@@ -174,3 +174,23 @@ def test_batches_do_not_matter(values: list[int], size: int, stamped: bool) -> N
             part = None if stamps is None else stamps[start : start + size]
             many.process_batch(values[start : start + size], part)
         assert first.seen == second.seen
+
+
+def test_first_element_of_a_batch_may_fail_also_when_results_are_trusted() -> None:
+    operator = Map(lambda value: 1 // value, "skip")
+    recorder = record(operator)
+    operator.process_batch([1] * 2000, None)
+    operator.process_batch([0, 1], None)
+    assert recorder.values() == [1] * 2001
+
+
+def test_what_came_before_a_result_that_is_none_keeps_its_timestamps() -> None:
+    async def later() -> None: ...
+
+    unawaited = later()
+    operator = Map(lambda value: value if value < 3 else unawaited)
+    recorder = record(operator)
+    with pytest.raises(UserFunctionError):
+        operator.process_batch([1, 2, 3, 4], [10, 20, 30, 40])
+    unawaited.close()
+    assert recorder.seen == [(1, 10), (2, 20)]

@@ -23,7 +23,7 @@ from asyncstream import (
 )
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.ingestion import AssignIngestionTime
+from asyncstream.operators.ingestion import AssignIngestionTime, IngestionTimeSpec
 from asyncstream.testing import VirtualTime
 from tests.operators.recorder import END, RESTORED, W, record
 
@@ -39,6 +39,13 @@ def test_elements_get_the_time_of_the_clock_and_event_time_goes_on_without_them(
     operator.advance_clock(1300)
     assert recorder.seen[4:] == [(W, 1299)]
     assert wakes == [1200, 1500]
+
+
+@pytest.mark.parametrize(("every", "every_ms"), [(0.2, 200), (0.001, 1), (0, 1)])
+def test_time_is_asked_for_as_often_as_is_said(every: float, every_ms: int) -> None:
+    wakes = list[int]()
+    record(IngestionTimeSpec(IngestionTime(every=every)).build(), ManualClock(1000), wakes)
+    assert wakes == [1000 + every_ms]
 
 
 def test_input_has_no_say_in_event_time_but_for_its_end() -> None:

@@ -87,6 +87,15 @@ def test_a_processing_timer_emits_without_timestamp_but_aside_with_one() -> None
     ]
 
 
+def test_a_processing_timer_that_is_pending_at_the_end_of_input_does_not_fire() -> None:
+    run = harness(Silence, "aside")
+    run.element(("a", 1), 5)
+    run.operator.end_input()
+    run.records.clear()
+    run.time(105)
+    assert run.records == []
+
+
 class Timed(KeyedProcessFunction[Element, Any]):
     """Tells what it is told of time."""
 

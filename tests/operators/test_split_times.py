@@ -47,6 +47,34 @@ def test_the_watermark_is_the_smallest_of_the_splits() -> None:
     assert watermarks(recorder) == [49, 149, 199]
 
 
+def test_an_element_out_of_order_takes_nothing_back() -> None:
+    operator, recorder, _, _ = followed("a")
+    push(operator, "a", 100, 50, 200)
+    assert watermarks(recorder) == [99, 199]
+    times = SplitTimes(EVERY_ONE, None, None)
+    times.assign(["a"], 0)
+    times.enter("a", 0)
+    assert [times.advance(watermark) for watermark in (9, 5, 12)] == [9, 9, 12]
+
+
+def test_the_clock_is_asked_for_when_a_split_may_have_turned_idle() -> None:
+    operator, recorder, clock, _ = followed(idle_after_ms=100)
+    wakes: list[int] = []
+    operator.context = OperatorContext(clock=clock, wake_at=wakes.append)
+    operator.advance_clock(0)  # there are no splits
+    operator.assign_splits(["a", "b"])
+    for now_ms, split in ((60, "a"), (70, "b")):
+        clock.set_ms(now_ms)
+        push(operator, split, 100)
+    for now_ms in (100, 160, 170):
+        clock.set_ms(now_ms)
+        operator.advance_clock(now_ms)
+    push(operator, "b", 200)
+    operator.advance_clock(180)
+    assert wakes == [100, 160, 170, 270, 270]
+    assert [seen for seen in recorder.seen if seen[0] is IDLE] == [(IDLE, True), (IDLE, False)]
+
+
 def test_an_idle_split_is_not_waited_for_until_it_is_back() -> None:
     operator, recorder, clock, _ = followed("a", "b", idle_after_ms=1000)
     push(operator, "a", 100)

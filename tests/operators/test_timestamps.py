@@ -152,6 +152,20 @@ def test_quiet_stream_turns_idle_and_comes_back() -> None:
     assert wakes == [100, 250]
 
 
+def test_stream_that_we_keep_quiet_is_not_idle() -> None:
+    clock, wakes, held = ManualClock(0), list[int](), [True]
+    operator = AssignEventTime(same, EVERY_ONE, idle_after_ms=100)
+    operator.out = recorder = Recorder()
+    operator.open(OperatorContext(clock=clock, wake_at=wakes.append, is_held=lambda: bool(held)))
+    operator.advance_clock(100)
+    held.clear()
+    operator.advance_clock(199)
+    assert recorder.seen == []
+    operator.advance_clock(200)
+    assert recorder.seen == [(IDLE, True)]
+    assert wakes == [100, 200, 200]
+
+
 def test_stream_that_is_heard_of_is_not_idle() -> None:
     operator, recorder, clock, wakes = idle_rig()
     clock.set_ms(60)
@@ -292,6 +306,19 @@ def test_element_stops_the_clock_and_upstream_is_followed_again_from_where_it_is
 
     assert watermarks(recorder.seen)[-2:] == [140, 150]
     assert watermarks_at(operator, recorder, clock, 1200, 1250) == [250]
+
+
+def test_event_time_stays_while_it_is_we_who_keep_the_stream_quiet() -> None:
+    clock, wakes, held = ManualClock(1000), list[int](), [True]
+    operator = AdvanceWhenQuiet(100)
+    operator.out = recorder = Recorder()
+    operator.open(OperatorContext(clock=clock, wake_at=wakes.append, is_held=lambda: held[0]))
+    operator.advance_watermark(40)
+    assert watermarks_at(operator, recorder, clock, 1100, 1200) == []
+    held.clear()
+    held.append(False)
+    assert watermarks_at(operator, recorder, clock, 1299, 1300) == [140]
+    assert wakes == [1100, 1200, 1300, 1300, 1400]
 
 
 def test_silence_before_the_first_watermark_says_nothing() -> None:

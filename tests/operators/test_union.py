@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.operators.union import Union
+from asyncstream.operators.ports import Port
+from asyncstream.operators.union import Union, UnionSpec
 from tests.operators.recorder import END, IDLE, RESTORED, Recorder, W, record
 
 
@@ -122,12 +125,36 @@ def test_ended_input_is_not_waited_for() -> None:
     assert recorder.seen[1:] == [(W, MAX_TIMESTAMP), (END,)]
 
 
+def test_input_that_ends_before_its_event_time_is_not_waited_for() -> None:
+    union, recorder = union_of(2)
+    union.ports[0].advance_watermark(5)
+    union.ports[1].advance_watermark(7)
+    union.ports[0].end_input()
+    union.ports[1].advance_watermark(9)
+    assert recorder.seen == [(W, 5), (W, 7), (W, 9)]
+
+
+def test_inputs_of_one_name_are_told_apart() -> None:
+    assert UnionSpec(("a", "b", "a", "a")).names == ["a", "b", "a (2)", "a (3)"]
+
+
 def test_end_comes_when_all_have_ended_and_once() -> None:
     union, recorder = union_of(3)
     for port in union.ports:
         assert (END,) not in recorder.seen
         port.end_input()
+    union.ports[1].end_input()
     assert recorder.seen.count((END,)) == 1
+
+
+def test_input_that_has_ended_says_nothing_more_of_event_time() -> None:
+    union, recorder = union_of(2)
+    for port in union.ports:
+        port.advance_watermark(MAX_TIMESTAMP)
+    union.ports[0].advance_watermark(MAX_TIMESTAMP)
+    union.ports[0].set_idle(True)
+    union.ports[0].set_idle(False)
+    assert recorder.seen == [(W, MAX_TIMESTAMP)]
 
 
 def test_ended_input_beside_an_idle_one_does_not_let_event_time_jump_to_its_end() -> None:
@@ -172,6 +199,23 @@ def test_union_that_is_new_in_a_restored_pipeline_learns_its_watermark_from_its_
     union.ports[1].restore_watermark(7)
     union.ports[1].advance_watermark(8)
     assert recorder.seen == [(RESTORED, 7), (W, 8)]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda port: port.advance_watermark(MAX_TIMESTAMP), Port.end_input],
+    ids=["of event time", "of input"],
+)
+def test_input_that_was_at_its_end_is_not_waited_for_after_a_restore(end: Callable[[Port], None]) -> None:
+    union, _ = union_of(2)
+    union.ports[0].advance_watermark(10)
+    end(union.ports[0])
+    union.ports[1].advance_watermark(5)
+    copy, recorder = union_of(2)
+    copy.restore(union.snapshot())
+    copy.resume()
+    copy.ports[1].advance_watermark(20)
+    assert recorder.seen == [(RESTORED, 5), (W, 20)]
 
 
 def test_input_that_was_at_its_end_and_goes_on_after_a_restore_is_followed_again() -> None:

@@ -103,3 +103,15 @@ async def test_while_the_store_is_away_no_call_begins() -> None:
             server.start()
             await call
     assert len(service.times) == 21
+
+
+async def test_what_a_call_did_cost_is_told_though_no_other_follows() -> None:
+    with LimitServer() as server:
+        scope = SharedLimit(server.url)
+        one = metered(Flaky(0), cost=10, actual=lambda value, found: 1, budget=Budget(usd=100, scope=scope))
+        other = metered(Flaky(0), cost=0, budget=(seen := Budget(usd=100, scope=scope)))
+        async with asyncio.timeout(60), one, other:
+            await one(0)
+            await other(0)
+            while seen.spent["usd"] != 1:
+                await other(0)
