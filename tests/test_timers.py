@@ -79,6 +79,16 @@ def test_a_key_that_looks_like_a_timer_is_not_taken_for_it(others: int) -> None:
     assert len(queue) == others
 
 
+def test_the_earliest_is_known_whichever_was_set_last() -> None:
+    queue = TimerQueue()
+    for timestamp in (10, 20, 15):
+        queue.register(timestamp, "k")
+    for timestamp in (10, 15, 20):
+        assert queue.earliest() == timestamp
+        assert queue.pop(timestamp) == (timestamp, [(timestamp, "k")])
+    assert queue.earliest() is None
+
+
 def test_what_is_due_already_waits_for_the_next_watermark() -> None:
     service = Service()
     service.timers.advance_watermark(10)
