@@ -61,6 +61,34 @@ def test_keys_need_not_be_comparable() -> None:
     assert fired == [None, "a", 1, ("x",)]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_key_that_looks_like_a_timer_is_not_taken_for_it(others: int) -> None:
+    """Of a timer alone at its time the key is kept without a namespace, unless it is a tuple."""
+    queue = TimerQueue()
+    for number in range(others):
+        queue.register(5, number)
+    queue.register(5, "a", "x")
+    queue.delete(5, ("a", "x"))
+    queue.delete(5, "a")
+    assert Timer(5, "a", "x") in list(queue)
+    queue.delete(5, "a", "x")
+    queue.register(5, ("a", "x"))
+    queue.delete(5, "a", "x")
+    assert Timer(5, ("a", "x"), None) in list(queue)
+    queue.delete(5, ("a", "x"))
+    assert len(queue) == others
+
+
+def test_the_earliest_is_known_whichever_was_set_last() -> None:
+    queue = TimerQueue()
+    for timestamp in (10, 20, 15):
+        queue.register(timestamp, "k")
+    for timestamp in (10, 15, 20):
+        assert queue.earliest() == timestamp
+        assert queue.pop(timestamp) == (timestamp, [(timestamp, "k")])
+    assert queue.earliest() is None
+
+
 def test_what_is_due_already_waits_for_the_next_watermark() -> None:
     service = Service()
     service.timers.advance_watermark(10)

@@ -84,7 +84,6 @@ class DirectoryStore(Shown):
             return self._acquire(holder, seconds)
 
     def _acquire(self, holder: Holder, seconds: float) -> Lease:
-        self._path.mkdir(exist_ok=True)
         while True:
             numbers = self._numbers(_LEASE)
             number = max(numbers, default=0)

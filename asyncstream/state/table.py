@@ -333,7 +333,7 @@ class Table(Generations):
         young, self.has_older = kept.young, kept.has_older
         if load is load_key is namespace_of is same and kept.is_remote == self.is_remote:
             self.keep_old_in(kept._old)
-            self.young, self._gone = young, kept._gone
+            self.young = young
         else:
             if self._remote is not None and kept._remote is not None:
                 yield from self._remote.moving(

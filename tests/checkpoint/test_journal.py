@@ -68,8 +68,8 @@ def never(error: BaseException) -> None:
     raise error
 
 
-def journal(folder: Path, print_: str = "f") -> tuple[Journal, StepJournal]:
-    made = Journal(FolderFiles(folder), codec("json"), None, never)
+def journal(folder: Path, print_: str = "f", key: bytes | None = None) -> tuple[Journal, StepJournal]:
+    made = Journal(FolderFiles(folder), codec("json"), key, never)
     made.add_step("charge", print_, waits=False)
     step = made.step("charge")
     assert step is not None
@@ -185,7 +185,7 @@ class TestLives:
         made, step = journal(tmp_path)
         await made.load(None, 1)
         made.rotate(1)
-        step.append([("root", number) for number in range(5)], range(5), [*range(5)], single=True)
+        step.append([("root", number) for number in range(6)], range(6), [*range(6)], single=True)
         await made.close()
 
         for life in range(2, 5):  # each asks for one, takes a checkpoint, and ends
@@ -202,7 +202,8 @@ class TestLives:
         await made.load(4, 9)
         assert [step.take(("root", number), number) for number in range(5)] == [[0], [1], None, None, None]
 
-        for number in range(5, 17):  # nobody asks any more
+        for number in range(5, 16):  # nobody asks for the last one
+            assert len(files(tmp_path)) == 1
             made.rotate(number)
             await made.forget(number)
         assert files(tmp_path) == []
@@ -216,6 +217,41 @@ class TestLives:
         made, step = journal(tmp_path, "g")
         await made.load(0, 2)
         assert step.take(("root", 1), 1) is None
+
+    @pytest.mark.parametrize("writer", [None, KEY])
+    @pytest.mark.parametrize("reader", [None, KEY])
+    async def test_results_are_taken_under_the_key_that_they_were_written_under(
+        self, writer: bytes | None, reader: bytes | None, tmp_path: Path
+    ) -> None:
+        made, step = journal(tmp_path, key=writer)
+        await made.load(None, 1)
+        step.append([("root", 1)], [1], ["a"], single=True)
+        await made.close()
+
+        made, step = journal(tmp_path, key=reader)
+        await made.load(0, 2)
+        assert step.take(("root", 1), 1) == (["a"] if reader == writer else None)
+
+    async def test_a_place_that_is_not_there_has_no_results(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path / "lost")
+        await made.load(1, 2)
+        await made.forget(2)
+        assert not step.known
+
+    async def test_results_of_a_step_that_is_gone_hide_none_of_others(self, tmp_path: Path) -> None:
+        made, step = journal(tmp_path)
+        made.add_step("gone", "f", waits=False)
+        await made.load(None, 1)
+        gone = made.step("gone")
+        assert gone is not None
+        gone.append([("root", 1)], [1], ["b"], single=True)
+        step.append([("root", 1)], [1], ["a"], single=True)
+        await made.close()
+
+        made, step = journal(tmp_path)
+        await made.load(0, 2)
+        assert step.take(("root", 1), 1) == ["a"]
+        await made.close()
 
     async def test_damage_in_the_middle_is_refused_with_what_to_do(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -342,6 +342,39 @@ async def test_directory_ignores_other_files_and_clears_away_what_a_crash_left(t
     assert sorted(os.listdir(tmp_path)) == ["lease-00000001", *mine]
 
 
+async def test_renewal_that_is_being_written_is_not_cleared_away(tmp_path: Path) -> None:
+    """It is written in another thread than what is deleted."""
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    await store.commit(lease, 1, b"1")
+    with store._written("lease-00000001", b"renewal") as renewal:
+        await store.delete(lease, [1], [])
+        assert Path(renewal).name in os.listdir(tmp_path)
+
+
+async def test_who_looked_before_another_took_the_lease_does_not_take_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, store = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    quick, late = Holder.here(0), Holder.here(0)
+    enter(quick, lambda: True)
+    looked: list[list[int]] = []
+    numbers = store._numbers
+
+    def looking(before: str, behind: str = "") -> list[int]:
+        found = numbers(before, behind)
+        if not looked:
+            first._acquire(quick, 30)
+        looked.append(found)
+        return found
+
+    monkeypatch.setattr(store, "_numbers", looking)
+    with pytest.raises(LeaseHeld):
+        store._acquire(late, 30)
+    leave(quick)
+    assert looked == [[], [1]]
+
+
 async def test_holder_that_wakes_up_while_it_deletes_leaves_what_its_follower_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,7 +485,9 @@ def test_sqlite_store_is_in_wal_mode(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["kept"]
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM kept WHERE number = 2", "DELETE FROM kept", "emptied"])
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM kept WHERE number = 2", "DELETE FROM kept", "emptied", "dropped"]
+)
 def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: Path, statement: str) -> None:
     store = SqliteStore(tmp_path / "file", table="kept")
 
@@ -469,7 +504,15 @@ def test_sqlite_store_that_has_lost_rows_is_not_taken_for_a_whole_one(tmp_path: 
             asyncio.run(store.numbers())
         return
     with closing(sqlite3.connect(tmp_path / "file")) as database, database:
-        database.execute(statement)
+        if statement == "dropped":
+            for table in ("kept", "kept_parts", "kept_lease"):
+                database.execute(f"DROP TABLE {table}")
+        else:
+            database.execute(statement)
+    if statement == "dropped":
+        with pytest.raises(DamagedCheckpoint, match="has lost its tables"):
+            asyncio.run(store.numbers())
+        return
     history = History(store, JsonCodec())
     with pytest.raises(CheckpointError, match="every checkpoint"):
         asyncio.run(history.newest_whole(history.read))

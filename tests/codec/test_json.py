@@ -526,6 +526,10 @@ def test_exceptions_that_all_hold_each_other_are_each_kept_once() -> None:
     shared = error_with()
     again = there_and_back(error_with(shared, errors=[shared]))
     assert [type(again.__cause__), *map(type, again.errors)] == [ValueError, ValueError]  # here is no circle
+    circle, *_ = inside_itself()
+    _, *beside = there_and_back([circle, again, shared, shared])  # nor is one beside it
+    kept = [*beside, beside[0].__cause__, *beside[0].errors]
+    assert list(map(type, kept)) == [ValueError] * 5
 
 
 def test_pickle_is_there_for_who_asks() -> None:

@@ -166,7 +166,19 @@ class GrownToo:
     c: int = 3
 
 
-@pytest.mark.parametrize("kind", [Grown, GrownToo])
+@dataclass(slots=True)
+class GrownInside:
+    a: int
+    b: list[int] = field(init=False, default_factory=list)
+
+
+@attrs.define
+class GrownInsideToo:
+    a: int
+    b: list[int] = attrs.field(init=False, factory=list)
+
+
+@pytest.mark.parametrize("kind", [Grown, GrownToo, GrownInside, GrownInsideToo])
 def test_field_that_a_class_has_got_since_holds_its_default(kind: Any) -> None:
     by = JsonCodec()
     first, second = (by.decode(by.encode(kind(a=1)).replace(b'"b":[]', b'"a":2')) for _ in range(2))

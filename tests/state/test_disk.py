@@ -50,6 +50,22 @@ class ByIdentity:
     """Equals no copy of itself."""
 
 
+class ByIdentityMeets(ByIdentity):
+    """Equals no copy of itself, though that has its hash."""
+
+    def __hash__(self) -> int:
+        return 7
+
+
+class EqualsAll(ByIdentity):
+    """Equals its copy, which has another hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = ByIdentity.__hash__
+
+
 def test_keys_that_are_equal_meet_the_same_row(opened: Stored) -> None:
     rows = DiskRows(opened)
     rows.put([(None, 1, "one"), (None, "1", "text")])
@@ -86,6 +102,37 @@ def test_keys_with_one_hash_are_told_apart(opened: Stored, space: int | None) ->
     assert space not in rows
 
 
+@pytest.mark.parametrize("was_on_disk", [False, True])
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_what_was_kept_is_taken_over_wherever_it_lies_and_is_to_lie(
+    opened: Stored, was_on_disk: bool, is_on_disk: bool
+) -> None:
+    kept = Table("t", old=DiskRows(opened) if was_on_disk else None)
+    kept.put_old([((0, 10), [("b", [1]), ("a", [2])]), (None, [("c", [3])])])
+    table = Table("t", old=DiskRows(opened) if is_on_disk else None, load=tuple, load_key=str.upper)
+    for _ in table.take_over(kept):
+        pass
+    expected = {(0, 10): [("B", (1,)), ("A", (2,))], None: [("C", (3,))]}
+    assert {space: list(table.whole(space).items()) for space in table.namespaces()} == expected
+    assert not table.cut()
+    assert not list(kept.items())
+
+
+def test_rows_that_a_checkpoint_writes_are_fetched_as_they_are_there(opened: Stored) -> None:
+    table = Table("t", old=DiskRows(opened))
+    table.put(None, "a", ["old"])
+    table.cut()
+    table.merge()
+    table.get(None, "a").append("new")
+    table.put(None, "b", ["b"])
+    written = table.cut().rows[None]
+    table.fetch(None, ["a", "b", "c"])
+    assert table.young == {None: {"a": ["old", "new"], "b": ["b"]}}
+    table.young[None]["a"].append("newer")
+    assert written["a"] == ["old", "new"]
+    table.merge()
+
+
 @settings(max_examples=examples(50), deadline=None)
 @given(
     st.dictionaries(st.integers(-(2**64), 2**65) | st.integers(-9, 9), st.integers(1, 3)),
@@ -114,6 +161,8 @@ def test_the_earliest_namespaces_come_first(
     ("key", "value", "words"),
     [
         (ByIdentity(), 1, "does not equal a copy"),
+        (ByIdentityMeets(), 1, "does not equal a copy"),
+        (EqualsAll(), 1, "does not equal a copy"),
         (math.nan, 1, "does not equal a copy"),
         ((1, ByIdentity()), 1, "does not equal a copy"),
         ("key", lambda: None, "pickle refuses it"),

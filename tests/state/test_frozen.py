@@ -44,6 +44,15 @@ def test_values_with_classes_come_back_too(value: Any) -> None:
     assert frozen.thaw() == value
 
 
+@pytest.mark.parametrize("size", [100_000, 5 * 2**20])
+def test_a_class_behind_much_that_is_plain_comes_back_too(size: int) -> None:
+    """The copy of plain values is given up when some of it is written."""
+    value = [*map(str, range(20_000)), "x" * size, Point(1, ["a"])]
+    frozen = freeze(value)
+    assert not frozen.is_live
+    assert frozen.thaw() == value
+
+
 def test_later_changes_do_not_show() -> None:
     value = {"a": [1]}
     point = Point(1, ["a"])

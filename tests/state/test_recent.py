@@ -90,6 +90,13 @@ class RowsOnDisk(RuleBasedStateMachine):
         expected = {} if first is None else {first: self.model.pop(first)}
         assert self.rows.take_first(9, 1) == expected
 
+    @rule(space=SPACES)
+    def look_through(self, space: Any) -> None:
+        expected = [(space, *row) for space, rows in self.model.items() for row in rows.items()]
+        assert sorted(self.rows.unordered(), key=repr) == sorted(expected, key=repr)
+        assert sorted(self.rows.entries(), key=repr) == sorted(expected, key=repr)
+        assert list(self.rows.entries(space)) == [entry for entry in expected if entry[0] == space]
+
     @rule()
     def clear(self) -> None:
         self.rows.clear()
@@ -99,8 +106,10 @@ class RowsOnDisk(RuleBasedStateMachine):
     def has_what_was_put(self) -> None:
         if hasattr(self, "rows"):
             assert len(self.rows) == sum(map(len, self.model.values()))
-            for space, expected in self.model.items():
+            for space in (None, 1, 2, (0, 10)):
+                expected = self.model.get(space, {})
                 assert list(self.rows.of(space).items()) == list(expected.items())
+                assert (space in self.rows) == bool(expected)
 
 
 TestRowsOnDisk = RowsOnDisk.TestCase
@@ -108,13 +117,14 @@ TestRowsOnDisk.settings = settings(max_examples=examples(25), deadline=None)
 
 
 class RowsThatRest(RowsOnDisk):
-    """The same, of rows that stay in memory for a while."""
+    """The same, of rows that stay in memory for a while; more than few are soon together."""
 
     @initialize(limit=st.integers(1, 6))
     def begin(self, limit: int) -> None:
         super().begin(limit)
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("asyncstream.state.disk.AWAY", 1)
+        self.patch.setattr("asyncstream.state.disk._FEW", limit // 2)
 
     def teardown(self) -> None:
         super().teardown()
@@ -221,3 +231,12 @@ def test_as_much_stays_as_was_said() -> None:
     assert known[0] == 0
     assert known[-1] == 9
     assert len(known) <= 6
+
+
+def test_what_is_forgotten_is_not_known_however_long_ago_it_was_read() -> None:
+    recent = Recent(3)
+    names = [bytes([number]) for number in range(5)]
+    for name in names:
+        recent.note(name, [name])
+    recent.forget(names[:4])
+    assert [recent.get(name) for name in names] == [None] * 4 + [[names[4]]]

@@ -84,6 +84,17 @@ def test_new_parts_are_converted_and_told(caplog: pytest.LogCaptureFixture) -> N
     assert "'b' is new and starts from nothing; what 'c' held is gone" in caplog.text
 
 
+def test_parts_in_another_order_are_converted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    now = Schema(parts={"b": 1, "a": 1}, convert=lambda state, was: [state, list(was.parts)])
+    assert adapted("w", "kept", {**now.plain(), "parts": {"a": 1, "b": 1}}, now) == ["kept", ["a", "b"]]
+    assert "what it holds has another order" in caplog.text
+
+
+def test_names_inside_a_part_have_no_order() -> None:
+    one, other = (dict.fromkeys(names, 1) for names in ("xy", "yx"))
+    assert Schema({"f": one}, {"p": one}).fingerprint() == Schema({"f": other}, {"p": other}).fingerprint()
+
+
 def test_another_setting_is_told_and_harmless(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     was, now = Schema(settings={"lateness": 1}), Schema(settings={"lateness": 2})

@@ -127,6 +127,8 @@ class Generations(RuleBasedStateMachine):
             for key, value in rows:
                 assert self.table.peek(namespace, key) == value
             assert list(self.table.each(namespace)) == rows
+        for namespace in (None, 1, (0, 10), 2**64):
+            assert (namespace in self.table) == (namespace in expected)
         every = [(namespace, *row) for namespace, rows in expected.items() for row in rows]
         assert sorted(self.table.unordered(), key=repr) == sorted(every, key=repr)
 
