@@ -82,3 +82,26 @@ async def test_what_is_made_for_who_is_cancelled_meanwhile_is_let_go() -> None:
         await thread.make(lambda: str(1 / 0), let_go.append)
     thread.end()
     assert let_go == ["it"]
+
+
+async def test_a_thread_that_is_begun_again_does_what_comes_behind_all_that_came_before() -> None:
+    """What closes a file may take long, and must not close the one that is opened next."""
+    thread, go_on, done = DiskThread(), threading.Event(), list[str]()
+
+    def close() -> None:
+        assert go_on.wait(60)
+        done.append("closed")
+
+    closing = thread.do(close)
+    thread.end()
+    opening = thread.do(lambda: done.append("opened"))
+    thread.end()
+    thread.end()
+    last = thread.do(lambda: done.append("read"))
+    await asyncio.sleep(0)
+    assert done == []
+    go_on.set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(closing, opening, last)
+    thread.end()
+    assert done == ["closed", "opened", "read"]
