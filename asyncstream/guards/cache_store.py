@@ -159,15 +159,21 @@ class CacheStore(Shown):
         if not self._is_open:
             return
         self._is_open = False
-        writing = self._writing
         try:
-            if writing is not None:
-                await asyncio.wait({writing}, timeout=_PATIENCE)
-                if not writing.done():
-                    log.error("%s: what was answered last could not be written within %g s", self, _PATIENCE)
-                    await end(writing)
+            if self._writing is not None:
+                await self._see_written(self._writing)
         finally:
             await self.disconnect()
+
+    async def _see_written(self, writing: asyncio.Task[None]) -> None:
+        """The last group is written, or given up: not after the connection has gone."""
+        try:
+            await asyncio.wait({writing}, timeout=_PATIENCE)
+            if not writing.done():
+                log.error("%s: what was answered last could not be written within %g s", self, _PATIENCE)
+        finally:
+            if not writing.done():
+                await end(writing)
 
     def claim(self, namespace: bytes, function: Hashable) -> None:
         """

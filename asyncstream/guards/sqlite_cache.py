@@ -123,9 +123,10 @@ class SqliteCache(CacheStore):
         disk, self._disk = self._disk, None
         if disk is not None:
             writer, self._writer = self._writer, None
-            if writer is not None:
-                await disk.do(writer.close)
-            disk.end()
+            closing = None if writer is None else disk.do(writer.close)
+            disk.end()  # before the wait, which may be cancelled
+            if closing is not None:
+                await closing
 
     def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """One to write by, and one to read by."""
