@@ -280,7 +280,7 @@ class CacheStore(Shown):
     # ------------------------------------------------------------------ writing
 
     def _begin_to_write(self) -> None:
-        if self._writing is None:
+        if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write(), name="asyncstream cache")
 
     async def _write(self) -> None:
@@ -306,7 +306,6 @@ class CacheStore(Shown):
                         self._group.releases.append(wish.key)
         finally:
             self._under_way = Group()
-            self._writing = None
 
     def _away(self, error: BaseException) -> None:
         if self._away_until is None:

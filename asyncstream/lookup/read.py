@@ -107,8 +107,6 @@ class ReadLookup(Attended):
                 describe_error(error),
                 exc_info=error,
             )
-        finally:
-            self._reading = None
         self._wait()
 
 

@@ -391,6 +391,23 @@ async def test_a_lease_that_is_granted_to_a_caller_who_is_being_cancelled_is_giv
     assert released == [b"a" * 16]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
+async def test_what_is_written_at_once_is_not_the_last_also_if_tasks_are_eager() -> None:
+    """The task that writes was noted as under way after it had ended, and nothing was written any more."""
+
+    class Quick(CacheStore):
+        async def write(self, group: Group) -> list[bool]:
+            return [True] * len(group.wishes)
+
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    store = Quick(1)
+    await store.open()
+    async with asyncio.timeout(60):
+        for key in (b"a", b"b", b"c"):
+            assert await store.lease(key * 16, 60_000)
+    await store.close()
+
+
 async def test_a_store_that_is_closed_for_no_longer_than_it_may_is_disconnected_all_the_same() -> None:
     class Hanging(CacheStore):
         is_connected = True
