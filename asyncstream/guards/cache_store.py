@@ -267,8 +267,8 @@ class CacheStore(Shown):
         self._begin_to_write()
         try:
             return await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled() and granted.result():
+        except BaseException:
+            if not granted.cancel() and not granted.cancelled() and granted.result():
                 self.release(key)  # granted and cancelled in one pass of the loop
             raise
 
