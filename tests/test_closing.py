@@ -38,7 +38,7 @@ def cut_short(call: Coroutine[Any, Any, None], place: int) -> Generator[Any, Any
         except asyncio.CancelledError as error:
             assert number == place
             yield call.throw(error)
-            yield from call  # type: ignore[misc]
+            yield from call
     return True
 
 
@@ -96,7 +96,8 @@ class Silent(MessageSource[Any, Any, list[str]]):
     def _element(self, message: Any) -> Any:
         raise NotImplementedError
 
-    _taken = _element
+    def _taken(self, messages: Any) -> None:
+        raise NotImplementedError
 
     def position(self) -> Any:
         return None

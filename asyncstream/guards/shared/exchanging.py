@@ -52,6 +52,8 @@ class Exchanging(ABC):
     away = False
     _queue: Waiting[Any, Any]
     _records: Records | None
+    _exchanging: object | None
+    """Stands for the loop that is under way; one that has been cancelled may take its time to end."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -90,8 +92,7 @@ class Exchanging(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._records = None
         self._background = Background()
-        self._exchanging: object | None = None
-        """Stands for the loop that is under way; one that has been cancelled may take its time to end."""
+        self._exchanging = None
         self._wake: asyncio.Event | None = None
         self._again = 0.0
         """When it makes sense to exchange again, by the event loop's time."""
