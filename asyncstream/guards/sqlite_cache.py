@@ -169,8 +169,9 @@ class SqliteCache(CacheStore):
 
     def _examine(self, database: sqlite3.Connection) -> None:
         """Refuse what is not whole, or none of ours."""
-        (application,) = database.execute("PRAGMA application_id").fetchone()
+        # in this order: another process that makes the file in between has made both
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
         if application != _APPLICATION and tables:
             raise refuse("path", "a database of a cache, or none yet", self._path)
         path = os.path.realpath(self._path)

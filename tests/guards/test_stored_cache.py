@@ -552,6 +552,31 @@ async def test_a_damaged_file_is_refused_or_begun_anew(
     assert content(file.with_name("answers.db.damaged")) == before
 
 
+@pytest.mark.parametrize("place", [1, 2, 3])
+async def test_a_file_that_another_process_makes_at_the_same_moment_is_taken(
+    file: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, as one that was made for something else."""
+    connect, done = sqlite3.connect, 0
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, *args: Any) -> sqlite3.Cursor:
+            nonlocal done
+            done += 1
+            if done == place:
+                with monkeypatch.context() as others:
+                    others.setattr(sqlite3, "connect", connect)
+                    for connection in SqliteCache(file)._open_file():
+                        connection.close()
+            return super().execute(*args)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Overtaken))
+    store = SqliteCache(file)
+    await store.open()
+    assert done > place
+    await store.close()
+
+
 async def test_a_database_of_something_else_is_left_alone(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE orders (id)")
