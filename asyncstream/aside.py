@@ -9,7 +9,7 @@ process from ending; a daemon thread does not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -23,6 +23,7 @@ __all__ = (
     "aside",
     "done_aside",
     "heed",
+    "heeding",
     "in_a_thread",
     "raisable",
     "running_loop",
@@ -83,6 +84,25 @@ def heed(ended: asyncio.Future[Any]) -> None:
     """Mark what a future has ended with as seen: nobody waits for it any more, and that is no fault."""
     if not ended.cancelled():
         ended.exception()
+
+
+async def heeding(call: Awaitable[T]) -> T:
+    """
+    What a client gives. Raises `CancelledError` if the caller was cancelled meanwhile, whatever the client
+    makes of that: `asyncio.wait_for` of Python 3.11, by which many bound a request, forgets it at times.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    failure: Exception | None = None
+    try:
+        found = await call
+    except Exception as error:
+        failure = error
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError from failure
+    if failure is not None:
+        raise failure
+    return found
 
 
 def raisable(error: BaseException) -> BaseException:

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from asyncstream.aside import DiskThread, aside, wait_at_most
+from asyncstream.aside import DiskThread, aside, heeding, wait_at_most
 from asyncstream.testing.loop import run_virtual
 
 
@@ -105,3 +105,30 @@ async def test_a_thread_that_is_begun_again_does_what_comes_behind_all_that_came
         await asyncio.gather(closing, opening, last)
     thread.end()
     assert done == ["closed", "opened", "read"]
+
+
+@pytest.mark.parametrize("makes", ["an answer", "an error", "a cancellation"])
+def test_who_is_cancelled_ends_so_whatever_a_client_makes_of_it(makes: str) -> None:
+    async def ask() -> str:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            if makes == "an answer":
+                return "the answer"
+            if makes == "an error":
+                raise ConnectionError("the connection was cut") from None
+            raise
+        return "in time"
+
+    async def main() -> None:
+        assert await heeding(ask()) == "in time"
+        asking = asyncio.ensure_future(heeding(ask()))
+        await asyncio.sleep(1)
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await heeding(ask())
+
+    run_virtual(main())
