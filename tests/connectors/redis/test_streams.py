@@ -288,7 +288,9 @@ async def test_a_consumer_is_heard_of_while_nobody_reads(redis: Redis, redis_url
 async def test_who_is_cancelled_while_it_opens_ends_so(redis: Redis, redis_url: str, kind: str) -> None:
     """By Python 3.11 the client goes on if it is cancelled while it sends."""
     for turns in range(1, 40):
-        opened = RedisStreamSource(redis_url, "in") if kind == "source" else RedisStreamSink(redis_url, "out")
+        opened: Any = RedisStreamSink(redis_url, "out")
+        if kind == "source":
+            opened = RedisStreamSource(redis_url, "in")
         opening = asyncio.ensure_future(opened.open())
         for _ in range(turns):
             await asyncio.sleep(0)
