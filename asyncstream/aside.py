@@ -9,7 +9,7 @@ process from ending; a daemon thread does not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -23,6 +23,7 @@ __all__ = (
     "aside",
     "done_aside",
     "heed",
+    "heeding",
     "in_a_thread",
     "raisable",
     "running_loop",
@@ -85,6 +86,25 @@ def heed(ended: asyncio.Future[Any]) -> None:
         ended.exception()
 
 
+async def heeding(call: Awaitable[T]) -> T:
+    """
+    What a client gives. Raises `CancelledError` if the caller was cancelled meanwhile, whatever the client
+    makes of that: `asyncio.wait_for` of Python 3.11, by which many bound a request, forgets it at times.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    failure: Exception | None = None
+    try:
+        found = await call
+    except Exception as error:
+        failure = error
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError from failure
+    if failure is not None:
+        raise failure
+    return found
+
+
 def raisable(error: BaseException) -> BaseException:
     """An error as a future can hold it, which no `StopIteration` is: who waits would wait for ever."""
     if not isinstance(error, StopIteration):
@@ -118,18 +138,23 @@ class Tasks(set[asyncio.Task[Any]]):
 
 
 class DiskThread:
-    """A thread of one's own that does one piece of work after the other; begun with the first."""
+    """
+    A thread of one's own that does one piece of work after the other; begun with the first. When it has ended
+    another one is begun with the next, which is not done before all that was asked for until then.
+    """
 
     def __init__(self) -> None:
         self._works: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._before: Thread | None = None
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do `work` after all that was asked for before; goes on to its end if the future is cancelled."""
         done, run = _handed_over(work)
         self._works.put(run)
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="asyncstream disk", daemon=True)
+            work_off = partial(_work_off, self._works, self._before)
+            self._thread = Thread(target=work_off, name="asyncstream disk", daemon=True)
             self._thread.start()
         return done
 
@@ -138,19 +163,26 @@ class DiskThread:
         made: list[T] = []
         try:
             await self.do(lambda: made.append(make()))
-        except asyncio.CancelledError:
+        except BaseException:
             self.do(lambda: [unmake(one) for one in made])
             raise
         return made[0]
 
     def end(self) -> None:
         """Let the thread end when its work is done; returns at once."""
-        self._works.put(None)
+        if self._thread is not None:
+            self._works.put(None)
+            self._before, self._thread, self._works = self._thread, None, SimpleQueue()
 
-    def _run(self) -> None:
-        while (work := self._works.get()) is not None:
-            work()
-            del work  # with what it gave, which would stay until there is something else to do
+
+def _work_off(works: SimpleQueue[Callable[[], None] | None], before: Thread | None) -> None:
+    """The thread of a `DiskThread`, behind the one before it."""
+    if before is not None:
+        before.join()
+        del before
+    while (work := works.get()) is not None:
+        work()
+        del work  # with what it gave, which would stay until there is something else to do
 
 
 def _handed_over(work: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:

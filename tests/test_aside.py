@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from asyncstream.aside import DiskThread, aside, wait_at_most
+from asyncstream.aside import DiskThread, aside, heeding, wait_at_most
 from asyncstream.testing.loop import run_virtual
 
 
@@ -82,3 +82,53 @@ async def test_what_is_made_for_who_is_cancelled_meanwhile_is_let_go() -> None:
         await thread.make(lambda: str(1 / 0), let_go.append)
     thread.end()
     assert let_go == ["it"]
+
+
+async def test_a_thread_that_is_begun_again_does_what_comes_behind_all_that_came_before() -> None:
+    """What closes a file may take long, and must not close the one that is opened next."""
+    thread, go_on, done = DiskThread(), threading.Event(), list[str]()
+
+    def close() -> None:
+        assert go_on.wait(60)
+        done.append("closed")
+
+    closing = thread.do(close)
+    thread.end()
+    opening = thread.do(lambda: done.append("opened"))
+    thread.end()
+    thread.end()
+    last = thread.do(lambda: done.append("read"))
+    await asyncio.sleep(0)
+    assert done == []
+    go_on.set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(closing, opening, last)
+    thread.end()
+    assert done == ["closed", "opened", "read"]
+
+
+@pytest.mark.parametrize("makes", ["an answer", "an error", "a cancellation"])
+def test_who_is_cancelled_ends_so_whatever_a_client_makes_of_it(makes: str) -> None:
+    async def ask() -> str:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            if makes == "an answer":
+                return "the answer"
+            if makes == "an error":
+                raise ConnectionError("the connection was cut") from None
+            raise
+        return "in time"
+
+    async def main() -> None:
+        assert await heeding(ask()) == "in time"
+        asking = asyncio.ensure_future(heeding(ask()))
+        await asyncio.sleep(1)
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await heeding(ask())
+
+    run_virtual(main())

@@ -318,7 +318,7 @@ class Journal:
     def when_safe(self, then: Callable[[], None]) -> None:
         """Call `then` when all that was appended is on the disk."""
         self._waiting.append(then)
-        if self._syncing is None:
+        if self._syncing is None or self._syncing.done():
             self._syncing = asyncio.get_running_loop().create_task(self._sync(), name="asyncstream journal")
 
     async def _sync(self) -> None:
@@ -332,8 +332,6 @@ class Journal:
             failure = CheckpointError(f"the journal cannot be brought to the disk: {describe_error(error)}")
             failure.__cause__ = error
             self.failed(failure)
-        finally:
-            self._syncing = None
 
     async def close(self) -> None:
         """Nothing follows."""

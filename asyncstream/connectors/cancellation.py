@@ -78,8 +78,9 @@ async def now_and_then(seconds: float, call: Callable[[], Coroutine[Any, Any, ob
 
 async def stopped(task: asyncio.Task[Any] | None) -> None:
     """Cancel a task until it has ended: clients at times take a cancellation for an error."""
-    while task is not None and not task.done():
+    if task is None:
+        return
+    task.add_done_callback(heed)  # also if who waits for its end does so no more
+    while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=0.1)
-    if task is not None:
-        heed(task)

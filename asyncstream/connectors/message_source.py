@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
@@ -123,10 +124,9 @@ class MessageSource(Source[T], Generic[T, M, C]):
 
     async def close(self) -> None:
         fetching, self._fetching = self._fetching, None
-        try:
-            await stopped(self._alive)
-            await stopped(fetching)
-        finally:
-            client, self._client = self._client, None
+        client, self._client = self._client, None
+        async with AsyncExitStack() as closing:  # each, though this is cancelled over another
             if client is not None:
-                await self._leave(client)
+                closing.push_async_callback(self._leave, client)
+            closing.push_async_callback(stopped, fetching)
+            await stopped(self._alive)

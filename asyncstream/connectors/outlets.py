@@ -8,7 +8,7 @@ import asyncio
 import weakref
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -104,19 +104,23 @@ class Results(Outlet[T]):
             self._room.clear()
             await self._room.wait()
 
-    async def stream(self) -> AsyncIterator[T]:
+    def stream(self) -> AsyncIterator[T]:
         """The results as they come, until the job ends; then its error is raised if it failed."""
-        while True:
-            while not self._results:
-                if self._ended:
-                    if self._error is not None:
-                        raise self._error
-                    return
-                self._arrived.clear()
-                await self._arrived.wait()
-            result = self._results.popleft()
-            self._room.set()
-            yield result
+        return _Taking(self)
+
+    async def take(self, taking: _Taking[T]) -> T:
+        """The next result; raises the job's error, once, or `StopAsyncIteration` if none is to come."""
+        while not self._results:
+            if self._ended:
+                if self._error is None or taking.knows_error:
+                    raise StopAsyncIteration
+                taking.knows_error = True
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        result = self._results.popleft()
+        self._room.set()
+        return result
 
     def untaken(self) -> list[T]:
         """The results that have not been taken yet."""
@@ -124,6 +128,19 @@ class Results(Outlet[T]):
 
     def _tell_end(self) -> None:
         self._arrived.set()
+
+
+class _Taking(AsyncIterator[T]):
+    """
+    Takes results out. No generator: who is cancelled while it waits for one, by a timeout say, may ask again.
+    """
+
+    def __init__(self, results: Results[T]) -> None:
+        self._results = results
+        self.knows_error = False
+
+    def __anext__(self) -> Awaitable[T]:
+        return self._results.take(self)
 
 
 @dataclass(frozen=True, eq=False)

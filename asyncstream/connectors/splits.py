@@ -322,12 +322,14 @@ class SplitSource(Source[T]):
 
     async def close(self) -> None:
         looking, self._looking = self._looking, None
-        await stopped(looking)
-        splits, self._open = self._open, {}
-        for split in splits.values():
-            self._leave(split)
-        if self._leaving:
-            await asyncio.wait(self._leaving)
+        try:
+            await stopped(looking)
+        finally:
+            splits, self._open = self._open, {}
+            for split in splits.values():
+                self._leave(split)
+            if self._leaving:
+                await asyncio.wait(self._leaving)
 
 
 class GlobSource(SplitSource[T]):

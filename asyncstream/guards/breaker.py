@@ -146,7 +146,7 @@ class Breaker(Shown):
         self._set_timer()
         try:
             return await self._queue.turn(place, self.abandoned)
-        except asyncio.CancelledError:
+        except BaseException:
             if self._queue.first() is None and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

@@ -172,7 +172,7 @@ class Budget(Shown, Exchanging):
         try:
             period = await self._queue.turn(place, lambda period: self.settle(Reservation(cost, period), {}))
             return Reservation(cost, period)
-        except asyncio.CancelledError:
+        except BaseException:
             self._serve()  # those behind may cost less
             raise
 

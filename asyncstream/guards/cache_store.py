@@ -159,15 +159,21 @@ class CacheStore(Shown):
         if not self._is_open:
             return
         self._is_open = False
-        writing = self._writing
         try:
-            if writing is not None:
-                await asyncio.wait({writing}, timeout=_PATIENCE)
-                if not writing.done():
-                    log.error("%s: what was answered last could not be written within %g s", self, _PATIENCE)
-                    await end(writing)
+            if self._writing is not None:
+                await self._see_written(self._writing)
         finally:
             await self.disconnect()
+
+    async def _see_written(self, writing: asyncio.Task[None]) -> None:
+        """The last group is written, or given up: not after the connection has gone."""
+        try:
+            await asyncio.wait({writing}, timeout=_PATIENCE)
+            if not writing.done():
+                log.error("%s: what was answered last could not be written within %g s", self, _PATIENCE)
+        finally:
+            if not writing.done():
+                await end(writing)
 
     def claim(self, namespace: bytes, function: Hashable) -> None:
         """
@@ -261,8 +267,8 @@ class CacheStore(Shown):
         self._begin_to_write()
         try:
             return await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled() and granted.result():
+        except BaseException:
+            if not granted.cancel() and not granted.cancelled() and granted.result():
                 self.release(key)  # granted and cancelled in one pass of the loop
             raise
 
@@ -274,7 +280,7 @@ class CacheStore(Shown):
     # ------------------------------------------------------------------ writing
 
     def _begin_to_write(self) -> None:
-        if self._writing is None:
+        if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write(), name="asyncstream cache")
 
     async def _write(self) -> None:
@@ -300,7 +306,6 @@ class CacheStore(Shown):
                         self._group.releases.append(wish.key)
         finally:
             self._under_way = Group()
-            self._writing = None
 
     def _away(self, error: BaseException) -> None:
         if self._away_until is None:

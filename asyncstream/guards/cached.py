@@ -175,15 +175,19 @@ class Cached(Guard[In, Out]):
             self._time = self._wall
 
     async def close(self) -> None:
-        await super().close()
-        if self._stored is not None:
-            self._time = self._wall  # by which the entries go
+        try:
+            await super().close()
+        finally:
+            if self._stored is not None:
+                self._time = self._wall  # by which the entries go
 
     async def stop(self) -> None:
-        await self._background.stop()
-        self._renewing.clear()  # a task that was cancelled before it began could not do so
-        if self._flight is not None:
-            await self._flight.stop()
+        try:
+            await self._background.stop()
+        finally:
+            self._renewing.clear()  # a task that was cancelled before it began could not do so
+            if self._flight is not None:
+                await self._flight.stop()
 
     async def invoke(self, value: In) -> Out:
         key = value if self._key is None else self._key(value)

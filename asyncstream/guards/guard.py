@@ -245,8 +245,8 @@ async def delivery(place: asyncio.Future[Out]) -> Out:
     """What `place` is given; an error that comes too late for a cancelled caller is not called unheeded."""
     try:
         return await place
-    except asyncio.CancelledError:
-        if place.done():
+    except BaseException:
+        if not place.cancel():
             heed(place)
         raise
 

@@ -156,7 +156,7 @@ class RateLimiter(Shown):
         try:
             for place in places:
                 await place
-        except asyncio.CancelledError:
+        except BaseException:
             for place in places:
                 place.cancel()
                 self._queue.left(place)

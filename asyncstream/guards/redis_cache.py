@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.addresses import redis_address
+from asyncstream.aside import heeding
 from asyncstream.clock import SystemClock
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.validation import Duration, duration_seconds, text
@@ -79,7 +80,7 @@ class RedisCache(CacheStore):
     async def read(self, key: bytes) -> bytes | None:
         if self._client is None:
             return None
-        found: Any = await self._client.get(self._key("answer", key))
+        found: Any = await heeding(self._client.get(self._key("answer", key)))
         return None if found is None else bytes(found)
 
     async def write(self, group: Group) -> Iterable[bool]:

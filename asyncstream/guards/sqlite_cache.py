@@ -123,9 +123,10 @@ class SqliteCache(CacheStore):
         disk, self._disk = self._disk, None
         if disk is not None:
             writer, self._writer = self._writer, None
-            if writer is not None:
-                await disk.do(writer.close)
-            disk.end()
+            closing = None if writer is None else disk.do(writer.close)
+            disk.end()  # before the wait, which may be cancelled
+            if closing is not None:
+                await closing
 
     def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """One to write by, and one to read by."""
@@ -168,8 +169,9 @@ class SqliteCache(CacheStore):
 
     def _examine(self, database: sqlite3.Connection) -> None:
         """Refuse what is not whole, or none of ours."""
-        (application,) = database.execute("PRAGMA application_id").fetchone()
+        # in this order: another process that makes the file in between has made both
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
         if application != _APPLICATION and tables:
             raise refuse("path", "a database of a cache, or none yet", self._path)
         path = os.path.realpath(self._path)

@@ -39,7 +39,8 @@ class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
         """
         try:
             return await place
-        except asyncio.CancelledError:
+        except BaseException:  # also one that whoever drives the call throws in here
+            place.cancel()
             if self.left(place):
                 give_back(place.result())
             raise

@@ -59,17 +59,20 @@ class ReadLookup(Attended):
 
     async def stop(self) -> None:
         self._due_ms = None
-        if self._reading is not None:
-            await end_tasks([self._reading], self.context.patience)
-        if self._is_open:
-            self._is_open = False
-            await self._table.close()
+        try:
+            if self._reading is not None:
+                await end_tasks([self._reading], self.context.patience)
+        finally:
+            if self._is_open:
+                self._is_open = False
+                await self._table.close()
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._answers.give(values, timestamps, self._rows.get)
 
     def advance_clock(self, now_ms: int) -> None:
-        if self._reading is None and self._due_ms is not None and self._due_ms <= now_ms:
+        is_reading = self._reading is not None and not self._reading.done()
+        if not is_reading and self._due_ms is not None and self._due_ms <= now_ms:
             self._reading = asyncio.get_running_loop().create_task(self._read_again())
 
     def metrics(self) -> dict[str, int]:
@@ -104,8 +107,6 @@ class ReadLookup(Attended):
                 describe_error(error),
                 exc_info=error,
             )
-        finally:
-            self._reading = None
         self._wait()
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 from contextlib import nullcontext
 from functools import partial, update_wrapper
 from pathlib import Path
@@ -383,8 +384,24 @@ class TestLives:
             step.append([("root", number)], [number], [number], single=True)
             step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
         assert told == []
-        while made._syncing is not None:
+        if made._syncing is not None:
             await made._syncing
+        assert told == [0, 1, 2]
+        await made.close()
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
+    async def test_what_is_safe_at_once_is_told_also_if_tasks_are_eager(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The task that waits was noted as under way after it had ended, and no other was begun."""
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        monkeypatch.setattr(FolderFiles, "sync", AsyncMock())
+        made, step = journal(tmp_path)
+        await made.load(None, 1)
+        told: list[int] = []
+        for number in range(3):
+            step.append([("root", number)], [number], [number], single=True)
+            step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
         assert told == [0, 1, 2]
         await made.close()
 

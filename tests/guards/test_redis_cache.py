@@ -135,3 +135,21 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
     with pytest.raises(MissingExtra, match=r"asyncstream\[redis\]"):
         RedisCache("redis://localhost")
+
+
+async def test_a_caller_that_is_cancelled_while_it_asks_ends_so(redis_url: str) -> None:
+    """By Python 3.11 the client goes on if it is cancelled while it sends."""
+
+    async def fetch(number: int) -> int:
+        return number
+
+    async with cached(fetch, store=redis_url) as guard:
+        await guard(0)  # there is a connection
+        for turns in range(1, 9):
+            asking = asyncio.ensure_future(guard(turns))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if asking.cancel():
+                async with asyncio.timeout(60):
+                    await asyncio.wait({asking})
+                assert asking.cancelled(), f"after {turns} turns"

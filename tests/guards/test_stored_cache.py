@@ -412,6 +412,23 @@ async def test_a_lease_that_is_granted_to_a_caller_who_is_being_cancelled_is_giv
     assert released == [b"a" * 16]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
+async def test_what_is_written_at_once_is_not_the_last_also_if_tasks_are_eager() -> None:
+    """The task that writes was noted as under way after it had ended, and nothing was written any more."""
+
+    class Quick(CacheStore):
+        async def write(self, group: Group) -> list[bool]:
+            return [True] * len(group.wishes)
+
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    store = Quick(1)
+    await store.open()
+    async with asyncio.timeout(60):
+        for key in (b"a", b"b", b"c"):
+            assert await store.lease(key * 16, 60_000)
+    await store.close()
+
+
 async def test_a_store_that_is_closed_for_no_longer_than_it_may_is_disconnected_all_the_same() -> None:
     class Hanging(CacheStore):
         is_connected = True
@@ -554,6 +571,31 @@ async def test_a_damaged_file_is_refused_or_begun_anew(
     assert len(service.times) == 1
     assert "the cache begins anew" in caplog.text
     assert content(file.with_name("answers.db.damaged")) == before
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+async def test_a_file_that_another_process_makes_at_the_same_moment_is_taken(
+    file: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, as one that was made for something else."""
+    connect, done = sqlite3.connect, 0
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, *args: Any) -> sqlite3.Cursor:
+            nonlocal done
+            done += 1
+            if done == place:
+                with monkeypatch.context() as others:
+                    others.setattr(sqlite3, "connect", connect)
+                    for connection in SqliteCache(file)._open_file():
+                        connection.close()
+            return super().execute(*args)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Overtaken))
+    store = SqliteCache(file)
+    await store.open()
+    assert done > place
+    await store.close()
 
 
 async def test_a_database_of_something_else_is_left_alone(file: Path) -> None:

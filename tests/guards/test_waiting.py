@@ -60,3 +60,17 @@ async def test_what_a_caller_was_given_in_the_pass_in_which_it_is_cancelled_is_t
     assert caller.task.cancelled()
     assert failing.task.cancelled()
     assert (caller.given_back, failing.given_back) == (["leave"], [])
+
+
+async def test_who_is_ended_by_any_other_exception_leaves_too() -> None:
+    waiting: Waiting[str, int] = Waiting()
+    given_back: list[str] = []
+    calls = [waiting.turn(waiting.join(need), given_back.append) for need in range(2)]
+    for call in calls:
+        call.send(None)
+    waiting.let_in("of 0")
+    for call in calls:
+        with pytest.raises(SystemExit):
+            call.throw(SystemExit())
+    assert given_back == ["of 0"]
+    assert waiting.first() is None

@@ -7,6 +7,7 @@ import csv
 import json
 import logging
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -342,6 +343,21 @@ async def test_whatever_a_reading_fails_with_another_follows(error: BaseExceptio
             clock.set_ms(now_ms)
             await settled()
         assert job.metrics()["planes"] == {"table_rows": 1, "reads": 2, "failed_reads": 1, "missed": 0}
+
+
+@virtual
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
+async def test_a_table_that_is_read_at_once_is_read_again_also_if_tasks_are_eager() -> None:
+    """The task that reads was noted as under way after it had ended, and the table was never read again."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    service, clock = Service(), ManualClock(0)
+    made = Pipeline("lookups")
+    made.submissions().lookup(LookupTable.from_call(service, every=60), on=str, name="planes").discard()
+    async with made.start(clock=clock) as job:
+        for now_ms in (60_001, 120_002, 180_003):
+            clock.set_ms(now_ms)
+            await settled()
+        assert job.metrics()["planes"]["reads"] == 4
 
 
 async def test_an_endpoint_that_gives_everything_is_a_table() -> None:

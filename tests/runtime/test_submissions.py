@@ -48,6 +48,23 @@ async def test_results_are_there_as_soon_as_they_are_ready() -> None:
         assert asyncio.get_running_loop().time() == 1
 
 
+async def test_who_gives_up_waiting_for_a_result_may_ask_again() -> None:
+    """The iterator said that the job had ended."""
+    pipeline = Pipeline()
+    pipeline.submissions().results()
+
+    async with pipeline.start() as job:
+        results = job.results()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(results), 1)
+        await job.submit(7)
+        assert await anext(results) == 7
+        await job.drain()
+        for _ in range(2):
+            with pytest.raises(StopAsyncIteration):
+                await anext(results)
+
+
 async def test_submit_waits_while_there_is_no_room() -> None:
     pipeline = Pipeline()
     pipeline.submissions(limit=1).results(limit=1)

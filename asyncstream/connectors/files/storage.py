@@ -116,20 +116,16 @@ class Work:
 
     def __init__(self, storage: Storage) -> None:
         self._is_remote = storage.is_remote
-        self._thread: DiskThread | None = None
+        self._thread = DiskThread()
 
     async def do(self, work: Callable[[], T]) -> T:
         if not self._is_remote:
             return work()
-        if self._thread is None:
-            self._thread = DiskThread()
         return await self._thread.do(work)
 
     def end(self) -> None:
         """Let the thread end when its work is done; returns at once."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.end()
+        self._thread.end()
 
 
 class _Disk(Storage):

@@ -432,12 +432,14 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         try:
             if self._current is not None and self._has_epochs:
                 with suppress(Exception):  # the broker does it sooner or later
-                    await asyncio.wait_for(self._current.producer.abort_transaction(), _PATIENCE)
+                    async with asyncio.timeout(_PATIENCE):
+                        await self._current.producer.abort_transaction()
             if self._has_row and self._free:
                 self._slots = {slot.number: slot for slot in slots}
                 # else another job with another store waits until this process is gone
                 with suppress(Exception):
-                    await asyncio.wait_for(self._claim(released=True), _PATIENCE)
+                    async with asyncio.timeout(_PATIENCE):
+                        await self._claim(released=True)
         finally:
             self._slots, self._has_row = {}, False
             for future in (future for slot in slots for future in slot.sent):

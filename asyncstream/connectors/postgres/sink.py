@@ -124,10 +124,12 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
         self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
 
     async def close(self) -> None:
-        if self._has_epochs and self._to.is_open:
-            with suppress(SinkError):  # the table was taken over, or cannot be written: that was said before
-                await self._to.transaction(self._epochs.release)
-        await self._to.close()
+        try:
+            if self._has_epochs and self._to.is_open:
+                with suppress(SinkError):  # the table was taken over, or cannot be written: that was said
+                    await self._to.transaction(self._epochs.release)
+        finally:
+            await self._to.close()
 
 
 class PostgresUpsertSink(CountingSink[Any]):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from asyncstream.addresses import parsed_redis, redis_address
+from asyncstream.aside import heeding
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.errors import AsyncStreamError, told_as
 from asyncstream.validation import refuse, text
@@ -48,7 +49,10 @@ def connect(url: str) -> Client:
     from redis.backoff import NoBackoff
 
     more: dict[str, Any] = {} if "socket_timeout" in url else {"socket_timeout": _PATIENCE}
-    return Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), **more)
+    client: Client = Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), **more)
+    ask = client.execute_command
+    client.execute_command = lambda *args, **options: heeding(ask(*args, **options))
+    return client
 
 
 def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:

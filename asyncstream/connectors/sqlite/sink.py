@@ -166,12 +166,14 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         self._prepared = {later: kept for later, kept in self._prepared.items() if later > epoch}
 
     async def close(self) -> None:
-        if self._database is not None and self._has_epochs:
-            with suppress(SinkError):  # the table was taken over, or cannot be written: that was said before
-                await self._transaction(self._staging.release)
-        database, self._database = self._database, None
-        if database is not None:
-            await database.close()
+        try:
+            if self._database is not None and self._has_epochs:
+                with suppress(SinkError):  # the table was taken over, or cannot be written: that was said
+                    await self._transaction(self._staging.release)
+        finally:
+            database, self._database = self._database, None
+            if database is not None:
+                await database.close()
 
     async def _transaction(
         self, work: Callable[[sqlite3.Connection], T], *, safe: bool = True, taken: int = 0

@@ -201,7 +201,7 @@ class SharedBreaker(Breaker, Exchanging):
 
     def _tell(self) -> None:
         """See to it that the block is told in time."""
-        if not self._exchanging:
+        if self._exchanging is None:
             self._serve()
 
     def _serve(self) -> None:

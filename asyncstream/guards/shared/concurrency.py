@@ -153,7 +153,7 @@ class SharedConcurrency(Shown, Exchanging):
         try:
             await super().close()
         finally:
-            if not self._exchanging:  # else for calls that go on
+            if self._exchanging is None:  # else for calls that go on
                 self._leave()
 
     async def _take_leave(self) -> None:

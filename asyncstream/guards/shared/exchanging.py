@@ -52,6 +52,8 @@ class Exchanging(ABC):
     away = False
     _queue: Waiting[Any, Any]
     _records: Records | None
+    _exchanging: object | None
+    """Stands for the loop that is under way; one that has been cancelled may take its time to end."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -65,9 +67,11 @@ class Exchanging(ABC):
 
     async def close(self) -> None:
         """Tell the store what it has to know in the end, and let go of it, unless calls still need it."""
-        await self._background.stop()
-        self._exchanging = False  # a task cancelled before its first step never comes to its `finally`
         try:
+            try:
+                await self._background.stop()
+            finally:
+                self._exchanging = None  # a task cancelled before its first step never comes to its `finally`
             if self._records is not None:
                 await self._take_leave()
         except RecordsAway as error:
@@ -88,7 +92,7 @@ class Exchanging(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._records = None
         self._background = Background()
-        self._exchanging = False
+        self._exchanging = None
         self._wake: asyncio.Event | None = None
         self._again = 0.0
         """When it makes sense to exchange again, by the event loop's time."""
@@ -140,11 +144,11 @@ class Exchanging(ABC):
         """See to it that exchanges are made."""
         assert self._wake is not None
         self._wake.set()
-        if not self._exchanging:
-            self._exchanging = True
-            self._background.start(self._exchanges())
+        if self._exchanging is None:
+            self._exchanging = mine = object()
+            self._background.start(self._exchanges(mine))
 
-    async def _exchanges(self) -> None:
+    async def _exchanges(self, mine: object) -> None:
         """Exchange with the store while there is something to tell or to ask."""
         assert self._wake is not None
         loop, pause = get_running_loop(), RETRY
@@ -165,7 +169,8 @@ class Exchanging(ABC):
         except Exception as error:
             self._fail(error)
         finally:
-            self._exchanging = False
+            if self._exchanging is mine:
+                self._exchanging = None
             self._rest()
 
 

@@ -17,7 +17,6 @@ is about a new one. Until that succeeds calls wait.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from asyncio import get_running_loop
 from functools import partial
@@ -131,7 +130,8 @@ class SharedRateLimiter(Shown, Exchanging):
             self._serve()
             try:
                 lease = await place
-            except asyncio.CancelledError:
+            except BaseException:
+                place.cancel()
                 if self._queue.left(place):
                     place.result().granted -= amount
                     place.result().left += amount

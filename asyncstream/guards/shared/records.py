@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import orjson
 
+from asyncstream.aside import heeding
 from asyncstream.errors import describe_error
 
 __all__ = ("ANSWER_WITHIN", "Change", "Compared", "Moment", "Records", "RecordsAway")
@@ -108,7 +109,7 @@ class Compared(ABC):
     async def _answer(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                return await ask()
+                return await heeding(ask())
         except Exception as error:
             if not isinstance(error, (*self.errors, TimeoutError)):
                 raise

@@ -49,7 +49,9 @@ class SqliteRecords:
         return await self._thread.do(partial(self._database.update, name, change))
 
     async def close(self) -> None:
-        await self._thread.do(self._database.disconnect)
+        closing = self._thread.do(self._database.disconnect)
+        self._thread.end()
+        await closing
 
 
 class _Database:

@@ -10,9 +10,9 @@ import random
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from asyncstream.aside import wait_at_most
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.errors import (
     CheckpointError,
@@ -137,8 +137,7 @@ async def run_with_restarts(
             )
         if was_opened:  # then its first checkpoint stands, whatever the user chose to begin with
             checkpoints = replace(checkpoints, restore="newest")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), pause)
+        await wait_at_most(stopping, pause)
         if stopping.is_set():
             raise failure
 

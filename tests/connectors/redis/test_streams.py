@@ -284,6 +284,23 @@ async def test_a_consumer_is_heard_of_while_nobody_reads(redis: Redis, redis_url
         await source.close()
 
 
+@pytest.mark.parametrize("kind", ["source", "sink"])
+async def test_who_is_cancelled_while_it_opens_ends_so(redis: Redis, redis_url: str, kind: str) -> None:
+    """By Python 3.11 the client goes on if it is cancelled while it sends."""
+    for turns in range(1, 40):
+        opened: Any = RedisStreamSink(redis_url, "out")
+        if kind == "source":
+            opened = RedisStreamSource(redis_url, "in")
+        opening = asyncio.ensure_future(opened.open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if opening.cancel():
+            async with asyncio.timeout(60):
+                await asyncio.wait({opening})
+            assert opening.cancelled(), f"after {turns} turns"
+        await opened.close()
+
+
 async def test_with_ids_a_repeat_is_not_doubled(redis: Redis, redis_url: str) -> None:
     sink = RedisStreamSink(redis_url, "out", id="n")
     rows = [{"n": n} for n in range(5)]
