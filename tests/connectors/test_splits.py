@@ -415,13 +415,17 @@ def test_no_key_of_a_split_that_was_replaced_is_used_again() -> None:
         pipeline.source(source, name="splits").async_map(charge, effect=True, name="charge").discard()
         return pipeline
 
+    settings = Checkpoints(store=store, every=3600)
+
+    async def first() -> None:
+        async with build().start(checkpoints=settings) as job:
+            await asyncio.sleep(4.5)
+            await job.checkpoint()
+            await job.wait()
+
     async def main() -> None:
-        settings = Checkpoints(store=store, every=3600)
         with pytest.raises(UserFunctionError):
-            async with build().start(checkpoints=settings) as job:
-                await asyncio.sleep(4.5)
-                await job.checkpoint()
-                await job.wait()
+            await first()
         await build().run(checkpoints=settings)
 
     run_virtual(main())
