@@ -39,8 +39,9 @@ def detached(value: Any) -> Any:
     """
     `value`, sharing nothing mutable with the original.
 
-    Plain containers are walked here, several times faster than `copy.deepcopy`, which does the rest, and those
-    that hold themselves. Exceptions are taken as immutable: many cannot be made again from their arguments.
+    Plain containers are walked here, several times faster than `copy.deepcopy`, which does the rest, and
+    those that hold themselves. Exceptions are taken as immutable: many cannot be made again from their
+    arguments.
 
     Args:
         value: containers, which are walked, or anything that can be copied.
