@@ -170,6 +170,10 @@ class TimerQueue:
             table.put(timestamp, timer, None)
             self._put_down(timestamp)
 
+    def has(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> bool:
+        """Whether there is such a timer."""
+        return self._table.peek(timestamp, (key, namespace)) is not MISSING
+
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
         if type(timestamp) is not int:
