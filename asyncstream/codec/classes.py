@@ -154,7 +154,7 @@ def slots_of(kind: Any) -> Mapping[str, MemberDescriptorType]:
 
 
 @lru_cache(maxsize=1000)
-def computed_of(kind: type) -> frozenset[str]:
+def _computed_of(kind: type) -> frozenset[str]:
     """The cached properties of a class."""
     found: set[str] = set()
     for base in kind.__mro__:
@@ -194,7 +194,7 @@ def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
             # no loss: what a class computes again, and what `Class[int](...)` leaves for type checkers
             if name in found or name == "__orig_class__":
                 continue
-            if name not in computed_of(kind):
+            if name not in _computed_of(kind):
                 raise Refused(f"cannot keep a {name_of(kind)} with the attribute {name!r}, which is no field")
     return found
 
