@@ -154,6 +154,57 @@ def test_however_many_timers_set_earlier_ones_that_is_no_error(monkeypatch: pyte
     assert len(fired) == 1000 * 2 * 11
 
 
+class Counted(dict[Any, None]):
+    """A bucket that counts how many timers were gone through."""
+
+    through = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.through += len(self)
+        return super().__iter__()
+
+
+def test_timers_of_one_time_are_gone_through_once_though_each_sets_an_earlier_one() -> None:
+    table = timer_table("timers")
+    queue = TimerQueue(table)
+    fired: list[tuple[int, int]] = []
+
+    def fire(timestamp: int, key: int, namespace: None) -> None:
+        fired.append((timestamp, key))
+        if timestamp == 50 and key < 100:
+            queue.register(10, key)
+            queue.register(50, key + 100)
+
+    for key in range(100):
+        queue.register(50, key)
+    bucket = table.young[50] = Counted(table.young[50])
+    queue.advance(50, fire)
+    expected = [timer for key in range(100) for timer in ((50, key), (10, key))]
+    assert fired == expected + [(50, key) for key in range(100, 200)]
+    assert bucket.through <= 300
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_timer_that_is_set_again_while_its_time_fires_is_behind_the_others(
+    earlier: bool,
+) -> None:
+    queue = TimerQueue()
+    fired: list[str] = []
+
+    def fire(timestamp: int, key: str, namespace: None) -> None:
+        fired.append(key)
+        if key == "a":
+            queue.delete(5, "b")
+            queue.register(5, "b")
+            if earlier:
+                queue.register(2, "early")
+
+    for key in "abcd":
+        queue.register(5, key)
+    queue.advance(9, fire)
+    assert "".join(fired) == ("aearlycdb" if earlier else "acdb")
+
+
 def test_a_timer_that_pushes_itself_ahead_leaves_no_trail() -> None:
     queue = TimerQueue()
     for now in range(10_000):

@@ -80,7 +80,6 @@ from asyncstream.elements import (
 from asyncstream.errors import UserFunctionError
 from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.call_context import KEEP
 from asyncstream.operators.functions import AsyncFunction, figures_of
 from asyncstream.operators.origins import Placed
 from asyncstream.operators.whereabouts import LIMITED, Whereabouts
@@ -137,16 +136,7 @@ class AsyncWaitOperator(Holding):
     async def start(self) -> None:
         if self._object is not None:
             self._holds = True
-            token = KEEP.set(self._keep if self.context.checkpoint is not None else None)
-            try:
-                await hold(self._object)
-            finally:
-                KEEP.reset(token)
-
-    def _keep(self) -> None:
-        """Ask for a checkpoint, unless it is too late for one."""
-        if self.context.checkpoint is not None and not self._pool.halted:
-            self.context.checkpoint(lambda is_safe: None)
+            await hold(self._object)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._inbox.add(value, timestamp)

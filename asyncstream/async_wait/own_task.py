@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any
 
-from asyncstream.operators.call_context import CALLING, CURRENT
+from asyncstream.operators.call_context import CALLING, CURRENT, KEEP
 from asyncstream.operators.journey import Journey
 from asyncstream.validation import is_async_function
 
@@ -24,11 +24,12 @@ async def call_followed(
     if journey.trace is None:
         return await function(value)
 
-    step_of_call, call = CALLING.get(), CURRENT.get()
+    step_of_call, call, keep = CALLING.get(), CURRENT.get(), KEEP.get()
 
     async def whole() -> Any:
         CALLING.set(step_of_call)
         CURRENT.set(call)
+        KEEP.set(keep)
         span.activate()
         return await function(value)
 

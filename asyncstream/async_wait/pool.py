@@ -26,7 +26,7 @@ from asyncstream.async_wait.way_out import WayOut
 from asyncstream.async_wait.worker import Worker
 from asyncstream.errors import InternalError, UserFunctionError
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.call_context import CALLING, CallingStep
+from asyncstream.operators.call_context import CALLING, KEEP, CallingStep
 from asyncstream.operators.call_log import retry_of
 from asyncstream.operators.functions import AsyncFunction
 
@@ -143,6 +143,7 @@ class WorkerPool:
         self._name = f"asyncstream {context.name}"  # whose it is, should it hold the loop
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
+        self._base.run(KEEP.set, None if context.checkpoint is None else self._keep)
         self._outside = copy_context()
         self.outcomes.open(context, self._loop)
         if context.call_log is not None:
@@ -159,6 +160,11 @@ class WorkerPool:
         if self.settings.timeout is not None:
             timeout, concurrency = self.settings.timeout, self.settings.concurrency
             self._deadlines = Deadlines(timeout, concurrency, self._time_out)
+
+    def _keep(self) -> None:
+        """Ask for a checkpoint, unless it is too late for one."""
+        if self.context.checkpoint is not None and not self.halted:
+            self.context.checkpoint(lambda is_safe: None)
 
     def _asks_for_single_calls(self) -> bool:
         """Whether something has to be known of each single call."""

@@ -9,6 +9,7 @@ In reading order:
 | `chains` | the parts of one table: a base and what has changed since, compacted |
 | `format`, `seal` | a checkpoint: a manifest that names its parts, perhaps under a key |
 | `stores`, `directory`, `sqlite` | what a store promises; three that keep it |
+| `timely` | a store that is not waited for without end |
 | `history` | which checkpoints there are; how one is read, added and let go |
 | `matching`, `settings` | what of one is for which step; what a user chooses |
 | `journal`, `journal_files`, `journal_checks` | calls that ended between two checkpoints |

@@ -14,6 +14,7 @@ from asyncstream.checkpoint.journal_files import FolderFiles, JournalFiles
 from asyncstream.checkpoint.parts import INLINE_BYTES
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore
+from asyncstream.checkpoint.timely import TimelyStore
 from asyncstream.codec import Codec, codec
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import PipelineError
@@ -60,8 +61,8 @@ class Checkpoints:
         key: a secret of at least 16 bytes, from outside the store: checkpoints are written with it, and only
             those that were are read. So with codec="pickle" only the holder of the key can have code run.
         tolerate: how many checkpoints in a row may fail; with the next one the job fails. At least 0.
-        timeout: how long one may take, sinks and store together, before it counts as failed: a `timedelta` or
-            seconds.
+        timeout: how long one may take, sinks and store together, before it counts as failed, and each answer
+            of the store when the job starts: a `timedelta` or seconds.
         restore: where to start: "newest" goes on from the newest whole checkpoint, if there is one; "none"
             starts from the beginning, whatever is in the store; a number goes on from that checkpoint.
         renamed: for steps that had another name when the checkpoint was taken: their new names, by the old.
@@ -183,6 +184,10 @@ class Checkpoints:
     def lease_seconds(self) -> float:
         """`lease` in seconds."""
         return duration_seconds("lease", self.lease)
+
+    def timely_store(self) -> CheckpointStore:
+        """`store`, of which each call gets no more than `timeout`."""
+        return TimelyStore(self.store, self.timeout_seconds)
 
     @property
     def timeout_seconds(self) -> float:

@@ -145,7 +145,7 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
         rate=options.rate,
         cache_ttl=options.cache,
     )
-    columns = None if options.columns is None else options.columns.split(",")
+    columns = _columns(options, in_format)
     pipeline = Pipeline("enrich")
     source = reading(options.input, in_format, rejects=options.failed is not None)
     rows = pipeline.source(source, name="rows")
@@ -174,6 +174,19 @@ def _check_input(path: Path, in_format: str) -> None:
         raise PipelineError(f"there is no file {path}")
     kind = "directory" if path.is_dir() else "pipe or a device"
     raise PipelineError(f"{path} is a {kind}, not a file: a run that was cut off could not go on reading it")
+
+
+def _columns(options: argparse.Namespace, in_format: str) -> list[str] | None:
+    """The columns to write; None: all."""
+    if options.columns is None:
+        return None
+    columns: list[str] = options.columns.split(",")
+    if "" in columns and "" not in (columns_of(options.input, in_format) or ()):
+        raise PipelineError(
+            f"--columns: expected names of columns with commas between them, got {options.columns!r}; leave "
+            "it out to write all"
+        )
+    return columns
 
 
 def _check_url(options: argparse.Namespace, in_format: str) -> None:

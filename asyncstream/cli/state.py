@@ -11,7 +11,10 @@ import argparse
 import asyncio
 import json
 from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import Any, Final
+
+import orjson
 
 from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import Encoded
@@ -139,8 +142,35 @@ def _rows_changed(old: Table, new: Table) -> Mapping[str, int]:
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether two values are written in other ways; what their classes say to == may be anything."""
-    return _CODEC.encode(one) != _CODEC.encode(other)
+    """
+    Whether two values are written in other ways, but for the order of dicts and sets; what their classes say
+    to == may be anything.
+    """
+    written, before = _CODEC.encode(one), _CODEC.encode(other)
+    if written == before:
+        return False
+    return _written(_sorted(orjson.loads(written))) != _written(_sorted(orjson.loads(before)))
+
+
+_written: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
+
+
+def _sorted(packed: Any) -> Any:
+    """What the codec has made of a value, with dicts and sets in an order that is always the same."""
+    if type(packed) is list:
+        return [_sorted(part) for part in packed]
+    if type(packed) is not dict:
+        return packed
+    if "$ordered" in packed:  # of which the order is a part
+        return {"$ordered": str(packed)}
+    parts = {name: _sorted(part) for name, part in packed.items()}
+    for kind in ("$set", "$frozenset"):
+        if kind in parts:
+            parts[kind] = sorted(parts[kind], key=_written)
+    if "$dict" in parts:
+        flat = parts["$dict"]
+        parts["$dict"] = sorted(zip(flat[::2], flat[1::2], strict=True), key=_written)
+    return parts
 
 
 async def _open(number: int | None, options: argparse.Namespace) -> tuple[CheckpointInfo, dict[str, Encoded]]:

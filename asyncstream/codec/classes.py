@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache
-from types import MemberDescriptorType
+from inspect import signature
+from types import FunctionType, MemberDescriptorType
 from typing import Any, Final
 
 from asyncstream.codec.fields import has_fields
@@ -152,6 +153,21 @@ def slots_of(kind: Any) -> Mapping[str, MemberDescriptorType]:
     return found
 
 
+@lru_cache(maxsize=1000)
+def _computed_of(kind: type) -> frozenset[str]:
+    """The cached properties of a class."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        found.update(name for name, member in vars(base).items() if isinstance(member, cached_property))
+        getter = vars(base).get("__getattr__")
+        if "__attrs_attrs__" in vars(base) and isinstance(getter, FunctionType):
+            # attrs makes slots of them, of which this alone knows what they are
+            known = signature(getter).parameters.get("cached_properties")
+            if known is not None and isinstance(known.default, dict):
+                found.update(known.default)
+    return frozenset(found)
+
+
 def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     The attributes of an object that are called so, without those it does not have.
@@ -178,7 +194,7 @@ def held(value: Any, names: Sequence[str]) -> dict[str, Any]:
             # no loss: what a class computes again, and what `Class[int](...)` leaves for type checkers
             if name in found or name == "__orig_class__":
                 continue
-            if not isinstance(getattr(kind, str(name), None), cached_property):
+            if name not in _computed_of(kind):
                 raise Refused(f"cannot keep a {name_of(kind)} with the attribute {name!r}, which is no field")
     return found
 

@@ -41,6 +41,7 @@ class SourceBatch(NamedTuple, Generic[T]):
         journeys: by their place in `values`, the elements that are followed since they were submitted.
         origins: by their place in `values`, where elements come from that were in a stream before.
         split: which of `Source.splits` all these are from; None: the source has no splits.
+        started_over: that split begins anew with these: it is something else than was read under its name.
     """
 
     values: Sequence[T]
@@ -49,6 +50,7 @@ class SourceBatch(NamedTuple, Generic[T]):
     journeys: Mapping[int, Journey] = MappingProxyType({})
     origins: Mapping[int, Origin] = MappingProxyType({})
     split: str | None = None
+    started_over: bool = False
 
 
 class Source(Shown, ABC, Generic[T]):

@@ -73,7 +73,8 @@ class DeadLetterSource(Source[Any]):
     the same name gives its call the same idempotency key as the call that failed.
 
     It stands where the source of the letters stands, and goes on from there. Of one that has splits they are
-    read as one stream.
+    read as one stream; a letter without an origin, of a step that did not keep track of that, may have
+    another key after a crash then, or that of another such letter.
 
     Args:
         letters: a source of what `to_dead_letter` made, e.g. `JsonLinesSource("failed.jsonl")`.

@@ -207,7 +207,7 @@ class FrameSink(CountingSink[Any], TransactionalSink[Any]):
     had collected, and is refused.
 
     Args:
-        schema: of pyarrow. None: that of the elements.
+        schema: of pyarrow, as for `ParquetSink`. None: that of the elements.
 
     Raises:
         MissingExtra: if pyarrow is not installed.

@@ -252,6 +252,7 @@ class SplitSource(Source[T]):
         return None
 
     async def _fill(self, split: _Open[T]) -> None:
+        started_over = False
         try:
             if not split.is_begun:
                 if not split.source.is_replayable():
@@ -265,7 +266,10 @@ class SplitSource(Source[T]):
                 split.is_begun = True
                 if split.position is not None:
                     await split.source.seek(detached(split.position))
+                    started_over = split.source.started_over
             batch = await split.source.read()
+            if batch is not None and started_over:
+                batch = batch._replace(started_over=True)
             split.ready = batch, detached(split.source.position())  # for it is to read ahead
         except (Exception, asyncio.CancelledError) as error:
             if self._open.get(split.name) is not split:  # it is left

@@ -15,9 +15,9 @@ import logging
 import math
 import secrets
 from asyncio import get_running_loop
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
@@ -26,6 +26,7 @@ from asyncstream.guards.shared import RecordsAway, SharedLimit
 from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, Cost, exchange
 from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.waiting import Waiting
+from asyncstream.operators.call_context import KEEP
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, duration_ms, real_number, refuse
 
@@ -98,7 +99,8 @@ class Budget(Shown, Exchanging):
 
     def _detach(self) -> None:
         super()._detach()
-        self._keeps: list[Callable[[], None]] = []
+        self._keeps: Counter[Callable[[], None]] = Counter()
+        """What asks for a checkpoint of the jobs whose calls wait, and how many of each do."""
         self._client = secrets.token_hex(8)
         self._number = 0
         self._queue: Waiting[int, Cost] = Waiting()
@@ -169,12 +171,32 @@ class Budget(Shown, Exchanging):
             return found
         place = self._queue.join(cost)
         self._serve()
+        with self._waiting_for(KEEP.get()):
+            try:
+                period = await self._queue.turn(
+                    place, lambda period: self.settle(Reservation(cost, period), {})
+                )
+                return Reservation(cost, period)
+            except BaseException:
+                self._serve()  # those behind may cost less
+                raise
+
+    @contextmanager
+    def _waiting_for(self, keep: Callable[[], None] | None) -> Iterator[None]:
+        """A call waits, of a job that is asked for a checkpoint by `keep`; None: it keeps none."""
+        if keep is None:
+            yield
+            return
+        keeps = self._keeps
+        if self._said and not keeps[keep]:
+            keep()  # it was spent before this job came to it
+        keeps[keep] += 1
         try:
-            period = await self._queue.turn(place, lambda period: self.settle(Reservation(cost, period), {}))
-            return Reservation(cost, period)
-        except BaseException:
-            self._serve()  # those behind may cost less
-            raise
+            yield
+        finally:
+            keeps[keep] -= 1
+            if not keeps[keep]:
+                del keeps[keep]
 
     def settle(self, reserved: Reservation, actual: Cost | None) -> None:
         """A call has ended, and this is what it did cost; None: as was expected."""
@@ -189,13 +211,6 @@ class Budget(Shown, Exchanging):
             self._serve()
         elif self._settled:
             self._exchange_here([])
-
-    def on_spent(self, keep: Callable[[], None]) -> Callable[[], None]:
-        """Have `keep` called each time that it is spent; gives a function that ends that."""
-        if get_running_loop() is not self._loop:
-            self._attach()
-        self._keeps.append(keep)
-        return partial(self._keeps.remove, keep)
 
     async def _take_leave(self) -> None:
         while self._asked is not None or self._settled or self._raised:
@@ -252,7 +267,7 @@ class Budget(Shown, Exchanging):
             until,
             extra={"spent": dict(self._spent), "limits": dict(self._limits), "waiting": self.waiting()},
         )
-        for keep in self._keeps:
+        for keep in list(self._keeps):
             keep()
 
     def _serve(self) -> None:

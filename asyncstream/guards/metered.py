@@ -13,7 +13,6 @@ from typing import TypeAlias, TypeVar
 from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
 from asyncstream.guards.shared.exchanging import waits
-from asyncstream.operators.call_context import KEEP
 from asyncstream.validation import function, instance
 
 __all__ = ("Amounts", "Metered", "metered")
@@ -62,18 +61,6 @@ class Metered(Guard[In, Out]):
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)
         self._actual = None if actual is None else function("actual", actual, "element", "answer")
         self._of_failed = None if failed is None else function("failed", failed, "element", "error")
-        self._end_keeping: Callable[[], None] | None = None
-
-    async def open(self) -> None:
-        await super().open()
-        keep = KEEP.get()
-        if keep is not None:
-            self._end_keeping = self.budget.on_spent(keep)
-
-    async def stop(self) -> None:
-        end, self._end_keeping = self._end_keeping, None
-        if end is not None:
-            end()
 
     async def invoke(self, value: In) -> Out:
         budget = self.budget

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from asyncstream.guards.guard import Call, Guard, delivery, end, fail, hashable, usable_as_decorator
@@ -27,11 +26,17 @@ Out = TypeVar("Out")
 
 
 class _Flight(Generic[Out]):
-    """One call under way and those who wait for it; `is_over`: no one joins it any more."""
+    """
+    One call under way and those who wait for it; `is_over`: no one joins it any more.
 
-    __slots__ = ("is_over", "task", "waiting")
+    `place` is the hash that its key had when it began: the call may change the key.
+    """
 
-    def __init__(self, task: asyncio.Task[Out]) -> None:
+    __slots__ = ("is_over", "key", "place", "task", "waiting")
+
+    def __init__(self, key: Hashable, place: int, task: asyncio.Task[Out]) -> None:
+        self.key = key
+        self.place = place
         self.task = task
         self.is_over = False
         self.waiting: set[asyncio.Future[Out]] = set()
@@ -56,16 +61,24 @@ class SingleFlight(Guard[In, Out]):
     ) -> None:
         super().__init__(fn)
         self._key = None if key is None else selector("key", key)
-        self._flights: dict[Hashable, _Flight[Out]] = {}
+        self._flights: dict[int, list[_Flight[Out]]] = {}  # by their places
         self._coalesced = 0
+
+    async def open(self) -> None:
+        await super().open()
+        for flight in [flight for flights in self._flights.values() for flight in flights]:
+            if flight.task.get_loop().is_closed():  # in the middle of the call, which ends no more
+                self._forget(flight)
 
     async def invoke(self, value: In) -> Out:
         key = value if self._key is None else self._key(value)
-        flight = self._flights.get(hashable(key))
-        if flight is None or flight.is_over:
-            flight = self._start(key, value)
+        at = hash(hashable(key))
+        for flight in self._flights.get(at, ()):
+            if flight.key is key or flight.key == key:
+                self._coalesced += 1
+                break
         else:
-            self._coalesced += 1
+            flight = self._start(key, at, value)
         place: asyncio.Future[Out] = get_running_loop().create_future()
         flight.waiting.add(place)
         try:
@@ -74,21 +87,21 @@ class SingleFlight(Guard[In, Out]):
             flight.waiting.discard(place)
             if not flight.waiting and not flight.task.done():
                 # forgotten first: who comes now must not join a call that is being ended
-                self._forget(key, flight)
+                self._forget(flight)
                 await end(flight.task)
 
-    def _start(self, key: Hashable, value: In) -> _Flight[Out]:
+    def _start(self, key: Hashable, place: int, value: In) -> _Flight[Out]:
         async def call() -> Out:
             return await self._call(value)
 
-        flight = _Flight(get_running_loop().create_task(call()))
-        self._flights[key] = flight
-        flight.task.add_done_callback(lambda task: self._land(key, flight))
+        flight = _Flight(key, place, get_running_loop().create_task(call()))
+        self._flights.setdefault(place, []).append(flight)
+        flight.task.add_done_callback(lambda task: self._land(flight))
         return flight
 
-    def _land(self, key: Hashable, flight: _Flight[Out]) -> None:
+    def _land(self, flight: _Flight[Out]) -> None:
         """Give all who wait what the call has ended with."""
-        self._forget(key, flight)
+        self._forget(flight)
         task = flight.task
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         for place in flight.waiting:
@@ -97,16 +110,18 @@ class SingleFlight(Guard[In, Out]):
             elif not place.done():
                 place.set_result(task.result())
 
-    def _forget(self, key: Hashable, flight: _Flight[Out]) -> None:
+    def _forget(self, flight: _Flight[Out]) -> None:
+        if flight.is_over:
+            return
         flight.is_over = True
-        with suppress(Exception):  # of a key that the call has changed, which cannot be found any more
-            if self._flights.get(key) is flight:
-                del self._flights[key]
+        there = self._flights[flight.place]
+        there.remove(flight)
+        if not there:
+            del self._flights[flight.place]
 
     async def stop(self) -> None:
-        while under_way := [flight.task for flight in self._flights.values() if not flight.is_over]:
+        while under_way := [flight.task for flights in self._flights.values() for flight in flights]:
             await end(*under_way)
-        self._flights.clear()
 
     def counters(self) -> dict[str, int]:
         return {"coalesced": self._coalesced}

@@ -104,7 +104,7 @@ track of its element. A `CallContext` is made when one is asked for, which most 
 
 
 KEEP: Final[ContextVar[Callable[[], None] | None]] = ContextVar("asyncstream_keep", default=None)
-"""While an async function is opened: asks for a checkpoint of the job that opens it; None: it keeps none."""
+"""Asks for a checkpoint of the job that the call is made for; None: it keeps none."""
 
 
 def call_context() -> CallContext:

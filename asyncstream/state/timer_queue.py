@@ -82,6 +82,22 @@ class EndlessTimers(RecursionError):
         self.timer = timer
 
 
+class _Part:
+    """
+    What was in a bucket when it began to fire.
+
+    Attributes:
+        left: what has not fired.
+        deleted: those of it that were deleted meanwhile.
+    """
+
+    __slots__ = ("deleted", "left")
+
+    def __init__(self, bucket: Iterable[tuple[Any, Any]]) -> None:
+        self.left = iter(tuple(bucket))
+        self.deleted: set[tuple[Any, Any]] = set()
+
+
 class TimerQueue:
     """
     The timers of one domain.
@@ -100,6 +116,7 @@ class TimerQueue:
         self._heap: list[int] = []
         self._stale = 0
         self._advancing = False
+        self._parts: dict[int, _Part] = {}  # of buckets that fire, also while earlier timers do
         self._away = math.inf  # the earliest timestamp with timers that may not be in memory
         self._merges = 0
         self._rebuild()
@@ -153,6 +170,10 @@ class TimerQueue:
             table.put(timestamp, timer, None)
             self._put_down(timestamp)
 
+    def has(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> bool:
+        """Whether there is such a timer."""
+        return self._table.peek(timestamp, (key, namespace)) is not MISSING
+
     def delete(self, timestamp: int, key: Hashable, namespace: Hashable = None) -> None:
         """Have no such timer any more."""
         if type(timestamp) is not int:
@@ -164,6 +185,8 @@ class TimerQueue:
             is_stale = True
         else:
             is_stale = table.remove(timestamp, (key, namespace)) and timestamp not in table
+            if timestamp in self._parts:
+                self._parts[timestamp].deleted.add((key, namespace))
         if is_stale:
             self._stale += 1
             if self._stale > _SWEEP and not self._advancing:
@@ -179,7 +202,7 @@ class TimerQueue:
         heap, run, table = self._heap, self._run, self._table
         if is_remote := table.is_remote:
             self._look_away()
-        buckets, pop_lone = table.young, table.lone.pop
+        buckets, pop_lone, parts = table.young, table.lone.pop, self._parts
         reached, repeats, most = -math.inf, 0, _RUNAWAY
         self._advancing = True
         try:
@@ -217,19 +240,25 @@ class TimerQueue:
                 if bucket is None:
                     self._stale -= self._stale > 0
                     continue
+                part = parts.pop(timestamp, None)
                 if len(bucket) < 2:
                     del buckets[timestamp]
+                    part = _Part(bucket)
                 else:
                     self._put_back(timestamp, leads)
-                for timer in tuple(bucket):
-                    if bucket.pop(timer, MISSING) is MISSING:
-                        continue  # deleted by the callback of one before it
+                    part = parts[timestamp] = part or _Part(bucket)
+                for timer in part.left:
+                    if timer in part.deleted or bucket.pop(timer, MISSING) is MISSING:
+                        continue  # by the callback of one before it; it may be set again, behind the others
                     repeats += 1
                     fire(timestamp, *timer)
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
+                else:
+                    parts.pop(timestamp, None)
         finally:
             self._advancing = False
+            parts.clear()
         if self._stale > _SWEEP:
             self._sweep()
 

@@ -62,6 +62,10 @@ class ProcessingTimeoutTrigger(Trigger):
     """
     Fires when `of` does, or once `interval` of processing time has passed without that.
 
+    In windows of processing time a time-out takes the timer at their end away, as in Flink: with a
+    `ProcessingTimeTrigger` inside, a window whose last firing it was stays in state until an element comes to
+    it, unless `clear_on_timeout` is False.
+
     Args:
         interval: a `timedelta` or seconds; at least a millisecond.
 
@@ -124,7 +128,9 @@ class AfterWatermark(Trigger):
     """
     Fires on time, when the watermark reaches the window's end, and besides as `early` and `late` say.
 
-    After Beam's trigger of that name. Without `late`, every late element fires at once.
+    After Beam's trigger of that name. Without `late`, every late element fires at once. It is for windows of
+    event time: in those of processing time an `early` part that waits for the clock takes the timer at their
+    end away when the watermark reaches it before, and they stay in state until an element comes to them.
 
     Attributes:
         early: asked about elements and timers before the window's end.

@@ -352,12 +352,15 @@ class WindowOperator(TimedOperator, WindowStep):
             return False  # the window that it has merged into has timers of its own
         self._states.key, self._states.namespace = key, window
         ask = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
+        is_over = event_time and self._event_time and timestamp > self._cleanup_ms(window)
         try:
-            result = ask(timestamp, window, self._scope)
+            result = CONTINUE if is_over else ask(timestamp, window, self._scope)
             if result is not CONTINUE:
                 self._follow(result, key, window, place)
             if event_time == self._event_time:
                 self._age(timestamp, key, window, place)
+            elif self._event_time and result.fires:
+                self._have_end(key, window, place)
             return result.fires
         except BaseException as error:
             self._emitter.flush()
@@ -370,6 +373,16 @@ class WindowOperator(TimedOperator, WindowStep):
             self._clean_up(key, window, place)
         elif window.max_timestamp <= timestamp < cleanup_ms and window is not GLOBAL_WINDOW:
             self._register(cleanup_ms, key, window)
+
+    def _have_end(self, key: Any, window: Window, place: Window) -> None:
+        """
+        Have a window go though its trigger, as it timed out, has deleted the timer for that, which was its
+        own as well: a millisecond later, when the trigger is not asked any more.
+        """
+        cleanup_ms = self._cleanup_ms(window)
+        is_left = window is not GLOBAL_WINDOW and self._has_contents(place, key)
+        if is_left and not self._timers.event.has(cleanup_ms, key, window):
+            self._register(cleanup_ms + 1, key, window)
 
     def _cleanup_ms(self, window: Window) -> int:
         return window.max_timestamp + self._lateness_ms

@@ -305,6 +305,11 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
         ),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--max-restarts", "1"), "needs --resume"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.csv", "--columns", "a,a"), "different names"),
+        (
+            ("in.csv", "--url", "http://x/{id}", "--out", "o.csv", "--columns", ""),
+            "--columns: expected names",
+        ),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.csv", "--columns", "a,"), "got 'a,'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_asked(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import attrs
 import numpy as np
 import orjson
 import pytest
@@ -336,6 +337,35 @@ def test_cached_property_is_left_behind() -> None:
     counter = Counter(3)
     assert counter.twice == 6
     assert vars(there_and_back(counter)) == {"n": 3, "log": [], "total": 0}
+
+
+@attrs.frozen
+class Slotted:
+    n: int
+
+    @cached_property
+    def twice(self) -> int:
+        return self.n * 2
+
+
+@attrs.frozen
+class SlottedMore(Slotted):
+    m: int = 0
+
+    @cached_property
+    def thrice(self) -> int:
+        return self.n * 3
+
+
+def test_cached_property_that_attrs_keeps_in_a_slot_is_left_behind() -> None:
+    value = SlottedMore(3)
+    assert (value.twice, value.thrice) == (6, 9)
+    back = there_and_back(value)
+    assert back == value
+    for name in ("twice", "thrice"):
+        with pytest.raises(AttributeError):
+            object.__getattribute__(back, name)
+    assert (back.twice, back.thrice) == (6, 9)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ VALUES = st.recursive(
 @example(-(2**63) - 1)
 @example(2**64)
 @example({"": [0.1, {"a": 10**300}]})
+@example([10**308, -(10**309), {"\u0001" + "1" * 400: 10**4000, "b": 0.5}])
 def test_values_come_back(value: Any) -> None:
     text = json.dumps(value)
     for data in (text, text.encode(), json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")):
@@ -53,9 +54,25 @@ def test_long_numbers_are_told_from_fractions(data: bytes, is_long: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"NaN", b"Infinity", b"1" * 400, b"[" * 2000 + b"]" * 2000, b'"\\ud800"', b"\xff"]
+    "data",
+    [
+        b"",
+        b"{",
+        b"NaN",
+        b"Infinity",
+        b"[NaN, " + b"1" * 400 + b"]",
+        b"1" * 400 + b".5",
+        b"1" * 400 + b"e1",
+        b"1e+" + b"1" * 400,
+        b"1" * 5000,
+        b"0" * 400,
+        b"[" * 2000 + b"]" * 2000,
+        b'"\\ud800"',
+        b"\xff",
+        "\ud800" + "1" * 400,
+    ],
 )
-def test_what_is_no_json_is_refused(data: bytes) -> None:
+def test_what_is_no_json_is_refused(data: bytes | str) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         loads(data)
 

@@ -26,6 +26,8 @@ from asyncstream import (
     SourceError,
     SplitSource,
     TumblingWindows,
+    UserFunctionError,
+    call_context,
 )
 from asyncstream.errors import describe_error
 from asyncstream.testing.loop import run_virtual
@@ -386,6 +388,50 @@ def test_a_job_goes_on_in_each_file_where_it_was(tmp_path: Path) -> None:
     assert sorted(map(tuple, seen)) == [(name, number) for name in "abc" for number in range(20)]
     for name in "abc":
         assert [number for which, number in seen if which == name] == list(range(20))
+
+
+class Replaced(Paced):
+    """What is under a name is something else after a restart."""
+
+    async def seek(self, position: int) -> None:
+        self.name, self.started_over = "new", True
+
+
+def test_no_key_of_a_split_that_was_replaced_is_used_again() -> None:
+    store = MemoryStore()
+    keys: dict[tuple[str, int], set[str]] = {}
+    crashed = asyncio.Event()
+
+    async def charge(value: tuple[str, int]) -> None:
+        keys.setdefault(value, set()).add(call_context().idempotency_key)
+        if value[1] == 8 and not crashed.is_set():
+            crashed.set()
+            raise RuntimeError("after the checkpoint")
+
+    def build() -> Pipeline:
+        pipeline = Pipeline("charges")
+        kinds = {"old": Replaced, "same": Paced}
+        source = SplitSource(lambda name: kinds[name](name, range(1, 11), []), list(kinds))
+        pipeline.source(source, name="splits").async_map(charge, effect=True, name="charge").discard()
+        return pipeline
+
+    settings = Checkpoints(store=store, every=3600)
+
+    async def first() -> None:
+        async with build().start(checkpoints=settings) as job:
+            await asyncio.sleep(4.5)
+            await job.checkpoint()
+            await job.wait()
+
+    async def main() -> None:
+        with pytest.raises(UserFunctionError):
+            await first()
+        await build().run(checkpoints=settings)
+
+    run_virtual(main())
+    assert {("old", 8), ("new", 1), ("new", 10), ("same", 10)} <= keys.keys()
+    assert all(len(found) == 1 for found in keys.values())  # what comes again, by its own
+    assert len(set.union(*keys.values())) == len(keys)
 
 
 def test_files_that_appear_are_read_too(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline
+from asyncstream import Checkpoints, Job, MemoryStore, Pipeline
 from asyncstream.clock import ManualClock
 from asyncstream.errors import PipelineError
 from asyncstream.guards import Budget, SharedLimit, metered, retry
@@ -267,16 +267,40 @@ def test_a_spent_budget_pauses_the_stream_checkpoints_and_says_so() -> None:
     run_virtual(main())
 
 
-async def test_a_job_that_has_ended_is_asked_for_no_checkpoint_though_others_have_the_budget() -> None:
+@pytest.mark.parametrize("later", [0, 30])
+def test_each_job_whose_calls_wait_for_a_budget_takes_a_checkpoint(later: float) -> None:
+    async def main() -> None:
+        budget = Budget(usd=5)
+        ask = metered(Flaky(0, takes=0.1), cost=1.0, budget=budget)  # of both
+
+        def started(name: str) -> Job:
+            pipeline = Pipeline(name)
+            pipeline.source(range(12), name="numbers").async_map(ask, name="ask", concurrency=2).discard()
+            return pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=3600))
+
+        async with started("one") as one:
+            await asyncio.sleep(later)
+            async with started("two") as two:
+                await asyncio.sleep(60)
+                for job in (one, two):
+                    status = job.status()
+                    assert status.checkpoint is not None
+                    assert status.checkpoint.number == 2
+                    assert status.step("ask").waiting["limit"]
+                budget.raise_to(usd=24)
+                await asyncio.gather(one.wait(), two.wait())
+
+    run_virtual(main())
+
+
+async def test_a_job_whose_calls_do_not_wait_is_asked_for_no_checkpoint() -> None:
     asked: list[str] = []
     budget = Budget(usd=1)
-    token = KEEP.set(partial(asked.append, "there"))
-    async with metered(Flaky(0), cost=1.0, budget=budget) as there:
+    async with metered(Flaky(0), cost=1.0, budget=budget) as call:
         KEEP.set(partial(asked.append, "gone"))
-        async with metered(Flaky(0), cost=1.0, budget=budget):
-            KEEP.reset(token)
-        await there(1)
-        waiting = asyncio.create_task(there(2))
+        await call(1)
+        KEEP.set(partial(asked.append, "there"))
+        waiting = asyncio.create_task(call(2))
         await asyncio.sleep(1)
         waiting.cancel()
     assert asked == ["there"]

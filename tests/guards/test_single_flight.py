@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards import single_flight
+from asyncstream.guards import SingleFlight, single_flight
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.guards.services import Flaky, now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -157,12 +159,36 @@ async def test_key_that_its_call_changes_keeps_nobody_waiting(made: Any) -> None
         event.answer = made
         return made
 
-    guarded, event = single_flight(enrich), Event()
+    guarded, event = SingleFlight(enrich), Event()
     async with asyncio.timeout(10):
         assert [*await asyncio.gather(guarded(event), guarded(event))] == [made] * 2
         event.answer = 1  # so that it is the key again under which its call was made
         assert await guarded(event) == made
+        assert not guarded._flights
         await guarded.close()
+
+
+def test_a_call_whose_loop_was_closed_in_the_middle_keeps_nobody_waiting() -> None:
+    guarded = single_flight(Flaky(0, takes=100))
+
+    calling = guarded(1)
+
+    async def begin() -> asyncio.Task[Any]:
+        await guarded.open()
+        task = asyncio.ensure_future(calling)
+        await asyncio.sleep(1)
+        return task
+
+    async def again() -> None:
+        async with guarded, asyncio.timeout(200):
+            await guarded(1)
+
+    with closing(VirtualTimeLoop()) as loop:
+        left = loop.run_until_complete(begin())
+    run_virtual(again())
+    assert not left.done()
+    with suppress(RuntimeError):  # here, and not when it is collected
+        calling.close()
 
 
 async def test_element_that_cannot_be_a_key_asks_for_one() -> None:

@@ -23,7 +23,7 @@ from asyncstream import (
     TransactionalSink,
 )
 from asyncstream.elements import Timestamps
-from asyncstream.lease import Lease
+from asyncstream.lease import Holder, Lease
 from tests.runtime.parts import Boom, boom
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
@@ -217,6 +217,62 @@ async def test_checkpoints_go_on_though_what_is_old_is_not_let_go(
     assert 90 <= asyncio.get_running_loop().time() - began < 95
     assert job.checkpoint_metrics()["taken"] == 4
     assert "took too long to let old checkpoints go" in caplog.text
+
+
+class BadStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hang = Hang("")
+
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+        await self.hang.at("give a lease")
+        return await super().acquire(holder, seconds)
+
+    async def numbers(self) -> list[int]:
+        await self.hang.at("say which checkpoints there are")
+        return await super().numbers()
+
+    async def parts(self) -> list[str]:
+        await self.hang.at("say which parts there are")
+        return await super().parts()
+
+    async def read(self, what: int | str) -> bytes:
+        await self.hang.at("give 2")
+        return await super().read(what)
+
+    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        await self.hang.at("delete what is old")
+        await super().delete(lease, numbers, parts)
+
+
+@pytest.mark.parametrize(
+    "hangs",
+    [
+        "give a lease",
+        "say which checkpoints there are",
+        "say which parts there are",
+        "give 2",
+        "delete what is old",
+    ],
+)
+async def test_store_that_does_not_answer_at_the_start_is_named_and_its_job_ends(hangs: str) -> None:
+    store = BadStore()
+    settings = Checkpoints(store=store, timeout=30, keep=1)
+
+    def build() -> Pipeline:
+        pipeline = Pipeline("stored")
+        pipeline.source(BadSource(Hang("")), name="in").to(BadSink(Hang("")), name="out")
+        return pipeline
+
+    async with build().start(checkpoints=settings) as job:
+        await job.stop()
+    store.hang.moment = hangs
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(200):
+        with pytest.raises(CheckpointError, match=f"memory did not {hangs} within 30 s"):
+            async with build().start(checkpoints=settings):
+                pass
+    assert 30 <= asyncio.get_running_loop().time() - began < 60
 
 
 @pytest.mark.parametrize("ignores", [0, 1000])

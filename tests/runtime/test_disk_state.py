@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -313,6 +313,23 @@ def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
                     pass
 
     asyncio.run(main())
+
+
+def test_a_directory_is_free_when_the_loop_has_ended_with_the_job_in_it(tmp_path: Path) -> None:
+    async def begin() -> Any:
+        job = adding([]).start(state=DiskState(tmp_path))
+        await job.__aenter__()
+        await job.submit((1, 1, 1))
+        return job
+
+    async def go_on() -> None:
+        async with adding([]).start(state=DiskState(tmp_path)):
+            pass
+
+    with closing(asyncio.new_event_loop()) as loop:
+        left = loop.run_until_complete(begin())
+    asyncio.run(go_on())
+    assert str(left.state) == "running"  # and nobody has collected it
 
 
 def test_what_is_no_state_is_refused() -> None:

@@ -223,6 +223,16 @@ def test_detached_copies_what_can_change_and_only_that() -> None:
     assert copy == {"list": [1, (2, [3])], "set": {1}, "text": "x"}
 
 
+def test_detached_copies_what_holds_itself() -> None:
+    rows: list[Any] = [1]
+    inside: dict[str, Any] = {"rows": (rows,)}
+    rows.append(inside)
+    copy = detached(rows)
+    rows[0] = 2
+    assert copy[0] == 1
+    assert copy[1]["rows"][0] is copy
+
+
 @pytest.mark.parametrize("wrong", ["count", ValueDescriptor, None])
 def test_what_is_no_descriptor_is_refused(wrong: Any) -> None:
     with pytest.raises(PipelineError, match=r"state: expected a descriptor, such as ValueDescriptor.*got"):

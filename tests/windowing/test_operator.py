@@ -569,6 +569,19 @@ def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_the
         assert values(run) == [1 + 2 * number]
 
 
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SlidingWindows(ms(10), ms(10))])
+def test_a_window_goes_though_a_time_out_deletes_the_timer_at_its_end(assigner: Any) -> None:
+    trigger = ProcessingTimeoutTrigger(EventTimeTrigger(), ms(4))
+    run = Harness(lambda: WindowOperator(itemgetter(0), WindowPlan(assigner, trigger)))
+    run.element(("a", 1), 3)
+    run.time(5)
+    run.watermark(9)
+    run.watermark(11)
+    assert values(run) == [[("a", 1)]]
+    metrics = run.operator.metrics()
+    assert (metrics["windows_open"], metrics["event_timers"], metrics["processing_timers"]) == (0, 0, 0)
+
+
 def test_after_watermark_merges_what_its_parts_counted() -> None:
     trigger = AfterWatermark(early=CountTrigger(3))
     run = harness(WindowPlan(SessionWindows(ms(5)), trigger, allowed_lateness_ms=2, aggregate=Count()))

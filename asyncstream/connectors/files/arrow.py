@@ -11,7 +11,8 @@ together, and changes values: a datetime becomes a date, one without a zone a mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
-from asyncstream.errors import module_of
+from asyncstream.errors import module_of, safe_repr
 
 __all__ = ("Tables", "arrow_ipc", "parquet")
 
@@ -31,6 +32,11 @@ _PLAIN: Final[frozenset[type]] = frozenset(
 """Types whose values are written as they are."""
 
 _FRACTIONS: Final[frozenset[type]] = frozenset({float, Decimal})
+
+_WHOLE: Final = _PLAIN - _FRACTIONS
+
+_MOST: Final = {16: 65504.0, 32: 3.4028234663852886e38}
+"""The largest numbers of types of so many bits."""
 
 _NATIVE: Final[tuple[type, ...]] = (*_PLAIN, time, timedelta, list, tuple, Mapping)
 """Types of Arrow's, and those that are derived from them."""
@@ -67,7 +73,7 @@ class Tables:
         schema: of pyarrow; None: it is found.
         default: makes of a value of the user's own type one that Arrow knows.
         was_found: the schema is that of what is gone on with, and not the user's, who may mean values to be
-            changed.
+            changed: datetimes into dates, say, or fields to be left out.
 
     Attributes:
         rows: how many are collected.
@@ -163,11 +169,21 @@ class Tables:
     def _array(self, column: list[Any], types: set[type], field: Any) -> Any:
         """
         Values of these types as an array of a field's type. Raises `TypeError` if that was found before they
-        came, and they would be others in it: Arrow itself cuts fractions off, and lets fields inside go.
+        came, and they would be others in it: Arrow itself cuts fractions off, and lets fields inside go. In
+        a type of the user's choice only numbers must not be others.
         """
         arrow, kind = self._arrow, field.type
+        if not self._checks:
+            array = arrow.array(column, kind)
+            if not types <= _WHOLE:
+                for value in self._lost(column, kind):
+                    raise TypeError(
+                        f"column {field.name!r} holds {kind}, and not {safe_repr(value)}: round it before, "
+                        "or give a schema that holds it"
+                    )
+            return array
         found = None
-        if self._checks and not types <= _PLAIN:
+        if not types <= _PLAIN:
             found = arrow.array(column)
             if found.type == kind:
                 return found
@@ -175,14 +191,36 @@ class Tables:
         if found is not None:
             is_other = self._differs(array, found)
         else:
-            may_be_cut = self._checks and bool(types & _FRACTIONS) and arrow.types.is_integer(kind)
-            is_other = bool(may_be_cut) and array.to_pylist() != column
+            may_be_cut = bool(types & _FRACTIONS) and arrow.types.is_integer(kind)
+            is_other = may_be_cut and array.to_pylist() != column
         if is_other:
             raise TypeError(
                 f"column {field.name!r} holds {kind}, which would change this: give the schema, or default=, "
                 "a function that makes it fit"
             )
         return array
+
+    def _lost(self, values: Iterable[Any], kind: Any) -> Iterator[Any]:
+        """Numbers, also inside values, that Arrow cuts the fraction off for a type, or makes infinite."""
+        types = self._arrow.types
+        if types.is_integer(kind) or types.is_temporal(kind):
+            yield from (value for value in values if isinstance(value, float | Decimal) and value % 1)
+        elif types.is_float32(kind) or types.is_float16(kind):
+            most = _MOST[kind.bit_width]
+            floats = (value for value in values if isinstance(value, float))
+            yield from (value for value in floats if most < abs(value) < math.inf)
+        elif types.is_struct(kind):
+            records = [value for value in values if isinstance(value, Mapping)]
+            for field in kind:
+                yield from self._lost([record.get(field.name) for record in records], field.type)
+        elif types.is_map(kind):
+            maps = [value for value in values if value is not None]
+            pairs = [pair for one in maps for pair in (one.items() if isinstance(one, Mapping) else one)]
+            for place, inner in enumerate((kind.key_type, kind.item_type)):
+                yield from self._lost([pair[place] for pair in pairs], inner)
+        elif types.is_nested(kind) and not types.is_union(kind):
+            parts = [part for value in values if value is not None for part in value]
+            yield from self._lost(parts, kind.value_type)
 
     def _differs(self, array: Any, found: Any) -> bool:
         """Whether an array has other values than what Arrow makes of them by itself."""

@@ -117,9 +117,10 @@ class ParquetSink(ColumnarSink):
     Args:
         path: the file or folder; the folder it is in must exist. Also of an object store, such as
             "s3://bucket/name", by the extra [fsspec].
-        schema: of pyarrow. None: that of the elements up to the first row group or checkpoint, or of what is
-            gone on with; later ones must fit, and what they lack is null. A column that is empty until then
-            holds text.
+        schema: of pyarrow; values become what it says, a datetime a date or one of coarser units, but a
+            number that would lose its fraction, or become infinite, is refused. None: that of the elements up
+            to the first row group or checkpoint, or of what is gone on with; later ones must fit, and what
+            they lack is null. A column that is empty until then holds text.
         columns: take these of each element, which must have them; others are left out. None: all.
         default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with what is there already: "refuse" or "overwrite". Not asked where a job goes

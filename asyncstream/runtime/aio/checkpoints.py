@@ -120,7 +120,7 @@ class Checkpointer:
         self._clock = clock
         self._failed = failed
         self._codec = settings.values_codec()
-        self._history = History(settings.store, self._codec, settings.key)
+        self._history = History(settings.timely_store(), self._codec, settings.key)
         self._tenure = Tenure(settings, self._lose, self._sign)
         self._waits_for = ""
         self.tables = TableLog(

@@ -6,12 +6,14 @@ with the source's position: the elements behind that position are read again, an
 random text made at the beginning goes with it, so that a job that starts anew, perhaps with another file of
 the same name, has other numbers. The elements of a source that cannot be read again have those of this run
 only: other elements take their places after a crash. Where a source has splits, which come mixed in another
-order the next time, the elements of each are numbered by themselves.
+order the next time, the elements of each are numbered by themselves; those of one that begins anew go on
+from a number by chance, for the next ones may have been given to what was there before.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,6 +25,10 @@ __all__ = ("Numbering", "position_in", "with_position")
 
 _KEY: Final = "asyncstream numbering"
 """Tells what a checkpoint holds of a source that is numbered from a position of the source's own."""
+
+
+_BITS: Final = 62
+"""Of a number by chance; what is counted on from there is a whole number of JSON still."""
 
 
 class Numbering:
@@ -48,6 +54,10 @@ class Numbering:
         for place, origin in batch.origins.items():
             origins[place] = origin
         return placed(batch.timestamps, origins)
+
+    def start_over(self, split: str) -> None:
+        """The next elements of a split have numbers that nothing under its name has had."""
+        self._of_splits[split] = secrets.randbits(_BITS)
 
     def saved(self, position: Any) -> Any:
         """What a checkpoint holds of a source that stands at `position`."""

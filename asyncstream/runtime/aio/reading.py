@@ -218,6 +218,8 @@ class SourceDriver:
                 self._look_at_splits(batch.split)
             if batch.timestamps is not None and not self._knows_unit:
                 self._look_at_unit(batch.timestamps)
+            if batch.started_over and batch.split is not None and self._numbering is not None:
+                self._numbering.start_over(batch.split)
             self._read += len(batch.values)
             if batch.rejected:
                 self._rejected.process_batch(batch.rejected, None)

@@ -10,9 +10,12 @@ never falls behind.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
+from weakref import WeakSet
 
 from asyncstream.long_work import in_slices
 from asyncstream.operators.base import Operator
@@ -43,7 +46,10 @@ class Spilling:
         checkpointer: Checkpointer | None,
         fail: Callable[[BaseException], None],
     ) -> None:
+        _give_up_left()
         self._database = settings.open()
+        self._owner = os.getpid(), asyncio.get_running_loop()
+        _held.add(self)
         self._database.on_failure = fail
         self._limit = settings.young_rows
         self._checkpointer = checkpointer
@@ -82,4 +88,19 @@ class Spilling:
         """Give the place up; of the tables only their sizes are known then."""
         for operator in operators.values():
             operator.tables.leave()
+        _held.discard(self)
         self._database.close()
+
+
+_held: WeakSet[Spilling] = WeakSet()
+"""Of runs that have not given their place up."""
+
+
+def _give_up_left() -> None:
+    """Give up the places of those whose event loop was closed in the middle: they cannot do so any more."""
+    for spilling in list(_held):
+        process, loop = spilling._owner
+        if process == os.getpid() and loop.is_closed():
+            with suppress(KeyError):  # another thread does
+                _held.remove(spilling)
+                spilling._database.close()

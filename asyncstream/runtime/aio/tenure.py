@@ -46,6 +46,7 @@ class Tenure:
         renewed: Callable[[Lease], object],
     ) -> None:
         self._settings = settings
+        self._store = settings.timely_store()
         self._lost = lost
         self._renewed = renewed
         self._holder: Holder | None = None
@@ -59,7 +60,7 @@ class Tenure:
         told = False
         while True:
             try:
-                self.lease = await self._settings.store.acquire(holder, self._settings.lease_seconds)
+                self.lease = await self._store.acquire(holder, self._settings.lease_seconds)
                 break
             except LeaseHeld as held:
                 if self._settings.on_held == "refuse":
@@ -76,12 +77,12 @@ class Tenure:
             await asyncio.sleep(seconds / 3)
             until_ms = time_ms() + round(seconds * 1000)  # not later than the store has it
             try:
-                await self._settings.store.renew(self.lease, seconds)
+                await self._store.renew(self.lease, seconds)
             except LeaseLost as error:
                 self._lost(error)
                 return
             except Exception as error:  # of the store: what matters is what it says at the next commit
-                log.warning("the lease of %s could not be renewed: %s", self._settings.store, error)
+                log.warning("the lease of %s could not be renewed: %s", self._store, error)
             else:
                 self.lease = self.lease.renewed(until_ms)
                 self._renewed(self.lease)
@@ -95,12 +96,12 @@ class Tenure:
             CheckpointError: if the store cannot tell.
         """
         try:
-            await self._settings.store.renew(self.lease, self._settings.lease_seconds)
+            await self._store.renew(self.lease, self._settings.lease_seconds)
         except CheckpointError:
             raise
         except Exception as error:
             raise CheckpointError(
-                f"the lease of {self._settings.store} could not be renewed: {describe_error(error)}"
+                f"the lease of {self._store} could not be renewed: {describe_error(error)}"
             ) from error
 
     async def end(self) -> None:
@@ -114,6 +115,6 @@ class Tenure:
         await end_tasks({self._renewing}, PATIENCE)
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._settings.store.release(self.lease)
+                await self._store.release(self.lease)
         except Exception as error:
-            log.warning("the lease of %s could not be given back: %s", self._settings.store, error)
+            log.warning("the lease of %s could not be given back: %s", self._store, error)

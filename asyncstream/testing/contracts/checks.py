@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,17 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.errors import PipelineError, describe_error, safe_repr
 
-__all__ = ("Check", "Contract", "ContractBroken", "differing", "expect", "expect_equal", "given", "verify")
+__all__ = (
+    "Check",
+    "Contract",
+    "ContractBroken",
+    "Places",
+    "differing",
+    "expect",
+    "expect_equal",
+    "given",
+    "verify",
+)
 
 T = TypeVar("T")
 
@@ -150,13 +160,41 @@ async def verify(checks: Iterable[Check]) -> None:
         raise ContractBroken("\n".join(broken))
 
 
+class Places:
+    """Where elements are among others: the first that equals each, of which not all need be looked at."""
+
+    def __init__(self, elements: Iterable[Any]) -> None:
+        self._alike: dict[int, list[tuple[int, Any]]] = {}
+        for place, element in enumerate(elements):
+            self._alike.setdefault(_hash(element), []).append((place, element))
+
+    def of(self, element: Any) -> int | None:
+        """Its place, counted from 0; None: there is none that equals it."""
+        for place, other in self._alike.get(_hash(element), ()):
+            if other is element or other == element:
+                return place
+        return None
+
+
+def _hash(value: Any) -> int:
+    """A number that is the same for values that are equal, also of lists and dicts."""
+    if isinstance(value, Mapping):
+        return hash(frozenset((key, _hash(part)) for key, part in value.items()))
+    if isinstance(value, list):
+        return hash(tuple(map(_hash, value)))
+    try:
+        return hash(value)
+    except TypeError:
+        return 0
+
+
 def differing(name: str, elements: Sequence[Any], least: int) -> None:
     """Raise `PipelineError` unless there are so many elements, no two of them equal: less would be seen."""
     if len(elements) < least:
         raise PipelineError(f"{name}: expected at least {least}, got {len(elements)}")
-    every = list(elements)  # not each sequence can be cut, as a deque
-    for place, element in enumerate(every):
-        if every.index(element) < place:
+    places = Places(elements)
+    for place, element in enumerate(elements):
+        if places.of(element) != place:
             raise PipelineError(f"{name}: expected no two that are equal, got {safe_repr(element)} twice")
 
 

@@ -14,7 +14,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
-from asyncstream.testing.contracts.checks import Check, Contract, differing, expect, expect_equal
+from asyncstream.testing.contracts.checks import Check, Contract, Places, differing, expect, expect_equal
 from asyncstream.testing.contracts.lives import CODEC, HOPS, interrupted
 
 __all__ = ("SourceContract", "source_contract")
@@ -97,6 +97,7 @@ class SourceContract(Contract[Source[Any]]):
         self._split_of = split_of
         self._lease = 0
         self._expected = self._by_split(expected)
+        self._places = Places(self._expected)
         self._prepare = prepare or (lambda folder: None)
         self._replayable = replayable
         self._ends = ends
@@ -166,9 +167,10 @@ class SourceContract(Contract[Source[Any]]):
     def _all_came(self, read: Sequence[Any], again: bool = False) -> None:
         found = self._by_split(read)
         if again and not self._replays_in_order:
-            places = [self._expected.index(element) for element in found if element in self._expected]
-            strange = [element for element in found if element not in self._expected]
-            found = [*(self._expected[place] for place in sorted(places)), *strange]
+            places = [(self._places.of(element), element) for element in found]
+            known = sorted(place for place, _ in places if place is not None)
+            strange = [element for place, element in places if place is None]
+            found = [*(self._expected[place] for place in known), *strange]
         expect_equal("elements", found, self._expected)
 
     async def _goes_on_from(self, folder: Path, position: Any, read: Sequence[Any]) -> None:

@@ -262,6 +262,34 @@ def test_who_gives_the_schema_says_what_becomes_of_values(tmp_path: Path) -> Non
     assert rows_of(path) == [{"at": MOMENT.replace(tzinfo=UTC)}] * 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "fits", "lost"),
+    [
+        (pyarrow.int64(), 2.0, 0.5),
+        (pyarrow.int64(), Decimal(2), Decimal("0.5")),
+        (pyarrow.date32(), 2, 0.5),
+        (pyarrow.float32(), 0.1, 1e300),
+        (pyarrow.float16(), 0.1, -70_000.0),
+        (pyarrow.list_(pyarrow.int8()), [1, None, 2.0], [1, None, 0.5]),
+        (pyarrow.struct([("x", pyarrow.int8())]), {"x": 1.0}, {"x": 0.5}),
+        (pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.int8())), {"a": [1.0]}, {"a": [1, 0.5]}),
+    ],
+    ids=str,
+)
+def test_no_schema_of_the_users_cuts_a_number(tmp_path: Path, kind: Any, fits: Any, lost: Any) -> None:
+    path, failed = tmp_path / "out.parquet", list[Any]()
+    pipeline = Pipeline()
+    rows = [{"v": fits}, {"v": lost}, {"v": None}, {"v": fits}]
+    sink = ParquetSink(path, schema=pyarrow.schema([("v", kind)]))
+    written = pipeline.source(rows).to(sink, on_error="route")
+    written.failed.to(failed)
+    pipeline.run_blocking()
+    (failure,) = failed
+    assert failure.value == {"v": lost}
+    assert "column 'v' holds" in str(failure.error)
+    assert parquet.read_table(path).num_rows == 3
+
+
 def test_time_of_a_zone_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "out.parquet"
     write_all(ParquetSink(path), [{"at": time(12, tzinfo=SUMMER), "plain": time(12)}])

@@ -8,6 +8,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +390,25 @@ def test_elements_by_which_little_is_seen_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"expected no two that are equal, got 1\.0 twice"):
         source_contract(lambda folder: Counting(), [1, 2, 1.0])
     assert source_contract(lambda folder: Counting(), deque(NUMBERS))
+
+
+def test_elements_are_not_each_compared_with_all_others() -> None:
+    compared = 0
+
+    @dataclass
+    class Element:
+        number: int
+
+        def __hash__(self) -> int:
+            return hash(self.number)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return isinstance(other, Element) and other.number == self.number
+
+    source_contract(lambda folder: Counting(), [{"n": [Element(number)]} for number in range(1000)])
+    assert compared < 2000
 
 
 # ------------------------------------------------------------------ stores
