@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -23,9 +24,11 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.keyed import DeduplicateSpec
+from asyncstream.keyed.rolling import RollingSpec
 from asyncstream.operators.spec import no_key
 from asyncstream.state import TimeToLive
 from asyncstream.testing import harness
+from tests.operators.recorder import record
 
 SECOND = 1_000
 
@@ -251,6 +254,15 @@ def test_what_cannot_be_folded_is_the_users_error() -> None:
         pytest.raises(UserFunctionError, match="ask a service in an async_map"),
     ):
         tested.push_all([event("a", 1), event("a", 2)])
+
+
+@pytest.mark.parametrize("kind", [DeduplicateSpec, partial(RollingSpec, reduce=max)])
+def test_what_came_before_an_element_that_fails_is_passed_on(kind: Any) -> None:
+    operator = kind(lambda value: 1 // value).build()
+    recorder = record(operator)
+    with pytest.raises(UserFunctionError):
+        operator.process_batch([1, 2, 0], [5, 6, 7])
+    assert recorder.seen == [(1, 5), (2, 6)]
 
 
 def test_event_time_is_needed_where_it_counts() -> None:

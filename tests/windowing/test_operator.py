@@ -218,6 +218,27 @@ def test_a_failing_result_names_key_and_window(assigner: WindowAssigner, general
         run.watermark(9)
 
 
+class Broken(ProcessWindowFunction[Any]):
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Any], None]) -> None:
+        out(contents)
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("lateness", [0, 1])
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SessionWindows(ms(5))], ids=shown)
+@pytest.mark.parametrize("general", [True, False])
+def test_failing_to_clear_a_window_names_it_behind_its_result(
+    assigner: WindowAssigner, lateness: int, general: bool
+) -> None:
+    run = harness(WindowPlan(assigner, None, None, lateness, Count(), Broken()), general)
+    run.element(("a", 1), 5)
+    with pytest.raises(UserFunctionError, match=r"key='a', namespace=TimeWindow"):
+        run.watermark(10)
+    assert run.records == [("out", 1, 9)]
+
+
 def test_a_gap_that_is_none_names_the_element() -> None:
     run = harness(WindowPlan(DynamicSessionWindows(itemgetter(1)), aggregate=COUNT))
     with pytest.raises(UserFunctionError, match=r"gap of an element.*\('a', 0\)"):
