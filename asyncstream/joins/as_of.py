@@ -127,10 +127,7 @@ class AsOfOperator(TimedJoin):
             versions[1][place] = value
             return
         add(versions, timestamp, value)
-        if times[1] > watermark:
-            self._timers.event.register(times[1], key, RIGHT)
-        else:
-            self._forget(key, versions, watermark)
+        self._forget(key, versions, watermark)
 
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
         if namespace == RIGHT:

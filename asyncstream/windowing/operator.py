@@ -35,7 +35,7 @@ from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import TimerService, reached
 from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
-from asyncstream.windowing.assigners import GlobalWindows, SlicedWindows, WindowAssigner, sliced
+from asyncstream.windowing.assigners import SlicedWindows, WindowAssigner, sliced
 from asyncstream.windowing.base import WindowStep, check_timestamp
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.pane_store import SliceRows
@@ -223,8 +223,7 @@ class WindowOperator(TimedOperator, WindowStep):
             check_timestamp(timestamp)
         if self._event_time:
             return self._untimed() if timestamp is None else timestamp
-        is_endless = isinstance(self._assigner, GlobalWindows)
-        return MIN_TIMESTAMP if is_endless else self.context.clock.now_ms()
+        return self.context.clock.now_ms()
 
     def _add(
         self, key: Any, value: Any, timestamp: int | None, time_ms: int, assigned_to: Iterable[Any]

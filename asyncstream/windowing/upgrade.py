@@ -210,11 +210,9 @@ def _as_contents(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan)
         set_timers += [(timestamp, key, window) for (key, window), _ in rows]
     merging: dict[Any, list[Any]] = {}
     for key, window, _, pending in panes:
-        last_ms = max_timestamp(window)
-        if pending:
-            set_timers.append((last_ms, key, window))
-        if not pending or plan.allowed_lateness_ms:
-            set_timers.append((last_ms + plan.allowed_lateness_ms, key, window))
+        # one that is to fire has its clean-up timer set then
+        due_ms = max_timestamp(window) + (0 if pending else plan.allowed_lateness_ms)
+        set_timers.append((due_ms, key, window))
         if plan.assigner.merging:
             merging.setdefault(key, []).append([window, window])
     set_timers.sort(key=lambda timer: timer[0])

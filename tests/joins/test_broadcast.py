@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncstream import BroadcastContext, KeyedBroadcastProcessFunction, Pipeline, PipelineError
-from asyncstream.errors import UserFunctionError
+from asyncstream.errors import CheckpointError, UserFunctionError
 from asyncstream.joins.broadcast import KeyedBroadcastOperator
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
@@ -86,6 +86,9 @@ def test_every_part_of_a_divided_operator_has_all_rules() -> None:
     whole.restore(operator.united([parts[0], parts[1]]))
     whole.port(0).process_batch([("a", 2), ("b", 2)], None)
     assert recorder.values() == ["a high", "b high"]
+    whole.port(1).process(("high", 8), None)
+    with pytest.raises(CheckpointError, match="'rules' should be the same for all keys"):
+        operator.united([parts[0], whole.snapshot()])
 
 
 class Misuse(Above):

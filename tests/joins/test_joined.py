@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from asyncstream import (
 from asyncstream.errors import UserFunctionError
 from asyncstream.joins import CoGrouped
 from asyncstream.joins.interval import IntervalJoinOperator
-from asyncstream.windowing import CountEvictor, CountTrigger
+from asyncstream.joins.window_join import WindowJoinOperator
+from asyncstream.state.timer_queue import Timer
+from asyncstream.windowing import CountEvictor, CountTrigger, EventTimeTrigger, TimeWindow, WindowPlan
 from tests.operators.recorder import record
 
 Timed = tuple[str, int, str]
@@ -223,6 +226,25 @@ async def test_element_without_a_time_is_refused_by_name() -> None:
     untimed.join(untimed).within(1, 1, name="near").discard()
     with pytest.raises(UserFunctionError, match=r"'near'.*needs a timestamp"):
         await pipeline.run()
+
+
+class Late(EventTimeTrigger):
+    def on_event_time(self, timestamp: int, window: Any, ctx: Any) -> Any:
+        raise ValueError(timestamp)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_join_in_windows_names_the_element_as_it_came_and_the_timer(side: int) -> None:
+    operator = WindowJoinOperator((itemgetter(1), itemgetter(1)), WindowPlan(TumblingWindows(1), Late()))
+    record(operator)
+    with pytest.raises(UserFunctionError) as failure:
+        operator.ports[side].process(["a"], 5)
+    assert failure.value.element == ["a"]
+    operator.ports[side].process(["a", "b"], 5)
+    operator.ports[1 - side].advance_watermark(999)
+    with pytest.raises(UserFunctionError) as failure:
+        operator.ports[side].advance_watermark(999)
+    assert failure.value.element == Timer(999, "b", TimeWindow(0, 1000))
 
 
 def test_what_cannot_be_joined_is_refused() -> None:

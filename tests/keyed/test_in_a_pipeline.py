@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -23,9 +24,11 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.keyed import DeduplicateSpec
+from asyncstream.keyed.rolling import RollingSpec
 from asyncstream.operators.spec import no_key
 from asyncstream.state import TimeToLive
 from asyncstream.testing import harness
+from tests.operators.recorder import record
 
 SECOND = 1_000
 
@@ -110,6 +113,17 @@ def test_the_last_passes_whenever_it_is_another() -> None:
         assert [one["v"] for one in tested.collect()] == [1, 2, 1]
 
 
+def test_the_last_by_event_time_passes_whenever_it_is_another() -> None:
+    with harness(lambda stream: stream.deduplicate("key", keep="last", by="event_time")) as tested:
+        for value, at in [(1, 10), (1, 10), (2, 10), (3, 9), (2, 11)]:
+            tested.push(event("a", value), at=at)
+        assert tested.collect(timestamps=True) == [
+            (event("a", 1), 10),
+            (event("a", 2), 10),
+            (event("a", 2), 11),
+        ]
+
+
 def test_the_first_by_event_time_waits_for_the_watermark() -> None:
     with harness(lambda stream: stream.deduplicate("key", by="event_time")) as tested:
         tested.push(event("a", 1), at=30)
@@ -182,9 +196,11 @@ def test_a_row_with_nan_can_be_taken_back(restarts: bool) -> None:
 
 def test_a_row_that_is_not_there_is_counted() -> None:
     with harness(lambda stream: stream.key_by(lambda _: 0).top(1, by="v", retracts=True)) as tested:
-        tested.push_all([Change("+I", event("a", 1)), Change("-D", event("a", 2))])
+        tested.push_all(
+            [Change("-D", event("a", 1)), Change("+I", event("a", 1)), Change("-D", event("a", 2))]
+        )
         assert len(tested.collect()) == 1
-        assert next(iter(tested.metrics().values()))["not_there"] == 1
+        assert next(iter(tested.metrics().values()))["not_there"] == 2
 
 
 def test_rolling_results_come_with_each_element() -> None:
@@ -245,6 +261,15 @@ def test_what_cannot_be_folded_is_the_users_error() -> None:
         pytest.raises(UserFunctionError, match="ask a service in an async_map"),
     ):
         tested.push_all([event("a", 1), event("a", 2)])
+
+
+@pytest.mark.parametrize("kind", [DeduplicateSpec, partial(RollingSpec, reduce=max)])
+def test_what_came_before_an_element_that_fails_is_passed_on(kind: Any) -> None:
+    operator = kind(lambda value: 1 // value).build()
+    recorder = record(operator)
+    with pytest.raises(UserFunctionError):
+        operator.process_batch([1, 2, 0], [5, 6, 7])
+    assert recorder.seen == [(1, 5), (2, 6)]
 
 
 def test_event_time_is_needed_where_it_counts() -> None:

@@ -294,6 +294,15 @@ def test_what_is_wrong_is_refused_when_it_is_typed(wrong: Any, message: str) -> 
         wrong(stream.key_by(str.upper))
 
 
+def test_what_has_begun_is_of_use_to_the_same_stages_only() -> None:
+    def form(pattern: Pattern[str]) -> Any:
+        return MatchingSpec(str.upper, pattern).schema.form
+
+    others = [abc().optional(), abc().times(2), Pattern.begin("a", A).next("b", B), BEGIN.followed_by("c", B)]
+    assert form(abc()) == form(abc())
+    assert form(abc()) not in map(form, others)
+
+
 def test_side_outputs_have_names() -> None:
     stream: Stream[str] = Pipeline("p").source(["a"])
     matches = stream.key_by(str.upper).pattern(BEGIN)

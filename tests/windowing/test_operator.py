@@ -117,11 +117,13 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
 
 @pytest.mark.parametrize("total", [Sum(itemgetter(1)), Aggregates(total=Sum(itemgetter(1)))])
 @pytest.mark.parametrize("size", [10, 8])
+@pytest.mark.parametrize("integers", [0, 2])  # ahead of them, which slices share
 def test_floats_are_added_in_their_order_without_asking_the_assigner(
-    total: Any, size: int, monkeypatch: pytest.MonkeyPatch
+    total: Any, size: int, integers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = WindowPlan(SlidingWindows(ms(size), ms(5)), aggregate=total)
     script = [
+        *[("el", ("a", value), at) for at, value in [(7, 1), (8, 2)][:integers]],
         *[("el", ("a", value), at) for at, value in [(7, 0.1), (2, 1e16), (6, -1e16), (8, 0.1), (1, 0.3)]],
         ("wm", 11),
         *[("el", ("a", value), at) for at, value in [(12, 1e16), (6, 0.7), (16, 0.1), (13, -1e16)]],
@@ -155,11 +157,12 @@ SESSION = WindowPlan(SessionWindows(ms(10)), aggregate=COUNT)
 
 @pytest.mark.parametrize("general", [True, False])
 @pytest.mark.parametrize("plan", PLAIN)
+@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("timestamp", [None, "5", 5.5])
 def test_an_element_that_cannot_be_placed_in_time_is_an_error_that_names_it(
-    plan: WindowPlan, general: bool, timestamp: Any
+    plan: WindowPlan, general: bool, on_disk: bool, timestamp: Any
 ) -> None:
-    run = harness(plan, general)
+    run = harness(plan, general, on_disk=on_disk)
     with pytest.raises(UserFunctionError, match=r"step 'windows'.*timestamp.*\('a', 1\)"):
         run.element(("a", 1), timestamp)
 
@@ -169,35 +172,71 @@ def test_sessions_take_elements_without_timestamp_as_before_all_time(general: bo
     run = harness(SESSION, general)
     run.element(("a", 1))
     run.element(("a", 2), 5)
+    run.element(("a", 1))
+    run.operator.process_batch([("a", 1)], None)
     run.watermark(14)
-    assert [result.end_ms for result in run.outputs()] == [-(2**63) + 10, 15]
+    assert [(one.end_ms, one.value["n"]) for one in run.outputs()] == [(-(2**63) + 10, 3), (15, 1)]
     run.element(("a", 3))
     assert run.records == [("late", ("a", 3), None)]
 
 
 @pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("plan", [*PLAIN, SESSION])
-def test_unhashable_keys_and_failing_functions_name_the_element(plan: WindowPlan, general: bool) -> None:
+def test_unhashable_keys_and_failing_functions_name_the_element(
+    plan: WindowPlan, on_disk: bool, general: bool
+) -> None:
     make: Callable[..., Operator] = WindowOperator if general else window_operator
-    unhashable = Harness(lambda: make(lambda value: [value], plan))
+    unhashable = Harness(lambda: make(lambda value: [value], plan), on_disk=on_disk)
     with pytest.raises(UserFunctionError, match=r"unhashable.*\('a', 1\)"):
         unhashable.element(("a", 1), 5)
-    failing = Harness(lambda: make(lambda value: 1 // value[1], plan))
+    failing = Harness(lambda: make(lambda value: 1 // value[1], plan), on_disk=on_disk)
     with pytest.raises(UserFunctionError, match="ZeroDivisionError") as caught:
         failing.operator.process_batch([("a", 1), ("b", 0)], [5, 6])
     assert caught.value.element == ("b", 0)
+    assert failing.operator.metrics()["windows_open"] > 0  # what came before it is there
 
 
+@pytest.mark.parametrize("timestamp", ["5", 5.5, 2**63])
 @pytest.mark.parametrize("general", [True, False])
-def test_a_failing_result_names_key_and_window(general: bool) -> None:
+def test_sessions_refuse_what_is_no_timestamp(general: bool, timestamp: Any) -> None:
+    run = harness(SESSION, general)
+    with pytest.raises(UserFunctionError, match=r"step 'windows'.*timestamp.*\('a', 1\)"):
+        run.element(("a", 1), timestamp)
+
+
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SessionWindows(ms(5))], ids=shown)
+@pytest.mark.parametrize("general", [True, False])
+def test_a_failing_result_names_key_and_window(assigner: WindowAssigner, general: bool) -> None:
     class Failing(Count):
         def result(self, accumulator: int) -> int:
             raise RuntimeError("no")
 
-    run = harness(WindowPlan(TumblingWindows(ms(10)), aggregate=Failing()), general)
+    run = harness(WindowPlan(assigner, aggregate=Failing()), general)
     run.element(("a", 1), 5)
     with pytest.raises(UserFunctionError, match=r"Timer\(timestamp=9, key='a', namespace=TimeWindow"):
         run.watermark(9)
+
+
+class Broken(ProcessWindowFunction[Any]):
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Any], None]) -> None:
+        out(contents)
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("lateness", [0, 1])
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SessionWindows(ms(5))], ids=shown)
+@pytest.mark.parametrize("general", [True, False])
+def test_failing_to_clear_a_window_names_it_behind_its_result(
+    assigner: WindowAssigner, lateness: int, general: bool
+) -> None:
+    run = harness(WindowPlan(assigner, None, None, lateness, Count(), Broken()), general)
+    run.element(("a", 1), 5)
+    with pytest.raises(UserFunctionError, match=r"key='a', namespace=TimeWindow"):
+        run.watermark(10)
+    assert run.records == [("out", 1, 9)]
 
 
 def test_a_gap_that_is_none_names_the_element() -> None:
@@ -234,7 +273,13 @@ def test_an_aggregate_without_merge_is_refused_for_sessions_only() -> None:
         PipelineError, match="Longest cannot be used with sessions: it does not override merge"
     ):
         WindowPlan(SessionWindows(1), aggregate=Longest())
-    WindowPlan(TumblingWindows(1), aggregate=Longest())
+    plan = WindowPlan(SlidingWindows(ms(20), ms(10)), aggregate=Longest())
+    for general in (True, False):
+        run = harness(plan, general)
+        for number, timestamp in enumerate((3, 12, 4)):
+            run.element(("a", number), timestamp)
+        run.watermark(29)
+        assert [[number for _, number in window] for window in values(run)] == [[0, 2], [0, 1, 2], [1]]
 
 
 # Counting
@@ -372,6 +417,114 @@ def test_restored_operator_knows_what_is_late(plan: WindowPlan, general: bool, v
     assert run.records == [("late", ("a", value), 2)]
 
 
+SHARED = WindowPlan(
+    SlidingWindows(ms(20), ms(10)), allowed_lateness_ms=3, aggregate=Aggregates(total=Sum(itemgetter(1)))
+)
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_windows_that_had_not_fired_do_so_where_elements_come_first(general: bool) -> None:
+    run = harness(SHARED, general)
+    run.element(("a", 1), 5)
+    run.element(("b", 2), 15)
+    run.restart()
+    run.operator.restore_watermark(19)
+    run.element(("c", 4), 22)
+    run.element(("d", 8), 18)  # late for the window of the others
+    run.watermark(29)
+    found = [(result.start_ms, result.key, result.value["total"]) for result in run.outputs()]
+    assert sorted(found) == [
+        (-10, "a", 1),
+        (0, "a", 1),
+        (0, "b", 2),
+        (0, "d", 8),
+        (10, "b", 2),
+        (10, "c", 4),
+        (10, "d", 8),
+    ]
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_a_window_that_fired_late_does_not_fire_again_after_a_restart(general: bool) -> None:
+    run = harness(replace(SHARED, allowed_lateness_ms=50), general)
+    found = []
+    for value in (1, 2):
+        run.restart()
+        run.operator.restore_watermark(25)
+        found.append(values(run))
+        run.element(("a", value), 15)
+        found.append(values(run))
+    assert found == [[], [{"total": 1}], [], [{"total": 3}]]
+    run.watermark(26)
+    assert values(run) == []
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_results_come_in_the_order_in_which_their_keys_came(general: bool) -> None:
+    run = harness(SHARED, general)
+    for key, timestamp in [("b", 15), ("a", 5), ("d", 5), ("c", 15), ("a", 15)]:
+        run.element((key, 1), timestamp)
+    run.watermark(19)
+    assert [one.key for one in run.outputs() if one.start_ms == 0] == ["b", "a", "d", "c"]
+
+
+def test_windows_share_slices_again_when_those_are_gone_of_which_the_order_mattered() -> None:
+    run = harness(SHARED)
+    for value, timestamp, whole in [(1, 5, 0), (0.5, 6, 2), (1, 15, 3), (1, 65, 0)]:
+        run.element(("a", value), timestamp)
+        assert len(run.operator.tables["open"]) == whole
+        run.watermark(timestamp - 10 if timestamp < 15 else 50)
+    run.watermark(100)
+    assert [one.value["total"] for one in run.outputs()] == [1.5, 2.5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_a_window_that_fired_anew_after_a_restart_keeps_what_came_since(general: bool) -> None:
+    run = harness(SHARED, general)
+    run.element(("a", 1), 5)
+    run.element(("a", 4), 15)
+    run.watermark(22)  # the window up to 20 has gone just now
+    run.restart()
+    run.element(("a", 2), 15)  # it is not known again yet how far event time had come
+    run.watermark(19)
+    run.outputs()
+    run.element(("a", 0.5), 16)
+    assert [(result.start_ms, result.value["total"]) for result in run.outputs()] == [(0, 2.5)]
+
+
+@pytest.mark.parametrize("general", [True, False])
+def test_what_a_trigger_has_counted_outlives_a_restart(general: bool) -> None:
+    trigger = AfterWatermark(early=CountTrigger(2), late=CountTrigger(2))
+    run = harness(WindowPlan(TumblingWindows(ms(10)), trigger, None, 50, Count()), general)
+    found = []
+    for watermark in (0, 9):
+        for _ in range(3):
+            run.element(("a", 1), 5)
+            run.restart()
+            run.operator.restore_watermark(watermark)
+            found.append(values(run))
+        run.watermark(9)
+        found.append(values(run))
+    assert found == [[], [2], [], [3], [], [5], [], []]
+
+
+@pytest.mark.parametrize("watermark", [4, 9, 15])
+@pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SessionWindows(ms(5))], ids=shown)
+def test_the_general_operator_lets_windows_go_in_time_that_it_took_over(
+    assigner: WindowAssigner, watermark: int
+) -> None:
+    plan = WindowPlan(assigner, allowed_lateness_ms=20, aggregate=Count())
+    run = Harness(*(partial(make, itemgetter(0), plan) for make in (window_operator, WindowOperator)))
+    run.element(("a", 1), 5)
+    run.watermark(watermark)
+    run.restart()
+    for reached, count in ((28, 1), (29, 0)):
+        run.watermark(reached)
+        assert run.operator.metrics()["windows_open"] == count
+    assert values(run) == [1]
+    assert rows(run, "timers/") == rows(run, "merging") == []
+
+
 def test_a_snapshot_does_not_change_with_the_operator() -> None:
     for general in (True, False):
         run = harness(WindowPlan(TumblingWindows(ms(10)), aggregate=Collect(itemgetter(1))), general)
@@ -430,6 +583,22 @@ def test_a_process_function_gets_the_result_of_the_aggregate_and_keeps_state() -
     run.watermark(30)
     assert rows(run, "window/") == []
     assert run.operator.metrics()["windows_open"] == 0
+
+
+class Asking(ProcessWindowFunction[Any]):
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Any], None]) -> Any:
+        async def asked() -> None:
+            out(key)
+
+        return asked()
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_what_a_process_function_returns_is_not_lost_if_it_is_to_be_awaited(general: bool) -> None:
+    run = harness(WindowPlan(TumblingWindows(ms(10)), aggregate=COUNT, process=Asking()), general)
+    run.element(("a", 1), 5)
+    with pytest.raises(UserFunctionError, match="emit with out"):
+        run.watermark(9)
 
 
 @pytest.mark.parametrize("general", [False, True])
@@ -761,6 +930,8 @@ def test_elements_between_windows_are_counted() -> None:
 
 def test_a_staggered_window_keeps_its_place_over_a_restart() -> None:
     run = harness(WindowPlan(TumblingWindows(ms(10), time="processing", stagger=True), aggregate=Count()))
+    run.time(1)
+    run.operator.process_batch([], [])
     run.time(3)
     run.element(("a", 1))
     run.time(7)

@@ -105,6 +105,9 @@ def test_windows_that_touch_at_exactly_the_gap_merge() -> None:
     assert windows.add(TimeWindow(5, 10)).window == TimeWindow(0, 10)
     assert windows.add(TimeWindow(11, 16)).window == TimeWindow(11, 16)
     assert len(windows) == 2
+    windows.retire(TimeWindow(0, 10))
+    assert list(windows) == [(TimeWindow(11, 16), TimeWindow(11, 16))]
+    assert windows.state_window(TimeWindow(0, 10)) is None
 
 
 def test_an_element_that_brings_the_window_that_is_open_does_not_lose_its_contents() -> None:

@@ -88,6 +88,17 @@ def test_two_sessions_of_a_key_fire_at_the_end_of_time_though_both_end_in_its_la
     assert ends == [MAX_TIMESTAMP - 3, MAX_TIMESTAMP]
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_session_that_grows_ends_with_time_at_the_latest(batched: bool) -> None:
+    plan = WindowPlan(SessionWindows(ms(2)), aggregate=Count())
+    script: list[Step] = [("el", ("a", 1), MAX_TIMESTAMP - before) for before in (3, 1)]
+    records = Harness(lambda: SessionWindowOperator(itemgetter(0), plan)).run(
+        [*script, ("wm", MAX_TIMESTAMP)], batched
+    )
+    found = [value for name, value, *_ in records if name == "out"]
+    assert found == [("a", MAX_TIMESTAMP - 3, MAX_TIMESTAMP, 2)]
+
+
 def test_a_session_that_two_have_merged_into_fires_once_where_it_stays_for_late_elements() -> None:
     plan = WindowPlan(SessionWindows(ms(5)), aggregate=Count(), allowed_lateness_ms=50)
     script: list[Step] = [*(("el", ("a", 1), time_ms) for time_ms in (0, 8, 4)), ("wm", 40)]
