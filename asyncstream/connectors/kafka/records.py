@@ -7,14 +7,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 __all__ = (
     "KafkaRecord",
     "RejectedRecord",
     "checked_topic",
     "headers_of",
+    "time_of",
 )
+
+if TYPE_CHECKING:
+    from aiokafka import ConsumerRecord
 
 _TOPIC: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 
@@ -82,3 +86,9 @@ def headers_of(found: Any) -> list[tuple[str, bytes | None]]:
         name.encode()
         headers.append((name, value))
     return headers
+
+
+def time_of(record: ConsumerRecord[Any, Any]) -> int | None:
+    """The timestamp of a record, milliseconds since the epoch; None: it has none."""
+    timestamp: int = record.timestamp
+    return timestamp if timestamp >= 0 else None

@@ -28,7 +28,7 @@ from asyncstream.connectors.kafka.client import (
 )
 from asyncstream.connectors.kafka.group import Handover, listener
 from asyncstream.connectors.kafka.partitions import chosen, gone, split_of
-from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord
+from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
@@ -270,7 +270,7 @@ class KafkaSource(Source[Any]):
         self._positions[name] = taken[-1].offset + 1
         if bad := {record.offset for record in rejected}:
             taken = [record for record in taken if record.offset not in bad]
-        return SourceBatch(values, list(map(_time, taken)), rejected, split=name)
+        return SourceBatch(values, list(map(time_of, taken)), rejected, split=name)
 
     def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
         value = None if record.value is None else self._decode(record.value)
@@ -278,7 +278,7 @@ class KafkaSource(Source[Any]):
             return value
         headers = tuple(record.headers)
         place = record.topic, record.partition, record.offset
-        return KafkaRecord(value, record.key, headers, _time(record), *place)
+        return KafkaRecord(value, record.key, headers, time_of(record), *place)
 
     def _one_by_one(
         self, name: str, records: list[ConsumerRecord[Any, Any]]
@@ -485,16 +485,13 @@ class KafkaSource(Source[Any]):
 
     async def close(self) -> None:
         consumer, self._consumer = self._consumer, None
-        await stopped(self._polling)
-        if consumer is not None:
-            await disconnect(consumer, consumer._client)
+        try:
+            await stopped(self._polling)
+        finally:
+            if consumer is not None:
+                await disconnect(consumer, consumer._client)
 
     def _opened(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             raise SourceError(f"the source of {', '.join(self._topics)} is not open")
         return self._consumer
-
-
-def _time(record: ConsumerRecord[Any, Any]) -> int | None:
-    timestamp: int = record.timestamp
-    return timestamp if timestamp >= 0 else None

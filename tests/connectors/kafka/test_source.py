@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import ConsumerStoppedError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError
 from asyncstream.connectors.kafka import KafkaRecord, KafkaSource, RejectedRecord
@@ -226,6 +226,22 @@ async def test_partitions_are_splits_that_can_be_held(kafka: Kafka) -> None:
         even += batch.values
     assert even == [0, 2, 4, 6, 8]
     await source.close()
+
+
+async def test_a_source_whose_closing_is_cancelled_lets_go_of_the_broker(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    await source.open()
+    async with asyncio.timeout(60):
+        await source.read()
+        consumer = source._opened()
+        closing = asyncio.create_task(source.close())
+        await asyncio.sleep(0)  # it waits for the task that asks for records
+        closing.cancel()
+        await asyncio.wait({closing})
+        with pytest.raises(ConsumerStoppedError):
+            await consumer.getmany(timeout_ms=60_000)
 
 
 async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) -> None:
