@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
+from asyncstream.aside import running_loop
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import PipelineError
 from asyncstream.guards.shared import RecordsAway, SharedLimit
@@ -272,7 +273,7 @@ class Budget(Shown, Exchanging):
 
     def _serve(self) -> None:
         """See to it that what waits, or has ended, is told to the store."""
-        if get_running_loop() is self._loop:
+        if running_loop() is self._loop:
             if not self.away:
                 self._again = 0.0
             super()._serve()
