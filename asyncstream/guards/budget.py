@@ -202,7 +202,7 @@ class Budget(Shown, Exchanging):
                 del keeps[keep]
 
     def _ask_for_checkpoint(self, keep: Callable[[], None]) -> None:
-        """Once each time that it is spent, however many calls of the job give up meanwhile, and others come."""
+        """Once each time that it is spent, however many calls of the job give up meanwhile."""
         if keep not in self._asked_to_keep:
             self._asked_to_keep.add(keep)
             keep()
