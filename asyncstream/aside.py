@@ -25,6 +25,7 @@ __all__ = (
     "heed",
     "heeding",
     "in_a_thread",
+    "in_its_loop",
     "raisable",
     "running_loop",
     "wait_at_most",
@@ -86,6 +87,11 @@ def heed(ended: asyncio.Future[Any]) -> None:
         ended.exception()
 
 
+def in_its_loop(future: asyncio.Future[Any]) -> bool:
+    """Whether a future's loop runs here: else it has ended, and who waits for the future is collected."""
+    return running_loop() is future.get_loop()
+
+
 async def heeding(call: Awaitable[T]) -> T:
     """
     What a client gives. Raises `CancelledError` if the caller was cancelled meanwhile, whatever the client
@@ -93,15 +99,14 @@ async def heeding(call: Awaitable[T]) -> T:
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
-    failure: Exception | None = None
     try:
         found = await call
     except Exception as error:
-        failure = error
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from error
+        raise
     if task is not None and task.cancelling() > before:
-        raise asyncio.CancelledError from failure
-    if failure is not None:
-        raise failure
+        raise asyncio.CancelledError
     return found
 
 
@@ -161,10 +166,12 @@ class DiskThread:
     async def make(self, make: Callable[[], T], unmake: Callable[[T], object]) -> T:
         """As `do`, for what is to be let go by `unmake`, here too, if the caller is cancelled meanwhile."""
         made: list[T] = []
+        done = self.do(lambda: made.append(make()))
         try:
-            await self.do(lambda: made.append(make()))
+            await done
         except BaseException:
-            self.do(lambda: [unmake(one) for one in made])
+            if in_its_loop(done):
+                self.do(lambda: [unmake(one) for one in made])
             raise
         return made[0]
 
@@ -179,7 +186,6 @@ def _work_off(works: SimpleQueue[Callable[[], None] | None], before: Thread | No
     """The thread of a `DiskThread`, behind the one before it."""
     if before is not None:
         before.join()
-        del before
     while (work := works.get()) is not None:
         work()
         del work  # with what it gave, which would stay until there is something else to do

@@ -19,7 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
+from asyncstream.aside import running_loop
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import PipelineError
 from asyncstream.guards.shared import RecordsAway, SharedLimit
@@ -101,6 +103,7 @@ class Budget(Shown, Exchanging):
         super()._detach()
         self._keeps: Counter[Callable[[], None]] = Counter()
         """What asks for a checkpoint of the jobs whose calls wait, and how many of each do."""
+        self._asked_to_keep: WeakSet[Callable[[], None]] = WeakSet()
         self._client = secrets.token_hex(8)
         self._number = 0
         self._queue: Waiting[int, Cost] = Waiting()
@@ -188,8 +191,8 @@ class Budget(Shown, Exchanging):
             yield
             return
         keeps = self._keeps
-        if self._said and not keeps[keep]:
-            keep()  # it was spent before this job came to it
+        if self._said:  # it was spent before this job came to it
+            self._ask_for_checkpoint(keep)
         keeps[keep] += 1
         try:
             yield
@@ -197,6 +200,12 @@ class Budget(Shown, Exchanging):
             keeps[keep] -= 1
             if not keeps[keep]:
                 del keeps[keep]
+
+    def _ask_for_checkpoint(self, keep: Callable[[], None]) -> None:
+        """Once each time that it is spent, however many calls of the job give up meanwhile."""
+        if keep not in self._asked_to_keep:
+            self._asked_to_keep.add(keep)
+            keep()
 
     def settle(self, reserved: Reservation, actual: Cost | None) -> None:
         """A call has ended, and this is what it did cost; None: as was expected."""
@@ -267,12 +276,13 @@ class Budget(Shown, Exchanging):
             until,
             extra={"spent": dict(self._spent), "limits": dict(self._limits), "waiting": self.waiting()},
         )
+        self._asked_to_keep.clear()
         for keep in list(self._keeps):
-            keep()
+            self._ask_for_checkpoint(keep)
 
     def _serve(self) -> None:
         """See to it that what waits, or has ended, is told to the store."""
-        if get_running_loop() is self._loop:
+        if running_loop() is self._loop:
             if not self.away:
                 self._again = 0.0
             super()._serve()

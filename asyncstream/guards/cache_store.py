@@ -25,6 +25,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from asyncstream.aside import in_its_loop
 from asyncstream.clock import SystemClock
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.guards.guard import end
@@ -268,7 +269,7 @@ class CacheStore(Shown):
         try:
             return await granted
         except BaseException:
-            if not granted.cancel() and not granted.cancelled() and granted.result():
+            if in_its_loop(granted) and not granted.cancel() and not granted.cancelled() and granted.result():
                 self.release(key)  # granted and cancelled in one pass of the loop
             raise
 

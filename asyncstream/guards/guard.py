@@ -19,7 +19,7 @@ from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from asyncstream.aside import Tasks, heed, raisable
+from asyncstream.aside import Tasks, heed, in_its_loop, raisable
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import PipelineError, safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
@@ -246,7 +246,7 @@ async def delivery(place: asyncio.Future[Out]) -> Out:
     try:
         return await place
     except BaseException:
-        if not place.cancel():
+        if in_its_loop(place) and not place.cancel():
             heed(place)
         raise
 

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
+from asyncstream.aside import in_its_loop
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, refuse_beside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
@@ -157,11 +158,12 @@ class RateLimiter(Shown):
             for place in places:
                 await place
         except BaseException:
-            for place in places:
-                place.cancel()
-                self._queue.left(place)
-            if places[-1].cancelled():
-                self._admit(0.0)  # the next may be lighter, or the queue may be empty
+            if in_its_loop(places[-1]):
+                for place in places:
+                    place.cancel()
+                    self._queue.left(place)
+                if places[-1].cancelled():
+                    self._admit(0.0)  # the next may be lighter, or the queue may be empty
             raise
 
     def _free_at(self, amount: float, now: float) -> float:

@@ -16,6 +16,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from asyncstream.aside import in_its_loop
 from asyncstream.guards.guard import Call, Guard, delivery, end, fail, hashable, usable_as_decorator
 from asyncstream.validation import selector
 
@@ -88,7 +89,8 @@ class SingleFlight(Guard[In, Out]):
             if not flight.waiting and not flight.task.done():
                 # forgotten first: who comes now must not join a call that is being ended
                 self._forget(flight)
-                await end(flight.task)
+                if in_its_loop(place):
+                    await end(flight.task)
 
     def _start(self, key: Hashable, place: int, value: In) -> _Flight[Out]:
         async def call() -> Out:

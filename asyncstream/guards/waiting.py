@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from asyncstream.aside import in_its_loop
+
 __all__ = ("Waiting",)
 
 Need = TypeVar("Need")
@@ -40,9 +42,10 @@ class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
         try:
             return await place
         except BaseException:  # also one that whoever drives the call throws in here
-            place.cancel()
-            if self.left(place):
-                give_back(place.result())
+            if in_its_loop(place):
+                place.cancel()
+                if self.left(place):
+                    give_back(place.result())
             raise
 
     def left(self, place: asyncio.Future[Leave]) -> bool:

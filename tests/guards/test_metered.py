@@ -306,6 +306,22 @@ async def test_a_job_whose_calls_do_not_wait_is_asked_for_no_checkpoint() -> Non
     assert asked == ["there"]
 
 
+async def test_a_job_is_asked_for_one_checkpoint_however_many_calls_give_up_until_the_budget_is_raised() -> (
+    None
+):
+    asked: list[float] = []
+    budget, loop = Budget(usd=1), asyncio.get_running_loop()
+    async with metered(Flaky(0), cost=1.0, budget=budget) as call:
+        KEEP.set(lambda: asked.append(loop.time()))
+        for more in (0, 1):
+            budget.raise_to(usd=1 + more)
+            await call(1)
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(call(2), 10)
+    assert asked == [0, 30]
+
+
 def test_a_job_whose_loop_has_ended_is_asked_for_no_checkpoint() -> None:
     asked: list[str] = []
     budget = Budget(usd=1)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
+from asyncstream.aside import DiskThread
+from asyncstream.guards import Breaker, Budget, SharedLimit, metered, rate_limit, single_flight
+from asyncstream.guards.cache_store import CacheStore, Group
+from asyncstream.guards.guard import delivery
+from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
+from asyncstream.testing.loop import VirtualTimeLoop
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -74,3 +85,69 @@ async def test_who_is_ended_by_any_other_exception_leaves_too() -> None:
             call.throw(SystemExit())
     assert given_back == ["of 0"]
     assert waiting.first() is None
+
+
+async def nothing(value: int) -> int:
+    await asyncio.get_running_loop().create_future()
+    return value
+
+
+async def passed(value: int) -> int:
+    return value
+
+
+def by_breaker(folder: Path) -> list[Coroutine[Any, Any, Any]]:
+    breaker = Breaker(failures=1)
+    breaker.failed(breaker.period, 0, OSError())
+    return [breaker.enter()]
+
+
+def by_store(folder: Path) -> list[Coroutine[Any, Any, Any]]:
+    class Slow(CacheStore):
+        async def write(self, group: Group) -> list[bool]:
+            await asyncio.get_running_loop().create_future()
+            return []
+
+    return [Slow(1).lease(b"a" * 16, 1000)]
+
+
+def by_shared_rate(folder: Path) -> list[Coroutine[Any, Any, Any]]:
+    limiter = SharedRateLimiter(1, per=100, scope=SharedLimit(f"sqlite:///{folder}/limits.db"))
+    return [limiter.acquire() for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: [nothing(1), (waiting := Waiting[str, int]()).turn(waiting.join(1), lambda leave: None)],
+        lambda _: [nothing(1), delivery(asyncio.get_running_loop().create_future())],
+        lambda _: [(call := metered(nothing, cost=1, budget=Budget(usd=1)))(1), call(2)],
+        lambda _: [(call := rate_limit(passed, rate=1, per=100))(1), call(2)],
+        lambda _: [(call := single_flight(nothing))(1), call(1)],
+        lambda _: [DiskThread().make(Event().wait, lambda made: None)],
+        by_breaker,
+        by_store,
+        by_shared_rate,
+    ],
+    ids=["turn", "answer", "budget", "rate", "flight", "disk", "breaker", "store", "shared rate"],
+)
+def test_what_waits_as_its_loop_is_closed_makes_no_noise_when_it_is_collected(
+    make: Callable[[Path], list[Coroutine[Any, Any, Any]]], tmp_path: Path
+) -> None:
+    async def begin() -> tuple[list[Coroutine[Any, Any, Any]], list[asyncio.Task[Any]]]:
+        calls = make(tmp_path)
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return calls, tasks
+
+    with closing(VirtualTimeLoop()) as loop:
+        calls, tasks = loop.run_until_complete(begin())
+    noise = list[str]()
+    for call in calls:
+        try:
+            call.close()  # as the collector does
+        except RuntimeError as error:
+            noise.append(str(error))
+    assert not noise
+    assert not tasks[-1].done()

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,6 +37,7 @@ from asyncstream import (
 from asyncstream.lease import Lease
 from asyncstream.pipeline import WindowedStream
 from asyncstream.runtime.aio import table_log
+from asyncstream.runtime.aio.spilling import Spilling
 from asyncstream.state import ListDescriptor, StateBackend, Stored, StoredFile, ValueDescriptor
 from asyncstream.windowing import AfterWatermark, CountTrigger
 
@@ -330,6 +333,24 @@ def test_a_directory_is_free_when_the_loop_has_ended_with_the_job_in_it(tmp_path
         left = loop.run_until_complete(begin())
     asyncio.run(go_on())
     assert str(left.state) == "running"  # and nobody has collected it
+
+
+def test_jobs_may_begin_in_several_threads_at_the_same_time() -> None:
+    settings, no_failure = Mock(), Mock()
+
+    async def begin() -> None:
+        begun = [Spilling(settings, None, no_failure) for _ in range(150)]
+        for spilling in begun:
+            spilling.close({})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            for begins in [threads.submit(asyncio.run, begin()) for _ in range(3)]:
+                begins.result(60)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_what_is_no_state_is_refused() -> None:

@@ -22,6 +22,7 @@ from asyncio import get_running_loop
 from functools import partial
 from typing import Any, Final
 
+from asyncstream.aside import in_its_loop
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import loop_time
 from asyncstream.guards.shared import SharedLimit
@@ -131,11 +132,12 @@ class SharedRateLimiter(Shown, Exchanging):
             try:
                 lease = await place
             except BaseException:
-                place.cancel()
-                if self._queue.left(place):
-                    place.result().granted -= amount
-                    place.result().left += amount
-                self._admit()
+                if in_its_loop(place):
+                    place.cancel()
+                    if self._queue.left(place):
+                        place.result().granted -= amount
+                        place.result().left += amount
+                    self._admit()
                 raise
             lease.granted -= amount
             now = loop.time()

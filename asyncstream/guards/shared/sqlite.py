@@ -108,5 +108,6 @@ class _Database:
                 raise
             self._connection = connection
             # in a cycle `__del__` could come after the connection's own, which complains of what is open
-            self._close = finalize(self, connection.close)
+            self._close = closing = finalize(self, connection.close)
+            closing.atexit = False  # it would wait for the thread, which may hang in the file
         return self._connection

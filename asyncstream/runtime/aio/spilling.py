@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
-from weakref import WeakSet
+from weakref import ref
 
 from asyncstream.long_work import in_slices
 from asyncstream.operators.base import Operator
@@ -49,7 +49,8 @@ class Spilling:
         _give_up_left()
         self._database = settings.open()
         self._owner = os.getpid(), asyncio.get_running_loop()
-        _held.add(self)
+        self._held = ref(self, _held.discard)
+        _held.add(self._held)
         self._database.on_failure = fail
         self._limit = settings.young_rows
         self._checkpointer = checkpointer
@@ -88,19 +89,22 @@ class Spilling:
         """Give the place up; of the tables only their sizes are known then."""
         for operator in operators.values():
             operator.tables.leave()
-        _held.discard(self)
+        _held.discard(self._held)
         self._database.close()
 
 
-_held: WeakSet[Spilling] = WeakSet()
-"""Of runs that have not given their place up."""
+_held: set[ref[Spilling]] = set()
+"""Of runs that have not given their place up; a plain set, for others may be added while this is listed."""
 
 
 def _give_up_left() -> None:
     """Give up the places of those whose event loop was closed in the middle: they cannot do so any more."""
-    for spilling in list(_held):
+    for held in list(_held):
+        spilling = held()
+        if spilling is None:
+            continue
         process, loop = spilling._owner
         if process == os.getpid() and loop.is_closed():
             with suppress(KeyError):  # another thread does
-                _held.remove(spilling)
+                _held.remove(held)
                 spilling._database.close()

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import finalize
 
 import pytest
 
@@ -233,6 +234,14 @@ def test_file_that_nobody_lets_go_of_is_closed_before_its_connection_is_collecte
     run_virtual(main())
     gc.collect()
     assert Noted.ends == [True]
+
+
+async def test_a_file_in_which_the_thread_hangs_is_not_waited_for_as_the_process_ends(tmp_path: Path) -> None:
+    records = SqliteRecords(str(tmp_path / "limits"))
+    await records.update("a", lambda record, moment: (record, None))
+    ours = [ends for ends in finalize._registry if (kept := ends.peek()) and kept[0] is records._database]  # type: ignore[attr-defined]
+    assert [ends.atexit for ends in ours] == [False]
+    await records.close()
 
 
 def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
