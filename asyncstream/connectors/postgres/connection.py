@@ -119,13 +119,13 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
     made = conninfo.make_conninfo("", **merged)
     connection = await watched(made)
     connection.adapters.register_dumper(datetime, _dumper_in_utc())
-    if not keeps:  # nor statements that it would prepare by itself: another session may not have them
-        connection.prepare_threshold = None
     try:
         if keeps:
             await _check_keeps(connection, made)
         if keeps or await _is_direct(connection):
             await connection.execute(_NO_LIMITS)
+        else:  # nor has it what the client would prepare by itself: another session may not have that
+            connection.prepare_threshold = None
     except BaseException:
         await connection.close()
         raise

@@ -246,6 +246,19 @@ async def test_a_commit_takes_its_time_whatever_the_database_has_as_its_own(post
     assert do(postgres_url, "SELECT n FROM t") == [(1,)]
 
 
+async def test_a_session_of_ones_own_prepares_what_it_is_to_do_often(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int UNIQUE)")
+    do(  # each insert tells what its session has prepared
+        postgres_url,
+        "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "NEW.n = (SELECT -count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'); "
+        "RETURN NEW; END $$",
+    )
+    do(postgres_url, "CREATE TRIGGER seen BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION seen()")
+    await write(PostgresSink(postgres_url, "t", columns=["n"], on_conflict="ignore"), [{"n": 1}])
+    assert do(postgres_url, "SELECT n FROM t") == [(-1,)]
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_a_sink_may_have_nothing_to_write_for_long(postgres_url: str, keeps: bool) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
