@@ -73,7 +73,8 @@ async def test_results_may_be_closed_as_those_of_a_generator() -> None:
     async with pipeline.start() as job:
         for number in (1, 2):
             await job.submit(number)
-        async with aclosing(job.results()) as results:
+        taking: Any = job.results()
+        async with aclosing(taking) as results:
             assert await anext(results) == 1
         with pytest.raises(StopAsyncIteration):
             await anext(results)

@@ -89,7 +89,7 @@ class EventParser:
 
     def is_within_event(self) -> bool:
         """Whether the end of an event is still to come, and not just that of a comment."""
-        return self._is_within or self._rest[:1] not in (b"", b":")
+        return self._is_within or bool(self._rest and not self._rest.startswith(b":"))
 
     def _check(self, more: int) -> None:
         if self._size + more > self._limit:
