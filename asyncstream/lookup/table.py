@@ -263,7 +263,7 @@ def _query_rows(path: str, query: str, parameters: tuple[Any, ...] | dict[str, A
             raise PipelineError(f"query: expected a SELECT, got {query!r}")
         names = [column[0] for column in found.description]
         twice = [place for place, name in enumerate(names) if names.index(name) < place]
-        rows: Rows = []
+        rows: list[dict[str, Any]] = []
         for cells in found:
             rows.append(row := dict(zip(names, cells, strict=True)))
             for place in twice:  # two tables that are joined by a column both have it

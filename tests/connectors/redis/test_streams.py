@@ -534,7 +534,7 @@ async def test_what_a_group_misses_is_told_of_once(
 async def test_a_member_needs_no_right_to_transactions(redis: Redis, redis_url: str) -> None:
     add(redis, [1, 2])
     rights = ["+@read", "+@write", "+@scripting", "+@connection"]
-    redis.execute_command("ACL", "SETUSER", "member", "reset", "on", ">p", "~*", *rights)
+    redis.acl_setuser("member", enabled=True, passwords=["+p"], keys=["*"], categories=rights)
     source = member(redis_url.replace("://", "://member:p@"), ends=True)
     try:
         await source.open()
