@@ -153,6 +153,10 @@ class DiskThread:
         self._thread: Thread | None = None
         self._before: Thread | None = None
 
+    def __reduce__(self) -> Any:
+        """A copy has a thread of its own, so that what is not in use yet can be copied and pickled."""
+        return DiskThread, ()
+
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do `work` after all that was asked for before; goes on to its end if the future is cancelled."""
         done, run = _handed_over(work)

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import weakref
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asyncstream.aside import DiskThread, aside, heeding, wait_at_most
+from asyncstream.connectors import JsonLinesSource
 from asyncstream.testing.loop import run_virtual
 
 
@@ -105,6 +110,20 @@ async def test_a_thread_that_is_begun_again_does_what_comes_behind_all_that_came
         await asyncio.gather(closing, opening, last)
     thread.end()
     assert done == ["closed", "opened", "read"]
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda source: pickle.loads(pickle.dumps(source))])
+async def test_what_has_a_thread_of_its_own_can_be_copied(tmp_path: Path, copied: Any) -> None:
+    """Such as a source that a program gives to another process."""
+    path = tmp_path / "in.jsonl"
+    path.write_text("1\n2\n")
+    source = JsonLinesSource(path)
+    for one in (copied(source), source, copied(source)):
+        await one.open()
+        batch = await one.read()
+        assert batch is not None
+        assert list(batch.values) == [1, 2]
+        await one.close()
 
 
 @pytest.mark.parametrize("makes", ["an answer", "an error", "a cancellation"])

@@ -80,6 +80,9 @@ async def stopped(task: asyncio.Task[Any] | None) -> None:
     """Cancel a task until it has ended: clients at times take a cancellation for an error."""
     if task is None:
         return
+    if task.done():  # maybe of a loop that is closed, and calls nobody back
+        heed(task)
+        return
     task.add_done_callback(heed)  # also if who waits for its end does so no more
     while not task.done():
         task.cancel()

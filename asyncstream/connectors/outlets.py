@@ -110,17 +110,18 @@ class Results(Outlet[T]):
 
     async def take(self, taking: _Taking[T]) -> T:
         """The next result; raises the job's error, once, or `StopAsyncIteration` if none is to come."""
-        while not self._results:
-            if self._ended:
-                if self._error is None or taking.knows_error:
-                    raise StopAsyncIteration
-                taking.knows_error = True
+        while not taking.has_ended:
+            if self._results:
+                self._room.set()
+                return self._results.popleft()
+            if not self._ended:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            taking.has_ended = True
+            if self._error is not None:
                 raise self._error
-            self._arrived.clear()
-            await self._arrived.wait()
-        result = self._results.popleft()
-        self._room.set()
-        return result
+        raise StopAsyncIteration
 
     def untaken(self) -> list[T]:
         """The results that have not been taken yet."""
@@ -137,10 +138,14 @@ class _Taking(AsyncIterator[T]):
 
     def __init__(self, results: Results[T]) -> None:
         self._results = results
-        self.knows_error = False
+        self.has_ended = False
 
     def __anext__(self) -> Awaitable[T]:
         return self._results.take(self)
+
+    async def aclose(self) -> None:
+        """Take no more, as of a generator: for `contextlib.aclosing`."""
+        self.has_ended = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -115,7 +114,7 @@ class LookupTable(Generic[R]):
 
         Args:
             path: of the database, which is opened for each reading, to be read only.
-            query: a SELECT, whose columns have different names.
+            query: a SELECT. Columns of one name must have the same values, as of two tables joined by them.
             key: as for `from_file`.
             parameters: of the query: in order, for each ? in it, or by name, for each :name.
             every: as for `from_file`.
@@ -263,13 +262,17 @@ def _query_rows(path: str, query: str, parameters: tuple[Any, ...] | dict[str, A
         if found.description is None:
             raise PipelineError(f"query: expected a SELECT, got {query!r}")
         names = [column[0] for column in found.description]
-        if twice := [name for name, times in Counter(names).items() if times > 1]:
-            shown = ", ".join(map(repr, twice))
-            raise PipelineError(
-                f"query: expected a name of its own for each column, got {shown} more than once; name them "
-                "apart with AS"
-            )
-        return [dict(zip(names, row, strict=True)) for row in found]
+        twice = [place for place, name in enumerate(names) if names.index(name) < place]
+        rows: list[dict[str, Any]] = []
+        for cells in found:
+            rows.append(row := dict(zip(names, cells, strict=True)))
+            for place in twice:  # two tables that are joined by a column both have it
+                if cells[names.index(names[place])] != row[names[place]]:
+                    raise PipelineError(
+                        f"query: expected a name of its own for each column, got {names[place]!r} more than "
+                        "once, of different values; name them apart with AS"
+                    )
+        return rows
 
 
 _READERS: dict[str, Callable[[Path], Rows]] = {

@@ -71,6 +71,19 @@ class Silent(MessageSource[Any, Any, object]):
         return None
 
 
+def test_what_has_ended_in_a_loop_that_is_closed_is_left_at_once() -> None:
+    async def failing() -> asyncio.Task[Any]:
+        async def fail() -> None:
+            raise SourceError("gone")
+
+        task = asyncio.ensure_future(fail())
+        await asyncio.wait({task})
+        return task
+
+    task = asyncio.run(failing())
+    asyncio.run(stopped(task))
+
+
 @pytest.mark.parametrize("is_far", [True, False])
 async def test_read_that_is_under_way_when_its_source_is_closed_ends_by_itself(is_far: bool) -> None:
     source: Source[Any] = Silent()

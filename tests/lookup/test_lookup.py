@@ -120,6 +120,11 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
     table = LookupTable.from_sqlite(path, query, key="id", parameters=[15])
     assert await named.read() == await table.read()
     assert await run(["1", "2"], table) == [("1", None), ("2", "Boeing")]
+    joined = "select * from planes as a join planes as b on a.id = b.id and a.maker = b.maker"
+    assert (
+        await LookupTable.from_sqlite(path, joined, key="id").read()
+        == await LookupTable.from_sqlite(path, "select * from planes", key="id").read()
+    )
 
 
 @pytest.mark.parametrize(

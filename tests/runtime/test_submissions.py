@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -63,6 +64,21 @@ async def test_who_gives_up_waiting_for_a_result_may_ask_again() -> None:
         for _ in range(2):
             with pytest.raises(StopAsyncIteration):
                 await anext(results)
+
+
+async def test_results_may_be_closed_as_those_of_a_generator() -> None:
+    pipeline = Pipeline()
+    pipeline.submissions().results()
+
+    async with pipeline.start() as job:
+        for number in (1, 2):
+            await job.submit(number)
+        taking: Any = job.results()
+        async with aclosing(taking) as results:
+            assert await anext(results) == 1
+        with pytest.raises(StopAsyncIteration):
+            await anext(results)
+        assert await anext(job.results()) == 2
 
 
 async def test_submit_waits_while_there_is_no_room() -> None:

@@ -12,11 +12,12 @@ together, and changes values: a datetime becomes a date, one without a zone a mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
@@ -35,8 +36,8 @@ _FRACTIONS: Final[frozenset[type]] = frozenset({float, Decimal})
 
 _WHOLE: Final = _PLAIN - _FRACTIONS
 
-_MOST: Final = {16: 65504.0, 32: 3.4028234663852886e38}
-"""The largest numbers of types of so many bits."""
+_ENDLESS: Final = {16: 65520.0, 32: 2.0**128 - 2.0**103}
+"""From where on a float of so many bits is infinite: what is less is rounded to the largest there is."""
 
 _NATIVE: Final[tuple[type, ...]] = (*_PLAIN, time, timedelta, list, tuple, Mapping)
 """Types of Arrow's, and those that are derived from them."""
@@ -175,7 +176,8 @@ class Tables:
         arrow, kind = self._arrow, field.type
         if not self._checks:
             array = arrow.array(column, kind)
-            if not types <= _WHOLE:
+            # one that is too large for its offsets comes in chunks
+            if not types <= _WHOLE and any(map(self._may_lose, getattr(array, "chunks", [array]))):
                 for value in self._lost(column, kind):
                     raise TypeError(
                         f"column {field.name!r} holds {kind}, and not {safe_repr(value)}: round it before, "
@@ -200,26 +202,48 @@ class Tables:
             )
         return array
 
-    def _lost(self, values: Iterable[Any], kind: Any) -> Iterator[Any]:
+    def _may_lose(self, array: Any) -> bool:
+        """Whether numbers may be others in an array, as far as that tells; values in Python take longer."""
+        types, kind = self._arrow.types, array.type
+        if types.is_float32(kind):
+            from pyarrow import compute
+
+            return bool(compute.any(compute.is_inf(array)).as_py())
+        if types.is_map(kind):
+            return self._may_lose(array.keys) or self._may_lose(array.items)
+        if types.is_struct(kind):
+            return any(map(self._may_lose, array.flatten()))
+        if types.is_nested(kind) and not types.is_union(kind):
+            return self._may_lose(array.flatten())
+        may_cut = (types.is_integer, types.is_temporal, types.is_float16, types.is_dictionary)
+        return any(is_one(kind) for is_one in may_cut)
+
+    def _lost(self, values: Sequence[Any], kind: Any) -> Iterator[Any]:
         """Numbers, also inside values, that Arrow cuts the fraction off for a type, or makes infinite."""
         types = self._arrow.types
         if types.is_integer(kind) or types.is_temporal(kind):
+            if set(map(type, values)) <= _WHOLE:
+                return
             yield from (value for value in values if isinstance(value, float | Decimal) and value % 1)
         elif types.is_float32(kind) or types.is_float16(kind):
-            most = _MOST[kind.bit_width]
+            endless = _ENDLESS[kind.bit_width]
             floats = (value for value in values if isinstance(value, float))
-            yield from (value for value in floats if most < abs(value) < math.inf)
+            yield from (value for value in floats if endless <= abs(value) < math.inf)
         elif types.is_struct(kind):
             records = [value for value in values if isinstance(value, Mapping)]
-            for field in kind:
-                yield from self._lost([record.get(field.name) for record in records], field.type)
+            rows = [value for value in values if isinstance(value, tuple)]
+            for place, field in enumerate(kind):
+                inner = [record.get(field.name) for record in records] + [row[place] for row in rows]
+                yield from self._lost(inner, field.type)
+        elif types.is_dictionary(kind):
+            yield from self._lost(values, kind.value_type)
         elif types.is_map(kind):
             maps = [value for value in values if value is not None]
             pairs = [pair for one in maps for pair in (one.items() if isinstance(one, Mapping) else one)]
             for place, inner in enumerate((kind.key_type, kind.item_type)):
                 yield from self._lost([pair[place] for pair in pairs], inner)
         elif types.is_nested(kind) and not types.is_union(kind):
-            parts = [part for value in values if value is not None for part in value]
+            parts = list(chain.from_iterable(value for value in values if value is not None))
             yield from self._lost(parts, kind.value_type)
 
     def _differs(self, array: Any, found: Any) -> bool:

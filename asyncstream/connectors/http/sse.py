@@ -61,6 +61,7 @@ class EventParser:
         self._limit = limit
         self._rest = bytearray()  # of the line whose end has not come
         self._is_first = True
+        self._is_within = False
         self._data: list[str] = []
         self._size = 0
         self._event = ""
@@ -81,9 +82,14 @@ class EventParser:
                 yield from self._line(line.decode())
         self._check(len(self._rest))
 
+    def end(self) -> Iterator[ServerSentEvent]:
+        """The events that end as nothing more comes: with a carriage return that no line feed follows."""
+        if self._rest.endswith(b"\r"):
+            yield from self.feed(b"\n")
+
     def is_within_event(self) -> bool:
-        """Whether the end of an event is still to come."""
-        return bool(self._data or self._rest)
+        """Whether the end of an event is still to come, and not just that of a comment."""
+        return self._is_within or bool(self._rest and not self._rest.startswith(b":"))
 
     def _check(self, more: int) -> None:
         if self._size + more > self._limit:
@@ -93,10 +99,11 @@ class EventParser:
         if not line:
             if self._data:
                 yield ServerSentEvent("\n".join(self._data), self._event or "message", self._id)
-            self._data, self._event, self._size = [], "", 0
+            self._data, self._event, self._size, self._is_within = [], "", 0, False
             return
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
+        self._is_within = self._is_within or name in ("data", "event", "id")
         if name == "data":
             size = len(value) + 1  # with its line end, or lines without anything would be none
             self._check(size)
@@ -186,9 +193,11 @@ class SseSource(ConnectedSource[Any]):
                     "asked for: have the service, or the proxy before it, leave them as they are"
                 )
             parser = EventParser(place or "", self._limit)
-            while piece := await self._piece(response):
+            has_ended = False
+            while not has_ended:
+                has_ended = not (piece := await self._piece(response))
                 try:
-                    events = list(parser.feed(piece))
+                    events = list(parser.end() if has_ended else parser.feed(piece))
                 except ValueError as error:
                     raise SourceError(f"{shown(self._url)}: {error}") from error
                 for event in events:

@@ -41,6 +41,9 @@ _PATIENCE: Final = 10.0
 _KEEPALIVE: Final = 60
 """Seconds of silence after which either side looks whether the other one is there."""
 
+_FOLLOWED: Final = frozenset({0x80, 0x8E})
+"""Of what connections end: "session taken over", or no reason, as some brokers give none for that."""
+
 
 class MqttError(Exception):
     """What the broker or the connection says, in words."""
@@ -167,8 +170,7 @@ class Connection:
 
     def _on_disconnect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         why = str(reason)
-        if self._id and reason.is_failure:
-            # some brokers say so, of this reason, and some just end the connection
+        if self._id and reason.value in _FOLLOWED:
             why += f"; a second client with client_id={self._id!r} ends the first one's, give each its own"
         self._tell(self._set_broken, why)
 

@@ -40,6 +40,10 @@ _CLOSE: Final = 1e-5
 """Seconds by which the time of a message may differ, which the client rounds, and be that of the same one."""
 
 
+_LOOK: Final = 1.0
+"""Seconds for an answer that is good to have: who has no right to it is given none."""
+
+
 class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     """What sources of NATS share: the connection, and how messages become elements."""
 
@@ -125,7 +129,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         if taken_ns is None:
             return
         try:
-            found: Any = await client.jetstream().get_msg(self._stream, number)
+            found: Any = await client.jetstream(timeout=_LOOK).get_msg(self._stream, number)
         except Error:  # it was deleted since, or there is no right to look: that tells nothing
             return
         time = getattr(found, "time", None)  # which earlier clients do not tell

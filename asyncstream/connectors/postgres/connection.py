@@ -119,13 +119,13 @@ async def connect(url: str, *, keeps: bool = False) -> Connection:
     made = conninfo.make_conninfo("", **merged)
     connection = await watched(made)
     connection.adapters.register_dumper(datetime, _dumper_in_utc())
-    if not keeps:  # nor statements that it would prepare by itself: another session may not have them
-        connection.prepare_threshold = None
     try:
         if keeps:
             await _check_keeps(connection, made)
         if keeps or await _is_direct(connection):
             await connection.execute(_NO_LIMITS)
+        else:  # nor has it what the client would prepare by itself: another session may not have that
+            connection.prepare_threshold = None
     except BaseException:
         await connection.close()
         raise
@@ -357,16 +357,20 @@ class Table:
     ) -> str:
         """
         By what name this table stands in the first row, in an order, of a shared one that names it in a
-        column; the user's if there is none. To the server it is the same with its schema and without.
+        column; the user's if there is none. To the server it is the same with its schema and without, where
+        the session finds no other table by its mere name.
         """
-        from psycopg.sql import SQL
+        from psycopg.sql import SQL, Identifier
 
-        where = self.shared(shared)
         query = SQL(
-            "SELECT {} FROM {} WHERE {} IN (%s, %s, (SELECT nspname FROM pg_namespace AS n "
-            "JOIN pg_class AS c ON c.relnamespace = n.oid WHERE c.oid = to_regclass(%s)) || '.' || %s) "
-            "ORDER BY {} LIMIT 1"
-        ).format(SQL(column), where, SQL(column), SQL(order))
-        values = (self.name, self._own, where.as_string(connection), self._own)
+            "SELECT {column} FROM {shared}, "
+            "(SELECT to_regclass(%s) AS own, to_regclass(%s) AS plain) AS found "
+            "WHERE {column} = %s OR {column} = %s AND coalesce(plain, own) = own "
+            "OR {column} = (SELECT nspname FROM pg_namespace AS n JOIN pg_class AS c "
+            "ON c.relnamespace = n.oid WHERE c.oid = own) || '.' || %s "
+            "ORDER BY {order} LIMIT 1"
+        ).format(column=SQL(column), shared=self.shared(shared), order=SQL(order))
+        places = [name.as_string(connection) for name in (self.identifier, Identifier(self._own))]
+        values = (*places, self.name, self._own, self._own)
         found = await (await connection.execute(query, values)).fetchone()
         return self.name if found is None else str(found[0])

@@ -281,7 +281,8 @@ class RedisGroupSource(RedisSource[T]):
 
     async def _look_for_missed(self, redis: Client) -> None:
         """Say it if entries are gone that no member had read, as far as can be told at this moment."""
-        async with redis.pipeline(transaction=True) as both:
+        # a transaction takes a right of its own; what others read between the two is no miss
+        async with redis.pipeline(transaction=False) as both:
             about, groups = await both.xinfo_stream(self._stream).xinfo_groups(self._stream).execute()
         group = next((one for one in groups if one["name"] == self._group.encode()), None)
         if group is None or group.get("entries-read") is None:  # the server has lost count

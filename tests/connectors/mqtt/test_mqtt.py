@@ -455,6 +455,26 @@ async def test_a_session_that_another_client_has_taken_over_is_told_of(
     await second.close()
 
 
+async def test_of_a_broker_that_says_why_it_ends_a_connection_nothing_else_is_told() -> None:
+    async def ending(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)  # CONNECT
+        writer.write(bytes([0x20, 3, 0, 0, 0, 0xE0, 2, 0x8B, 0]))
+        await reader.read(1000)
+        writer.close()
+
+    async def read(source: MqttSource[Any]) -> None:
+        await source.open()
+        await source.read()
+
+    async with await asyncio.start_server(ending, HOST, 0) as server, asyncio.timeout(60):
+        url = f"mqtt://{HOST}:{server.sockets[0].getsockname()[1]}"
+        source = MqttSource[Any](url, "t", client_id="me")
+        with pytest.raises(SourceError, match="Server shutting down") as raised:
+            await read(source)
+        assert "a second client" not in str(raised.value)
+        await source.close()
+
+
 def threads_of(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.endswith(f"-{name}")]
 

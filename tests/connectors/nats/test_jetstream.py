@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -439,6 +440,26 @@ async def test_a_stream_that_went_back_and_on_again_is_refused(
     await source.can_seek(other)  # nobody can tell
     assert source.position() == position
     await source.close()
+
+
+async def test_who_may_not_look_at_a_message_goes_on_soon(tmp_path: Path) -> None:
+    options = tmp_path / "options"
+    options.write_text(
+        "authorization { users = [{ user: a, password: a }, { user: b, password: b, permissions: {"
+        'publish: ["$JS.API.STREAM.INFO.>", "$JS.API.CONSUMER.>"], subscribe: ["_INBOX.>"] } }] }'
+    )
+    with running_nats("-c", str(options)) as server:
+        client = await nats.connect(server.url.replace("//", "//a:a@"))
+        await client.jetstream().add_stream(name="s", subjects=["s"])
+        await client.jetstream().publish("s", b"1")
+        await client.close()
+        source = NatsStreamSource[int](server.url.replace("//", "//b:b@"), "s", ends=True)
+        await source.open()
+        assert await numbers_of(source) == [1]
+        begun = asyncio.get_running_loop().time()
+        await source.seek(source.position())
+        assert asyncio.get_running_loop().time() - begun < 3  # it was five
+        await source.close()
 
 
 async def test_what_is_gone_before_it_is_read_is_missed_by_nobody_unseen(

@@ -113,6 +113,24 @@ async def test_a_table_is_the_same_with_its_schema_and_without(postgres_url: str
     assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(n,) for n in range(8)]
 
 
+async def test_tables_of_one_name_in_two_schemas_are_two(postgres_url: str) -> None:
+    do(postgres_url, "CREATE SCHEMA app")
+    for table in ("public.t", "app.t"):
+        do(postgres_url, f"CREATE TABLE {table} (n int)")
+    url = f"{postgres_url}?options=-c%20search_path%3Dapp,public"
+    do(postgres_url, "CREATE TABLE u (n int)")  # the first sink makes what all share, in "public"
+    await write(PostgresSink(postgres_url, "public.u", columns=["n"]), [{"n": 1}], MemoryStore())
+    named, plain = (PostgresSink(url, table, columns=["n"]) for table in ("public.t", "t"))
+    for first, second in ((named, plain), (plain, named)):
+        for table in ("t", "app.t"):
+            do(postgres_url, f"TRUNCATE {table}")
+        do(postgres_url, "DELETE FROM asyncstream_sinks")
+        await write(first, [{"n": 1}], MemoryStore())
+        await write(second, [{"n": 2}], MemoryStore())
+        both = do(postgres_url, "SELECT n FROM public.t") + do(postgres_url, "SELECT n FROM app.t")
+        assert sorted(both) == [(1,), (2,)]
+
+
 async def test_a_table_whose_name_leaves_no_room_for_another_is_refused(postgres_url: str) -> None:
     for length, fits in ((62, True), (63, False), (64, False)):
         table = "t" * length
@@ -244,6 +262,19 @@ async def test_a_commit_takes_its_time_whatever_the_database_has_as_its_own(post
     do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET statement_timeout = '50ms'")
     await write(PostgresSink(postgres_url, "t", columns=["n"]), [{"n": 1}], MemoryStore())
     assert do(postgres_url, "SELECT n FROM t") == [(1,)]
+
+
+async def test_a_session_of_ones_own_prepares_what_it_is_to_do_often(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int UNIQUE)")
+    do(  # each insert tells what its session has prepared
+        postgres_url,
+        "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "NEW.n = (SELECT -count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'); "
+        "RETURN NEW; END $$",
+    )
+    do(postgres_url, "CREATE TRIGGER seen BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION seen()")
+    await write(PostgresSink(postgres_url, "t", columns=["n"], on_conflict="ignore"), [{"n": 1}])
+    assert do(postgres_url, "SELECT n FROM t") == [(-1,)]
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -531,6 +531,19 @@ async def test_what_a_group_misses_is_told_of_once(
     await source.close()
 
 
+async def test_a_member_needs_no_right_to_transactions(redis: Redis, redis_url: str) -> None:
+    add(redis, [1, 2])
+    rights = ["+@read", "+@write", "+@scripting", "+@connection"]
+    redis.acl_setuser("member", enabled=True, passwords=["+p"], keys=["*"], categories=rights)
+    source = member(redis_url.replace("://", "://member:p@"), ends=True)
+    try:
+        await source.open()
+        assert await numbers_of(source) == [1, 2]
+        await source.close()
+    finally:
+        redis.acl_deluser("member")
+
+
 async def test_what_is_trimmed_while_its_member_is_away_is_told_of(
     redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
