@@ -100,7 +100,7 @@ class TimerQueue:
         self._heap: list[int] = []
         self._stale = 0
         self._advancing = False
-        # of buckets that fire, also while earlier timers do: what has not fired yet, and what of it was deleted
+        # of buckets that fire, also while earlier timers do: what has not fired, and what was deleted of it
         self._left: dict[int, Iterator[tuple[Any, Any]]] = {}
         self._deleted: dict[int, set[tuple[Any, Any]]] = {}
         self._away = math.inf  # the earliest timestamp with timers that may not be in memory
