@@ -248,8 +248,9 @@ class TimerQueue:
                     parts.pop(timestamp, None)
         finally:
             self._advancing = False
-            parts.clear()
-            deleted.clear()
+            if parts or deleted:
+                parts.clear()
+                deleted.clear()
         if self._stale > _SWEEP:
             self._sweep()
 
