@@ -296,11 +296,12 @@ class Queue(RuleBasedStateMachine):
         self.now = 0
         self.merging: Iterator[None] = iter(())
 
-    @rule(after=st.integers(1, 4), key=KEYS, namespace=NAMESPACES)
-    def register(self, after: int, key: Any, namespace: Any) -> None:
-        self.queue.register(self.now + after, key, namespace)
-        if (self.now + after, key, namespace) not in self.model:
-            self.model.append((self.now + after, key, namespace))
+    @rule(afters=st.lists(st.integers(1, 4), min_size=1, max_size=3), key=KEYS, namespace=NAMESPACES)
+    def register(self, afters: list[int], key: Any, namespace: Any) -> None:
+        for at in (self.now + after for after in afters):  # the last one may be between those before
+            self.queue.register(at, key, namespace)
+            if (at, key, namespace) not in self.model:
+                self.model.append((at, key, namespace))
 
     @rule(after=st.integers(1, 4), key=KEYS, namespace=NAMESPACES)
     def delete(self, after: int, key: Any, namespace: Any) -> None:

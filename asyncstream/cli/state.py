@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Hashable, Mapping
-from functools import partial
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -147,30 +146,26 @@ def _differ(one: Any, other: Any) -> bool:
     to == may be anything.
     """
     written, before = _CODEC.encode(one), _CODEC.encode(other)
-    if written == before:
-        return False
-    return _written(_sorted(orjson.loads(written))) != _written(_sorted(orjson.loads(before)))
+    return written != before and _in_order(orjson.loads(written)) != _in_order(orjson.loads(before))
 
 
-_written: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
-
-
-def _sorted(packed: Any) -> Any:
-    """What the codec has made of a value, with dicts and sets in an order that is always the same."""
+def _in_order(packed: Any) -> str:
+    """What the codec has made of a value as text, with dicts and sets in an order that is always the same."""
     if type(packed) is list:
-        return [_sorted(part) for part in packed]
-    if type(packed) is not dict:
-        return packed
-    if "$ordered" in packed:  # of which the order is a part
-        return {"$ordered": str(packed)}
-    parts = {name: _sorted(part) for name, part in packed.items()}
+        return _listed(map(_in_order, packed))
+    if type(packed) is not dict or "$ordered" in packed:  # of which the order is a part
+        return repr(packed)
+    if "$dict" in packed:
+        parts = map(_in_order, packed["$dict"])
+        return "$dict" + _listed(sorted(map(_listed, zip(parts, parts, strict=True))))
     for kind in ("$set", "$frozenset"):
-        if kind in parts:
-            parts[kind] = sorted(parts[kind], key=_written)
-    if "$dict" in parts:
-        flat = parts["$dict"]
-        parts["$dict"] = sorted(zip(flat[::2], flat[1::2], strict=True), key=_written)
-    return parts
+        if kind in packed:
+            return kind + _listed(sorted(map(_in_order, packed[kind])))
+    return "{" + _listed(sorted(f"{name!r}:{_in_order(part)}" for name, part in packed.items())) + "}"
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return f"[{','.join(parts)}]"
 
 
 async def _open(number: int | None, options: argparse.Namespace) -> tuple[CheckpointInfo, dict[str, Encoded]]:

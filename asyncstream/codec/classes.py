@@ -157,8 +157,12 @@ def slots_of(kind: Any) -> Mapping[str, MemberDescriptorType]:
 def _computed_of(kind: type) -> frozenset[str]:
     """The cached properties of a class."""
     found: set[str] = set()
-    for base in kind.__mro__:
-        found.update(name for name, member in vars(base).items() if isinstance(member, cached_property))
+    for base in reversed(kind.__mro__):
+        for name, member in vars(base).items():
+            if isinstance(member, cached_property):
+                found.add(name)
+            else:
+                found.discard(name)  # it is something else in this class
         getter = vars(base).get("__getattr__")
         if "__attrs_attrs__" in vars(base) and isinstance(getter, FunctionType):
             # attrs makes slots of them, of which this alone knows what they are

@@ -82,22 +82,6 @@ class EndlessTimers(RecursionError):
         self.timer = timer
 
 
-class _Part:
-    """
-    What was in a bucket when it began to fire.
-
-    Attributes:
-        left: what has not fired.
-        deleted: those of it that were deleted meanwhile.
-    """
-
-    __slots__ = ("deleted", "left")
-
-    def __init__(self, bucket: Iterable[tuple[Any, Any]]) -> None:
-        self.left = iter(tuple(bucket))
-        self.deleted: set[tuple[Any, Any]] = set()
-
-
 class TimerQueue:
     """
     The timers of one domain.
@@ -116,7 +100,9 @@ class TimerQueue:
         self._heap: list[int] = []
         self._stale = 0
         self._advancing = False
-        self._parts: dict[int, _Part] = {}  # of buckets that fire, also while earlier timers do
+        # of buckets that fire, also while earlier timers do: what has not fired, and what was deleted of it
+        self._left: dict[int, Iterator[tuple[Any, Any]]] = {}
+        self._deleted: dict[int, set[tuple[Any, Any]]] = {}
         self._away = math.inf  # the earliest timestamp with timers that may not be in memory
         self._merges = 0
         self._rebuild()
@@ -185,8 +171,8 @@ class TimerQueue:
             is_stale = True
         else:
             is_stale = table.remove(timestamp, (key, namespace)) and timestamp not in table
-            if timestamp in self._parts:
-                self._parts[timestamp].deleted.add((key, namespace))
+            if timestamp in self._left:
+                self._deleted.setdefault(timestamp, set()).add((key, namespace))
         if is_stale:
             self._stale += 1
             if self._stale > _SWEEP and not self._advancing:
@@ -202,7 +188,7 @@ class TimerQueue:
         heap, run, table = self._heap, self._run, self._table
         if is_remote := table.is_remote:
             self._look_away()
-        buckets, pop_lone, parts = table.young, table.lone.pop, self._parts
+        buckets, pop_lone, parts, deleted = table.young, table.lone.pop, self._left, self._deleted
         reached, repeats, most = -math.inf, 0, _RUNAWAY
         self._advancing = True
         try:
@@ -240,16 +226,20 @@ class TimerQueue:
                 if bucket is None:
                     self._stale -= self._stale > 0
                     continue
-                part = parts.pop(timestamp, None)
+                left = parts.pop(timestamp, None)
+                if left is None or len(bucket) < 2:
+                    left = iter(tuple(bucket))
+                    deleted.pop(timestamp, None)
                 if len(bucket) < 2:
                     del buckets[timestamp]
-                    part = _Part(bucket)
                 else:
                     self._put_back(timestamp, leads)
-                    part = parts[timestamp] = part or _Part(bucket)
-                for timer in part.left:
-                    if timer in part.deleted or bucket.pop(timer, MISSING) is MISSING:
+                    parts[timestamp] = left
+                for timer in left:
+                    if deleted and timer in deleted.get(timestamp, ()):
                         continue  # by the callback of one before it; it may be set again, behind the others
+                    if bucket.pop(timer, MISSING) is MISSING:
+                        continue
                     repeats += 1
                     fire(timestamp, *timer)
                     if self._first() != timestamp:
@@ -258,7 +248,9 @@ class TimerQueue:
                     parts.pop(timestamp, None)
         finally:
             self._advancing = False
-            parts.clear()
+            if parts or deleted:
+                parts.clear()
+                deleted.clear()
         if self._stale > _SWEEP:
             self._sweep()
 

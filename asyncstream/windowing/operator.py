@@ -351,14 +351,14 @@ class WindowOperator(TimedOperator, WindowStep):
             return False  # the window that it has merged into has timers of its own
         self._states.key, self._states.namespace = key, window
         ask = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
-        is_over = event_time and self._event_time and timestamp > self._cleanup_ms(window)
+        is_over = event_time and self._event_time and timestamp == self._cleanup_ms(window) + 1
         try:
             result = CONTINUE if is_over else ask(timestamp, window, self._scope)
             if result is not CONTINUE:
                 self._follow(result, key, window, place)
             if event_time == self._event_time:
                 self._age(timestamp, key, window, place)
-            elif self._event_time and result.fires:
+            if self._event_time and result.fires and not (event_time and timestamp >= window.max_timestamp):
                 self._have_end(key, window, place)
             return result.fires
         except BaseException as error:
@@ -375,7 +375,7 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _have_end(self, key: Any, window: Window, place: Window) -> None:
         """
-        Have a window go though its trigger, as it timed out, has deleted the timer for that, which was its
+        Have a window go though its trigger, as it fired early, has deleted the timer for that, which was its
         own as well: a millisecond later, when the trigger is not asked any more.
         """
         cleanup_ms = self._cleanup_ms(window)

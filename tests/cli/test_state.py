@@ -160,6 +160,10 @@ class Keeping(KeyedProcessFunction[Any, Any]):
         self.of.set(value[1])
 
 
+def nested(levels: int) -> Any:
+    return {1: nested(levels - 1)} if levels else 2
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_changed", "shown"),
     [
@@ -170,6 +174,7 @@ class Keeping(KeyedProcessFunction[Any, Any]):
         ([{1: {"a", "b"}, 2: 3}], [{2: 3, 1: {"b", "a"}}], False, None),
         ({1: 2, 3: 4}, {1: 4, 3: 2}, True, None),
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1), True, None),
+        (nested(100), 3, True, None),
         (float("nan"), float("nan"), False, "NaN"),
         ({(1, b"k"): None}, {(1, b"k"): 2}, True, "{(1, b'k'): 2}"),
         ("a", "\ud800 \N{SNOWMAN}", True, '"\\ud800 \N{SNOWMAN}"'),
@@ -182,6 +187,7 @@ class Keeping(KeyedProcessFunction[Any, Any]):
         "dict in a list",
         "other dict",
         "ordered",
+        "deep",
         "nan",
         "keys",
         "half a character",

@@ -339,6 +339,19 @@ def test_cached_property_is_left_behind() -> None:
     assert vars(there_and_back(counter)) == {"n": 3, "log": [], "total": 0}
 
 
+class Tallying(Counter):
+    """Has a plain attribute where its base class computes something."""
+
+    twice: Any = 0
+
+
+def test_attribute_that_a_base_class_computes_is_not_dropped() -> None:
+    counter = Tallying(3, [])
+    counter.twice += 5
+    with pytest.raises(CodecError, match="the attribute 'twice', which is no field"):
+        there_and_back(counter)
+
+
 @attrs.frozen
 class Slotted:
     n: int

@@ -739,16 +739,53 @@ def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_the
 
 
 @pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SlidingWindows(ms(10), ms(10))])
-def test_a_window_goes_though_a_time_out_deletes_the_timer_at_its_end(assigner: Any) -> None:
-    trigger = ProcessingTimeoutTrigger(EventTimeTrigger(), ms(4))
+@pytest.mark.parametrize(
+    "of",
+    [
+        EventTimeTrigger(),
+        ContinuousEventTimeTrigger(ms(5)),
+        AfterWatermark(early=ContinuousEventTimeTrigger(ms(5))),
+    ],
+    ids=shown,
+)
+def test_a_window_goes_though_a_time_out_deletes_the_timer_at_its_end(of: Trigger, assigner: Any) -> None:
+    trigger = ProcessingTimeoutTrigger(of, ms(4))
     run = Harness(lambda: WindowOperator(itemgetter(0), WindowPlan(assigner, trigger)))
     run.element(("a", 1), 3)
-    run.time(5)
+    if isinstance(of, EventTimeTrigger):
+        run.time(5)
+    run.watermark(5)
     run.watermark(9)
     run.watermark(11)
     assert values(run) == [[("a", 1)]]
     metrics = run.operator.metrics()
     assert (metrics["windows_open"], metrics["event_timers"], metrics["processing_timers"]) == (0, 0, 0)
+
+
+class Later(EventTimeTrigger):
+    """Fires 20 ms behind the end of a window for what came late."""
+
+    def on_element(self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext) -> Any:
+        if window.max_timestamp > ctx.watermark:
+            return super().on_element(value, timestamp, window, ctx)
+        ctx.register_event_timer(window.max_timestamp + 20)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> Any:
+        return TriggerResult.FIRE
+
+
+def test_what_came_late_is_shown_though_less_lateness_is_allowed_since() -> None:
+    plans = [WindowPlan(TumblingWindows(ms(10)), Later(), None, lateness, COUNT) for lateness in (50, 0)]
+    run = Harness(*(partial(WindowOperator, itemgetter(0), plan) for plan in plans))
+    run.element(("a", 1), 3)
+    run.watermark(9)
+    run.element(("a", 2), 4)
+    assert [one["n"] for one in values(run)] == [1]
+    run.restart()
+    run.watermark(70)
+    assert [one["n"] for one in values(run)] == [2]
+    assert run.operator.metrics()["windows_open"] == 0
 
 
 def test_after_watermark_merges_what_its_parts_counted() -> None:

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -18,6 +19,7 @@ from asyncstream import DirectoryStore, JsonLinesSink, PipelineError, Sink, Sour
 from asyncstream.elements import Timestamps
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing import Check, ContractBroken, sink_contract, source_contract, store_contract, verify
+from asyncstream.testing.contracts.checks import Places
 
 NUMBERS = list(range(20))
 
@@ -390,6 +392,12 @@ def test_elements_by_which_little_is_seen_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"expected no two that are equal, got 1\.0 twice"):
         source_contract(lambda folder: Counting(), [1, 2, 1.0])
     assert source_contract(lambda folder: Counting(), deque(NUMBERS))
+
+
+def test_elements_are_found_also_by_what_equals_them_with_another_hash() -> None:
+    places = Places([b"a", bytearray(b"b")])
+    assert [places.of(element) for element in (bytearray(b"a"), b"b", 2)] == [0, 1, None]
+    assert Places([1, ANY]).of(2) == 1
 
 
 def test_elements_are_not_each_compared_with_all_others() -> None:
