@@ -7,7 +7,8 @@ random text made at the beginning goes with it, so that a job that starts anew, 
 the same name, has other numbers. The elements of a source that cannot be read again have those of this run
 only: other elements take their places after a crash. Where a source has splits, which come mixed in another
 order the next time, the elements of each are numbered by themselves; those of one that begins anew go on
-from a number by chance, for the next ones may have been given to what was there before.
+from a number by chance, for the next ones may have been given to what was there before. By another one after
+a crash before the next checkpoint: a service that did their work does it again, where it would do none.
 """
 
 from __future__ import annotations
