@@ -252,7 +252,9 @@ class Journal:
             is_told = isinstance(error, CheckpointError)
             text = str(error) if is_told else f"{what} cannot be read: {describe_error(error)}"
             if any(not step.by_default for step in self._steps.values()):
-                raise error if is_told else CheckpointError(text) from error
+                if is_told:
+                    raise
+                raise CheckpointError(text) from error
             log.warning("%s; as no step has asked for it, its calls are made again", text)
 
     def _remember(self, step: str, fingerprint: str, *group: Any) -> None:

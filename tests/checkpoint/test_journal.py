@@ -315,8 +315,9 @@ class TestLives:
     ) -> None:
         (tmp_path / "calls-00000001-00000001").write_bytes(frame(b'{"$error": ["gone:Away", [], {}, null]}'))
         asked, _ = journal(tmp_path)
-        with pytest.raises(CheckpointError, match="cannot be read"):
+        with pytest.raises(CheckpointError, match="cannot be read") as told:
             await asked.load(1, 2)
+        assert not isinstance(told.value.__cause__, CheckpointError)  # but why it cannot
 
         made = Journal(FolderFiles(tmp_path), codec("json"), None, never)
         made.add_step("charge", "f", waits=False, by_default=True)

@@ -235,7 +235,9 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         except (OSError, SinkError) as error:
             self._file = None
             file.close()
-            raise self._error(error) if isinstance(error, OSError) else error from error
+            if isinstance(error, SinkError):
+                raise
+            raise self._error(error) from error
 
     def _exists(self) -> SinkError:
         return SinkError(f"{self._path} exists: pass existing='append' or existing='overwrite'")

@@ -135,8 +135,9 @@ async def test_lines_of_another_form_are_not_written_behind_what_is_there(
         now(path).recover(position),
         now(path, existing="append").open(),
     ):
-        with pytest.raises(SinkError, match=why):
+        with pytest.raises(SinkError, match=why) as told:
             await work
+        assert told.value.__cause__ is not told.value
     assert content(path) == written
 
 
