@@ -273,9 +273,14 @@ def module_of(extra: str, name: str, feature: str) -> Any:
 
 @contextmanager
 def told_as(kind: type[AsyncStreamError], doing: str, *errors: type[Exception]) -> Iterator[None]:
-    """What is raised in this block, and is one of `errors`, comes out as a `kind` that says what was done."""
+    """
+    What is raised in this block, and is one of `errors`, comes out as a `kind` that says what was done; what
+    is a `kind` already comes out as it is.
+    """
     try:
         yield
+    except kind:
+        raise
     except errors as error:
         raise kind(f"cannot {doing}: {describe_error(error)}") from error
 

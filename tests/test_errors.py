@@ -15,9 +15,12 @@ from asyncstream.errors import (
     MissingExtra,
     PipelineError,
     RetriesExhausted,
+    SinkBroken,
+    SinkError,
     UserFunctionError,
     describe_error,
     safe_repr,
+    told_as,
 )
 
 
@@ -129,3 +132,15 @@ def test_errors_cross_process_borders(error: Exception) -> None:
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+def test_what_is_told_already_comes_out_as_it_is() -> None:
+    told = SinkBroken("the file is another job's")
+    with pytest.raises(SinkBroken) as caught, told_as(SinkError, "write", Exception):
+        raise told
+    assert caught.value is told
+    with (
+        pytest.raises(SinkError, match="cannot write: ValueError: no"),
+        told_as(SinkError, "write", Exception),
+    ):
+        raise ValueError("no")

@@ -77,6 +77,17 @@ def journal(folder: Path, print_: str = "f", key: bytes | None = None) -> tuple[
     return made, step
 
 
+async def three_to_be_told_of(folder: Path) -> tuple[Journal, list[int]]:
+    """A journal to which three results were appended, and which of them it has told to be safe."""
+    made, step = journal(folder)
+    await made.load(None, 1)
+    told: list[int] = []
+    for number in range(3):
+        step.append([("root", number)], [number], [number], single=True)
+        step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
+    return made, told
+
+
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -378,12 +389,7 @@ class TestLives:
         assert len(found.known) == {"a bit": 4, "a folder in its place": 3, "no folder": 0}[harm]
 
     async def test_what_is_safe_is_told_when_the_disk_has_it(self, tmp_path: Path) -> None:
-        made, step = journal(tmp_path)
-        await made.load(None, 1)
-        told: list[int] = []
-        for number in range(3):
-            step.append([("root", number)], [number], [number], single=True)
-            step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
+        made, told = await three_to_be_told_of(tmp_path)
         assert told == []
         if made._syncing is not None:
             await made._syncing
@@ -397,12 +403,7 @@ class TestLives:
         """The task that waits was noted as under way after it had ended, and no other was begun."""
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
         monkeypatch.setattr(FolderFiles, "sync", AsyncMock())
-        made, step = journal(tmp_path)
-        await made.load(None, 1)
-        told: list[int] = []
-        for number in range(3):
-            step.append([("root", number)], [number], [number], single=True)
-            step.when_safe(lambda number=number: told.append(number))  # type: ignore[misc]
+        made, told = await three_to_be_told_of(tmp_path)
         assert told == [0, 1, 2]
         await made.close()
 

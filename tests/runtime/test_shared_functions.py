@@ -208,14 +208,15 @@ async def test_what_is_opened_by_hand_is_the_one_that_a_job_holds(level: Any, le
     assert (session.opened, session.closed) == (1, 1)
 
 
-async def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() -> None:
-    class Failing(Session):
-        async def open(self) -> None:
-            await super().open()
-            if self.opened == 1:
-                raise ConnectionError
+class FailingFirst(Session):
+    async def open(self) -> None:
+        await super().open()
+        if self.opened == 1:
+            raise ConnectionError
 
-    session = Failing()
+
+async def test_what_fails_to_open_by_hand_is_closed_and_can_be_opened_again() -> None:
+    session = FailingFirst()
 
     with pytest.raises(ConnectionError):
         async with session:
@@ -252,12 +253,7 @@ async def test_what_failed_to_open_for_one_is_closed_and_opened_for_the_next(
 
 
 async def test_what_failed_to_open_is_closed_once_though_that_fails_too() -> None:
-    class Failing(Session):
-        async def open(self) -> None:
-            await super().open()
-            if self.opened == 1:
-                raise ConnectionError
-
+    class Failing(FailingFirst):
         async def close(self) -> None:
             await super().close()
             if self.closed == 1:

@@ -28,7 +28,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
 from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
@@ -282,9 +282,5 @@ async def fenced(claim: Claim, writer: Writer) -> None:
     `TransactionalSink.fence` for a sink with such a claim; raises `SinkError` if the record cannot be
     written, or another process takes the file over at this moment.
     """
-    try:
+    with told_as(SinkError, f"write the record of {claim.file}", *claim.errors):
         await carried_through(aside(lambda: claim.fence(writer)))
-    except SinkError:
-        raise
-    except claim.errors as error:
-        raise SinkError(f"cannot write the record of {claim.file}: {describe_error(error)}") from error

@@ -348,8 +348,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             try:
                 if isinstance(error, asyncio.CancelledError):
                     # who is cancelled once more waits, too: until it is aborted, readers wait behind it
-                    with suppress(Exception):  # the broker does it sooner or later
-                        await carried_through(asyncio.wait_for(self._bounded(aborting), _PATIENCE))
+                    await carried_through(_tried(self._bounded(aborting)))
                 else:
                     await _to_its_end(self._bounded(aborting))
             finally:
@@ -431,15 +430,11 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         slots, self._slots = list(self._slots.values()), {}
         try:
             if self._current is not None and self._has_epochs:
-                with suppress(Exception):  # the broker does it sooner or later
-                    async with asyncio.timeout(_PATIENCE):
-                        await self._current.producer.abort_transaction()
+                await _tried(self._current.producer.abort_transaction())
             if self._has_row and self._free:
                 self._slots = {slot.number: slot for slot in slots}
                 # else another job with another store waits until this process is gone
-                with suppress(Exception):
-                    async with asyncio.timeout(_PATIENCE):
-                        await self._claim(released=True)
+                await _tried(self._claim(released=True))
         finally:
             self._slots, self._has_row = {}, False
             for future in (future for slot in slots for future in slot.sent):
@@ -458,6 +453,13 @@ def _settle(sent: list[asyncio.Future[Any]]) -> None:
         if future.done():
             future.result()
     sent[:] = [future for future in sent if not future.done()]
+
+
+async def _tried(ending: Awaitable[None]) -> None:
+    """Wait for what the broker does by itself sooner or later, if it does it soon."""
+    with suppress(Exception):
+        async with asyncio.timeout(_PATIENCE):
+            await ending
 
 
 async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:

@@ -8,11 +8,10 @@ entry is acknowledged when no checkpoint is kept that does not hold it. After a 
 two kinds: those in the checkpoint, which must not be read a second time, and those behind it, which must.
 
 Each run of a job is a consumer of its own, `<consumer>.<number of its lease>`, or a number by chance in a job
-without checkpoints, so that a process which was
-stopped, and wakes up after it was followed, takes nothing under the name of its follower. New entries come in
-the order of their ids, so of what this consumer has, a checkpoint *holds* all up to `read`. What is taken
-from others comes in any order, and goes to a second consumer, `<...>.claimed`; those of its entries that are
-held are in the position one by one. A position is::
+without checkpoints, so that a process which was stopped, and wakes up after it was followed, takes nothing
+under the name of its follower. New entries come in the order of their ids, so of what this consumer has, a
+checkpoint *holds* all up to `read`. What is taken from others comes in any order, and goes to a second
+consumer, `<...>.claimed`; those of its entries that are held are in the position one by one. A position is::
 
     run        the number of the run that read them
     read       the id of the last entry that came in order

@@ -59,6 +59,11 @@ class _Lease:
         self.until = 0.0
         self.is_reported = True
 
+    def take_back(self, amount: float) -> None:
+        """A call that has been let in does not begin."""
+        self.granted -= amount
+        self.left += amount
+
 
 class SharedRateLimiter(Shown, Exchanging):
     """
@@ -130,13 +135,9 @@ class SharedRateLimiter(Shown, Exchanging):
             is_first = False
             self._serve()
             try:
-                lease = await place
+                lease = await self._queue.turn(place, lambda lease: lease.take_back(amount))
             except BaseException:
                 if in_its_loop(place):
-                    place.cancel()
-                    if self._queue.left(place):
-                        place.result().granted -= amount
-                        place.result().left += amount
                     self._admit()
                 raise
             lease.granted -= amount

@@ -274,16 +274,22 @@ async def test_events_that_are_compressed_are_an_error() -> None:
             await read_all(SseSource(url))
 
 
+async def _of_no_length(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Events without a length or chunks, which end where the connection does."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    response.force_close()
+    response._length_check = False
+    await response.prepare(request)
+    await response.write(body)
+    return response
+
+
 @pytest.mark.parametrize("last", [b"id: 2\ndata: 2", b"id: 2\ndata: 2\n", b"id: 2\n", b"event: x\n", b"e"])
 async def test_an_answer_of_no_length_that_is_cut_off_within_an_event_is_not_its_end(last: bytes) -> None:
     async def cut_off(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        response.force_close()
-        response._length_check = False  # neither a length nor chunks
-        await response.prepare(request)
         is_first = "Last-Event-ID" not in request.headers
-        await response.write(b"id: 1\ndata: 1\n\n" + last if is_first else b"id: 2\ndata: 2\n\n")
-        return response
+        body = b"id: 1\ndata: 1\n\n" + last if is_first else b"id: 2\ndata: 2\n\n"
+        return await _of_no_length(request, body)
 
     async with serve(cut_off) as url:
         source = SseSource(url, decode="json", on_end="end", **QUICK)
@@ -292,15 +298,7 @@ async def test_an_answer_of_no_length_that_is_cut_off_within_an_event_is_not_its
 
 @pytest.mark.parametrize("last", [b"1\r\r", b"1\r\n\r", b"1\n\n:bye", b"1\n\nretry: 5\n"])
 async def test_an_answer_of_no_length_that_ends_behind_an_event_has_ended(last: bytes) -> None:
-    async def whole(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        response.force_close()
-        response._length_check = False  # neither a length nor chunks
-        await response.prepare(request)
-        await response.write(b"data: " + last)
-        return response
-
-    async with serve(whole) as url:
+    async with serve(lambda request: _of_no_length(request, b"data: " + last)) as url:
         assert await read_all(SseSource(url, decode="json", on_end="end", attempts=1)) == [1]
 
 
