@@ -126,6 +126,20 @@ class PaneStore:
         for place, some in keys_in.items():
             self.slices.fetch(place, some)
 
+    def begin(self, key: Any) -> Any:
+        """An accumulator for a key that has none in a slice."""
+        if type(key) not in SOUND:
+            check_key(key)
+        accumulator = self.aggregate.create()
+        if self.numbers is not None:
+            accumulator.append(next(self.numbers))
+        return accumulator
+
+    def taken(self, place: Span, key: Any) -> Any:
+        """The accumulator of a key in a slice, where it is not young; a new one, if there is none."""
+        accumulator = self.slices.take(place, key)
+        return self.begin(key) if accumulator is MISSING else accumulator
+
     def put(self, place: Span, key: Any, value: Any) -> None:
         """Put an element into a slice, which may be before the latest one."""
         table = self.slices
@@ -137,9 +151,7 @@ class PaneStore:
                 self._close(other, key)
         accumulator = table.get(place, key)
         if accumulator is MISSING:
-            accumulator = self.aggregate.create()
-            if self.numbers is not None:
-                accumulator.append(next(self.numbers))
+            accumulator = self.begin(key)
         table.put(place, key, self.add(accumulator, value))
 
     def join(self, place: Span, parts: Iterable[tuple[Any, list[Any]]]) -> None:
@@ -177,6 +189,11 @@ class PaneStore:
             accumulator = self.aggregate.create()
             self.whole.put(window, key, accumulator)
         return accumulator
+
+    def row(self, windows: Iterable[Span], cells_of: Iterable[Rows], key: Any) -> list[Any]:
+        """The accumulators of a key in whole windows, given their young rows, too; to be changed."""
+        places = zip(windows, cells_of, strict=True)
+        return [cells.get(key) or self.own(window, key) for window, cells in places]
 
     def forget(self, window: Span, keys: Iterable[Any] | None = None) -> None:
         """Hold nothing more of a window, or of these keys in it, but what it shares with others."""

@@ -23,7 +23,7 @@ go into that table with the first element that comes before, and not for those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, product
 from operator import itemgetter
@@ -44,8 +44,8 @@ from asyncstream.windowing.windows import Span, max_timestamp, new_result
 
 __all__ = ("PaneWindowOperator",)
 
-_NOWHERE: Final[tuple[int, int, Rows, Any]] = (0, 0, {}, None)
-"""A slice that has nothing, its rows, and what adds to them."""
+_NOWHERE: Final[tuple[int, int, Rows, Any, Any]] = (0, 0, {}, None, None)
+"""A slice that has nothing, its rows, what adds to one, and what gives a key its own; None: the loop does."""
 
 _COUNTS: Final = "trigger/"
 """Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
@@ -92,11 +92,13 @@ class PaneWindowOperator(PlainWindowOperator):
     # ------------------------------------------------------------------ elements
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        start, end, cells, add = self._at_hand
+        start, end, cells, add, row_of = self._at_hand
         if type(timestamp) is int and start <= timestamp < end:
             try:
                 key = self._key_by(value)
                 accumulator = cells.get(key, MISSING)
+                if accumulator is MISSING and row_of is not None:
+                    accumulator = row_of(key)
                 if accumulator is not MISSING:
                     cells[key] = add(accumulator, value)
                     return
@@ -132,7 +134,7 @@ class PaneWindowOperator(PlainWindowOperator):
         ticks, most, tells = self._firings.ticks, early - 1, self._plan.process is not None
         counts: Rows = {}
         uncounted = 0
-        start, end, cells, _ = _NOWHERE  # the slice that the last element went into
+        start, end, cells, *_ = _NOWHERE  # the slice that the last element went into
         is_older = False
         value: Any = None
         timestamp: Any = 0
@@ -164,7 +166,7 @@ class PaneWindowOperator(PlainWindowOperator):
                     if accumulator is MISSING:
                         if type(key) not in SOUND:
                             check_key(key)
-                        accumulator = create()
+                        accumulator = create()  # as `panes.begin`, which would be a call for each key
                         if numbers is not None:
                             accumulator.append(next(numbers))
                         if ticks:
@@ -186,7 +188,7 @@ class PaneWindowOperator(PlainWindowOperator):
         except BaseException as error:
             self._fail(value, timestamp, error)
         if not early:
-            self._at_hand = (start, end, cells, add)
+            self._at_hand = (start, end, cells, add, None if ticks else partial(panes.taken, (start, end)))
         self._emitter.flush()
 
     def _count(self, counts: Table, every: int, window: Span, key: Any, accumulator: Any) -> None:
@@ -205,9 +207,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
         panes, key_by, add_each = self._panes, self._key_by, self._panes.add_each
         settled = max(self._watermark, self._fired_ms)
-        start, end, rows, _ = _NOWHERE
-        windows: Iterable[Span] = ()
-        cells_of: list[Rows] = []
+        start, end, rows, _, row_of = _NOWHERE
         value: Any = None
         timestamp: Any = 0
         try:
@@ -221,17 +221,14 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     rows = self._rows.of((start, end))
-                    cells_of = [panes.whole.rows(window) for window in windows]
+                    row_of = partial(panes.row, windows, [panes.whole.rows(window) for window in windows])
                 row = rows.get(key, MISSING)
                 if row is MISSING:
-                    row = rows[key] = [
-                        cells.get(key) or panes.own(window, key)
-                        for window, cells in zip(windows, cells_of, strict=True)
-                    ]
+                    row = rows[key] = row_of(key)
                 add_each(row, value)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        self._at_hand = (start, end, rows, add_each)
+        self._at_hand = (start, end, rows, add_each, row_of)
         self._emitter.flush()
 
     def take_in(self, partials: Partials) -> None:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asyncstream.elements import MAX_TIMESTAMP
@@ -99,6 +99,16 @@ def programs(draw: st.DrawFn) -> list[Step]:
         else:
             program.append((kind,))
     return [*program, ("wm", MAX_TIMESTAMP)]
+
+
+CUT_WITHIN_A_SLICE: list[Step] = [
+    ("el", ("a", 1), 0),
+    ("el", ("b", 2), 0),
+    ("cut",),
+    ("el", ("a", 3), 0),
+    ("el", ("b", 4), 0),  # one key after another has its row there, but an older one
+    ("wm", MAX_TIMESTAMP),
+]
 
 
 class Durable:
@@ -203,6 +213,7 @@ class Run(Harness):
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @settings(max_examples=examples(30), deadline=None)
 @given(program=programs(), lateness=st.sampled_from([0, 3, 8]))
+@example(program=CUT_WITHIN_A_SLICE, lateness=0)
 def test_cuts_and_crashes_leave_results_as_they_are(
     name: str, on_disk: bool, program: list[Step], lateness: int
 ) -> None:
