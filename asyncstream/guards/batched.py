@@ -116,8 +116,8 @@ class Batched(Guard[In, Out]):
 
     async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
         size = len(values)  # before the function makes something else of its list
-        with on_behalf_of_none():
-            answers: Any = await self._send(values)
+        on_behalf_of_none()
+        answers: Any = await self._send(values)
         if isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray):
             answers = list(answers)  # here, where what it raises is told to all who wait
             if len(answers) == size:

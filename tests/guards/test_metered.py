@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -335,6 +335,26 @@ def test_a_job_whose_loop_has_ended_is_asked_for_no_checkpoint() -> None:
     for who in ("gone", "there"):
         run_virtual(spend(who))
     assert asked == ["gone", "there"]
+
+
+def test_a_call_of_a_loop_that_is_closed_is_none_that_runs_in_the_next() -> None:
+    budget = Budget(usd=2)
+    guard = metered(Flaky(0, takes=1), cost=1.0, budget=budget)
+
+    async def begin() -> Coroutine[Any, Any, Any]:
+        call = guard.invoke(1)
+        call.send(None)
+        return call
+
+    async def main(earlier: Coroutine[Any, Any, Any]) -> None:
+        await guard(2)
+        earlier.close()  # as when it is collected
+        waiting = asyncio.create_task(guard(3))
+        await asyncio.sleep(1)
+        assert budget.is_spent()
+        waiting.cancel()
+
+    run_virtual(main(run_virtual(begin())))
 
 
 def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLimit) -> None:
