@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import threading
 from datetime import date
 from functools import partial
@@ -280,6 +281,32 @@ async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: 
     second.cut_short()
     await second.close()
     assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("existing", ["refuse", "overwrite"])
+async def test_of_two_that_end_at_one_moment_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: Any
+) -> None:
+    rows, sinks = [{"n": 1}, {"n": 2}], [JsonLinesFolderSink(tmp_path, existing=existing) for _ in range(2)]
+    for row, sink in zip(rows, sinks, strict=True):
+        await sink.open()
+        await sink.write([row], None)
+    replace = os.replace
+
+    def ends_first(path: str, target: str) -> None:
+        monkeypatch.undo()
+        ending = threading.Thread(target=lambda: asyncio.run(sinks[1].flush()))
+        ending.start()
+        ending.join()
+        replace(path, target)
+
+    monkeypatch.setattr(os, "replace", ends_first)
+    with pytest.raises(SinkError, match="is being written by another job"):
+        await sinks[0].flush()
+    for sink in sinks:
+        await sink.close()
+    (shown,) = files_below(tmp_path).values()
+    assert json.loads(shown) == rows[1]
 
 
 # ---------------------------------------------------------------------- object stores
