@@ -186,21 +186,20 @@ class Budget(Shown, Exchanging):
                 raise
 
     @contextmanager
-    def _waiting_for(self, keep: Callable[[], None] | None) -> Iterator[None]:
-        """A call waits, of a job that is asked for a checkpoint by `keep`; None: it keeps none."""
-        if keep is None:
-            yield
-            return
+    def _waiting_for(self, asks: frozenset[Callable[[], None]]) -> Iterator[None]:
+        """A call waits, of jobs that are asked for a checkpoint by these."""
         keeps = self._keeps
-        if self._said:  # it was spent before this job came to it
-            self._ask_for_checkpoint(keep)
-        keeps[keep] += 1
+        if self._said:  # it was spent before these jobs came to it
+            for keep in asks:
+                self._ask_for_checkpoint(keep)
+        keeps.update(asks)
         try:
             yield
         finally:
-            keeps[keep] -= 1
-            if not keeps[keep]:
-                del keeps[keep]
+            for keep in asks:
+                keeps[keep] -= 1
+                if not keeps[keep]:
+                    del keeps[keep]
 
     def _ask_for_checkpoint(self, keep: Callable[[], None]) -> None:
         """Once each time that it is spent, however many calls of the job give up meanwhile."""

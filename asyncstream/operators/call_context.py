@@ -102,8 +102,11 @@ track of its element. A `CallContext` is made when one is asked for, which most 
 """
 
 
-KEEP: Final[ContextVar[Callable[[], None] | None]] = ContextVar("asyncstream_keep", default=None)
-"""Asks for a checkpoint of the job that the call is made for; None: it keeps none."""
+KEEP: Final[ContextVar[frozenset[Callable[[], None]]]] = ContextVar("asyncstream_keep", default=frozenset())
+"""
+What asks for a checkpoint of the job that the call is made for, if it keeps any; of each of the jobs, where
+the call is for elements of several.
+"""
 
 
 def call_context() -> CallContext:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards import batched, cached, retry
+from asyncstream.operators.call_context import KEEP
 from asyncstream.testing.loop import VirtualTimeLoop
 from tests.guards.services import now_ms
 
@@ -241,6 +243,23 @@ async def test_close_sends_no_batch_that_is_still_open() -> None:
     await asyncio.wait([caller])
     assert now_ms() == 500
     assert service.calls == []
+
+
+async def test_batch_has_all_jobs_asked_for_a_checkpoint_whose_elements_are_in_it() -> None:
+    asked: list[str] = []
+    jobs = [partial(asked.append, name) for name in ("one", "other")]
+
+    async def spent(values: list[int]) -> list[int]:
+        for keep in KEEP.get():
+            keep()
+        return values
+
+    guarded, calls = batched(spent, size=3), []
+    for job in (*jobs, jobs[0]):
+        KEEP.set(frozenset({job}))
+        calls.append(asyncio.ensure_future(guarded(1)))
+    await asyncio.gather(*calls)
+    assert sorted(asked) == ["one", "other"]
 
 
 @pytest.mark.usefixtures("others_gone")

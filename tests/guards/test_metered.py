@@ -297,9 +297,9 @@ async def test_a_job_whose_calls_do_not_wait_is_asked_for_no_checkpoint() -> Non
     asked: list[str] = []
     budget = Budget(usd=1)
     async with metered(Flaky(0), cost=1.0, budget=budget) as call:
-        KEEP.set(partial(asked.append, "gone"))
+        KEEP.set(frozenset({partial(asked.append, "gone")}))
         await call(1)
-        KEEP.set(partial(asked.append, "there"))
+        KEEP.set(frozenset({partial(asked.append, "there")}))
         waiting = asyncio.create_task(call(2))
         await asyncio.sleep(1)
         waiting.cancel()
@@ -312,7 +312,7 @@ async def test_a_job_is_asked_for_one_checkpoint_however_many_calls_give_up_unti
     asked: list[float] = []
     budget, loop = Budget(usd=1), asyncio.get_running_loop()
     async with metered(Flaky(0), cost=1.0, budget=budget) as call:
-        KEEP.set(lambda: asked.append(loop.time()))
+        KEEP.set(frozenset({lambda: asked.append(loop.time())}))
         for more in (0, 1):
             budget.raise_to(usd=1 + more)
             await call(1)
@@ -327,7 +327,7 @@ def test_a_job_whose_loop_has_ended_is_asked_for_no_checkpoint() -> None:
     budget = Budget(usd=1)
 
     async def spend(who: str) -> None:
-        KEEP.set(partial(asked.append, who))
+        KEEP.set(frozenset({partial(asked.append, who)}))
         guard = metered(Flaky(0), cost=1.0, budget=budget)
         await guard.open()
         await asyncio.wait([asyncio.create_task(guard(value)) for value in range(2)], timeout=1)
