@@ -181,11 +181,15 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
         assert any(part in each for each in found)
 
 
-async def test_names_that_are_too_long_together_cost_their_element(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [ParquetSink, JsonLinesFolderSink])
+@pytest.mark.parametrize(("is_remote", "length"), [(False, 240), (True, 50)])
+async def test_names_that_are_too_long_together_cost_their_element(
+    tmp_path: Path, place: str, kind: Any, is_remote: bool, length: int
+) -> None:
     columns = [f"c{number}" for number in range(20)]
-    sink = ParquetSink(tmp_path / "out", partition_by=columns)
+    sink = kind(place if is_remote else tmp_path / "out", partition_by=columns)
     await sink.recover(None)
-    short, long = ({"n": 1, **dict.fromkeys(columns, text)} for text in ("x", "x" * 240))
+    short, long = ({"n": 1, **dict.fromkeys(columns, text)} for text in ("x", "x" * length))
     with pytest.raises(SinkError, match="'c19' are too long together for a path"):
         await sink.write([short, long], None)
     assert sink.taken() == 1
