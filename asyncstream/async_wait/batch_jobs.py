@@ -267,19 +267,19 @@ class BatchJobs(Holding):
         """Have a job done, from the state in which it is."""
         size = len(job.promises)
         try:
-            with on_behalf_of_none():
-                if job.parked is None:
-                    if not job.is_kept:
-                        await self._keep(job)
-                    values = [promise.value for promise in job.promises]
-                    job.parked = [await self.settings.submit(values, job.key)]
-                    self._counts["jobs_submitted"] += 1
-                    if self.context.checkpoint is not None:
-                        self.context.checkpoint(_not_told)
-                    await asyncio.sleep(self.settings.every)
-                while not await self.settings.poll(job.parked[0]):  # noqa: ASYNC110  # nothing else tells
-                    await asyncio.sleep(self.settings.every)
-                answers = _listed(await self.settings.fetch(job.parked[0]))
+            on_behalf_of_none()
+            if job.parked is None:
+                if not job.is_kept:
+                    await self._keep(job)
+                values = [promise.value for promise in job.promises]
+                job.parked = [await self.settings.submit(values, job.key)]
+                self._counts["jobs_submitted"] += 1
+                if self.context.checkpoint is not None:
+                    self.context.checkpoint(_not_told)
+                await asyncio.sleep(self.settings.every)
+            while not await self.settings.poll(job.parked[0]):  # noqa: ASYNC110  # nothing else tells
+                await asyncio.sleep(self.settings.every)
+            answers = _listed(await self.settings.fetch(job.parked[0]))
             if len(answers) != size:
                 raise ValueError(f"fetch gave {len(answers)} answers for a job of {size} elements")
         except (KeyboardInterrupt, SystemExit) as error:

@@ -143,7 +143,7 @@ class WorkerPool:
         self._name = f"asyncstream {context.name}"  # whose it is, should it hold the loop
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
-        self._base.run(KEEP.set, None if context.checkpoint is None else self._keep)
+        self._base.run(KEEP.set, frozenset() if context.checkpoint is None else frozenset({self._keep}))
         self._outside = copy_context()
         self.outcomes.open(context, self._loop)
         if context.call_log is not None:

@@ -160,7 +160,9 @@ class FrameSource(Source[T]):
     async def can_seek(self, position: dict[str, Any]) -> None:
         if self._makes or (rows := _rows_in(self._frame)) is None:
             return  # to look would be to run the query, which `open` does
-        self._check(position, (await aside(partial(_stream_of, self._frame))).schema.names, rows)
+        # pandas would make columns of Arrow's of all of its rows
+        head = self._frame.head(0) if hasattr(self._frame, "head") else self._frame
+        self._check(position, _stream_of(head).schema.names, rows)
 
     async def seek(self, position: dict[str, Any]) -> None:
         if self._stream is None:

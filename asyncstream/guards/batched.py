@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar, cast, overload
 
 from asyncstream.guards.guard import Background, Call, Guard, delivery, end, fail
-from asyncstream.operators.call_context import on_behalf_of_none
+from asyncstream.operators.call_context import KEEP, on_behalf_of_none
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.validation import Duration, count, duration_seconds
 
@@ -28,9 +28,10 @@ Out = TypeVar("Out")
 class _Batch(Generic[In, Out]):
     """Elements that go together, by the future on which each waits; in order of arrival."""
 
-    __slots__ = ("places", "task", "timer")
+    __slots__ = ("keep", "places", "task", "timer")
 
     def __init__(self) -> None:
+        self.keep = KEEP.get()  # of all jobs that they are of
         self.places: dict[asyncio.Future[Out], In] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[Sequence[Out | Exception]] | None = None
@@ -84,6 +85,8 @@ class Batched(Guard[In, Out]):
         if batch is None:
             batch = self._open = _Batch()
             batch.timer = loop.call_later(self._wait, self._close_batch, batch)
+        elif batch.keep is not (keep := KEEP.get()):
+            batch.keep |= keep
         place: asyncio.Future[Out] = loop.create_future()
         batch.places[place] = value
         if len(batch.places) == self._size:
@@ -102,7 +105,7 @@ class Batched(Guard[In, Out]):
         if batch.places:
             self._batches += 1
             self._elements += len(batch.places)
-            batch.task = self._background.start(self._run(list(batch.places.values())))
+            batch.task = self._background.start(self._run(list(batch.places.values()), batch.keep))
             batch.task.add_done_callback(batch.deliver)
 
     async def _leave(self, batch: _Batch[In, Out], place: asyncio.Future[Out]) -> None:
@@ -114,10 +117,11 @@ class Batched(Guard[In, Out]):
         elif not batch.task.done() and all(place.done() for place in batch.places):
             await end(batch.task)
 
-    async def _run(self, values: list[In]) -> Sequence[Out | Exception]:
+    async def _run(self, values: list[In], keep: frozenset[Callable[[], None]]) -> Sequence[Out | Exception]:
         size = len(values)  # before the function makes something else of its list
-        with on_behalf_of_none():
-            answers: Any = await self._send(values)
+        on_behalf_of_none()
+        KEEP.set(keep)
+        answers: Any = await self._send(values)
         if isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray):
             answers = list(answers)  # here, where what it raises is told to all who wait
             if len(answers) == size:

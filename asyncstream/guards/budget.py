@@ -41,10 +41,14 @@ POLL: Final = 0.5
 
 
 class Reservation(NamedTuple):
-    """What a call that has been let in is expected to cost, by unit, and the period in which that counts."""
+    """
+    What a call that has been let in is expected to cost, by unit, and the period in which that counts; and of
+    which client of the record it is, for calls of an event loop that is closed may be ended later.
+    """
 
     cost: Cost
     period: int
+    client: str
 
 
 class Budget(Shown, Exchanging):
@@ -106,9 +110,9 @@ class Budget(Shown, Exchanging):
         self._asked_to_keep: WeakSet[Callable[[], None]] = WeakSet()
         self._client = secrets.token_hex(8)
         self._number = 0
-        self._queue: Waiting[int, Cost] = Waiting()
+        self._queue: Waiting[Reservation, Cost] = Waiting()
         self._settled: dict[int, dict[str, float]] = {}
-        self._asked: tuple[BudgetRequest, list[tuple[asyncio.Future[int], Cost]]] | None = None
+        self._asked: tuple[BudgetRequest, list[tuple[asyncio.Future[Reservation], Cost]]] | None = None
         """What the store was told and asked, for which calls, and has not answered."""
         self._running = 0
         self._said = False
@@ -165,7 +169,7 @@ class Budget(Shown, Exchanging):
             return None
         self._running += 1
         self._said = False
-        return Reservation(cost, answer.period)
+        return Reservation(cost, answer.period, self._client)
 
     async def reserve(self, cost: Cost) -> Reservation:
         """Wait until there is room for a call of this cost."""
@@ -176,30 +180,26 @@ class Budget(Shown, Exchanging):
         self._serve()
         with self._waiting_for(KEEP.get()):
             try:
-                period = await self._queue.turn(
-                    place, lambda period: self.settle(Reservation(cost, period), {})
-                )
-                return Reservation(cost, period)
+                return await self._queue.turn(place, lambda reserved: self.settle(reserved, {}))
             except BaseException:
                 self._serve()  # those behind may cost less
                 raise
 
     @contextmanager
-    def _waiting_for(self, keep: Callable[[], None] | None) -> Iterator[None]:
-        """A call waits, of a job that is asked for a checkpoint by `keep`; None: it keeps none."""
-        if keep is None:
-            yield
-            return
+    def _waiting_for(self, asks: frozenset[Callable[[], None]]) -> Iterator[None]:
+        """A call waits, of jobs that are asked for a checkpoint by these."""
         keeps = self._keeps
-        if self._said:  # it was spent before this job came to it
-            self._ask_for_checkpoint(keep)
-        keeps[keep] += 1
+        if self._said:  # it was spent before these jobs came to it
+            for keep in asks:
+                self._ask_for_checkpoint(keep)
+        keeps.update(asks)
         try:
             yield
         finally:
-            keeps[keep] -= 1
-            if not keeps[keep]:
-                del keeps[keep]
+            for keep in asks:
+                keeps[keep] -= 1
+                if not keeps[keep]:
+                    del keeps[keep]
 
     def _ask_for_checkpoint(self, keep: Callable[[], None]) -> None:
         """Once each time that it is spent, however many calls of the job give up meanwhile."""
@@ -209,7 +209,8 @@ class Budget(Shown, Exchanging):
 
     def settle(self, reserved: Reservation, actual: Cost | None) -> None:
         """A call has ended, and this is what it did cost; None: as was expected."""
-        self._running -= 1
+        if reserved.client == self._client:
+            self._running -= 1
         if actual is not None:
             owed = self._settled.setdefault(reserved.period, {})
             for unit in self._own:
@@ -249,13 +250,14 @@ class Budget(Shown, Exchanging):
         self._note(answer)
         return answer
 
-    def _let_in(self, asked: list[tuple[asyncio.Future[int], Cost]], answer: BudgetAnswer) -> None:
+    def _let_in(self, asked: list[tuple[asyncio.Future[Reservation], Cost]], answer: BudgetAnswer) -> None:
         for place, cost in asked[: answer.admitted]:
             self._running += 1
+            reserved = Reservation(cost, answer.period, self._client)
             if place.done():  # cancelled while it was asked for
-                self.settle(Reservation(cost, answer.period), {})
+                self.settle(reserved, {})
             elif self._queue.first() is not None:  # this one: who has come since is behind it
-                self._queue.let_in(answer.period)
+                self._queue.let_in(reserved)
         if answer.admitted:
             self._said = False
         self._say_if_spent()
@@ -299,7 +301,7 @@ class Budget(Shown, Exchanging):
         if answer.admitted or was_away:
             self._again = 0.0
 
-    async def _ask(self, waiting: list[tuple[asyncio.Future[int], Cost]]) -> BudgetAnswer:
+    async def _ask(self, waiting: list[tuple[asyncio.Future[Reservation], Cost]]) -> BudgetAnswer:
         """
         Tell the store what has ended, and ask for calls that wait. What was not answered is asked again as it
         was: whether it has been done is not known before. Raises `RecordsAway` if the store does not answer.

@@ -281,9 +281,9 @@ class Cached(Guard[In, Out]):
                     name = None
                     return  # another process renews it
             try:
-                # no element's call: a service that knows the key would give the answer that it gave then
-                with on_behalf_of_none():
-                    answer = await self._call(value)
+                # a service that knows the element's key would give the answer that it gave then
+                on_behalf_of_none()
+                answer = await self._call(value)
             except Exception:
                 # no caller waits for this one, and a stale answer is better than none
                 return

@@ -6,13 +6,12 @@ comes from (`origins`) and the step that calls, so it is the same for each attem
 again after a crash, and for a dead letter that is fed back; and no other element has it.
 
 The context of a call never changes, so a task that outlives its call does not take another element's key.
-What calls for several elements at once, or for none, does so `on_behalf_of_none`.
+A task that calls for several elements at once, or for none, does so `on_behalf_of_none`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
@@ -103,8 +102,11 @@ track of its element. A `CallContext` is made when one is asked for, which most 
 """
 
 
-KEEP: Final[ContextVar[Callable[[], None] | None]] = ContextVar("asyncstream_keep", default=None)
-"""Asks for a checkpoint of the job that the call is made for; None: it keeps none."""
+KEEP: Final[ContextVar[frozenset[Callable[[], None]]]] = ContextVar("asyncstream_keep", default=frozenset())
+"""
+What asks for a checkpoint of the job that the call is made for, if it keeps any; of each of the jobs, where
+the call is for elements of several.
+"""
 
 
 def call_context() -> CallContext:
@@ -152,14 +154,9 @@ def kept_call(retry: object) -> KeptCall | None:
     return KeptCall(step.log, origin)
 
 
-@contextmanager
-def on_behalf_of_none() -> Iterator[None]:
-    """What is called in this block is part of no single element's call."""
-    token = CURRENT.set(None)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
+def on_behalf_of_none() -> None:
+    """What the running task calls from now on is part of no single element's call."""
+    CURRENT.set(None)
 
 
 def identified(identity: Callable[[Any], Any], pipeline: str, value: Any) -> Origin:

@@ -96,6 +96,19 @@ async def test_frame_that_is_another_one_is_refused() -> None:
         await source.close()
 
 
+async def test_look_at_a_frame_converts_none_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, converted = pandas.DataFrame(ROWS), []
+    convert = pandas.DataFrame.__arrow_c_stream__
+
+    def told(frame: pandas.DataFrame, requested_schema: Any = None) -> object:
+        converted.append(len(frame))
+        return convert(frame, requested_schema)
+
+    monkeypatch.setattr(pandas.DataFrame, "__arrow_c_stream__", told)
+    await FrameSource(frame).can_seek({"row": 7, "columns": ["n", "text"], "rows": 40})
+    assert converted == [0]
+
+
 @pytest.mark.parametrize("rows", [0, 2])
 async def test_query_that_gives_fewer_rows_than_were_read_is_refused(rows: int) -> None:
     source = FrameSource(duckdb.connect().sql(f"select range as n from range({rows})"))

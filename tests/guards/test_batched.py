@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards import batched, cached, retry
+from asyncstream.operators.call_context import KEEP
+from asyncstream.testing.loop import VirtualTimeLoop
 from tests.guards.services import now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -239,6 +243,41 @@ async def test_close_sends_no_batch_that_is_still_open() -> None:
     await asyncio.wait([caller])
     assert now_ms() == 500
     assert service.calls == []
+
+
+async def test_batch_has_all_jobs_asked_for_a_checkpoint_whose_elements_are_in_it() -> None:
+    asked: list[str] = []
+    jobs = [partial(asked.append, name) for name in ("one", "other")]
+
+    async def spent(values: list[int]) -> list[int]:
+        for keep in KEEP.get():
+            keep()
+        return values
+
+    guarded, calls = batched(spent, size=3), []
+    for job in (*jobs, jobs[0]):
+        KEEP.set(frozenset({job}))
+        calls.append(asyncio.ensure_future(guarded(1)))
+    await asyncio.gather(*calls)
+    assert sorted(asked) == ["one", "other"]
+
+
+@pytest.mark.usefixtures("others_gone")
+def test_a_batch_of_a_loop_that_is_closed_makes_no_noise() -> None:
+    async def never(values: list[int]) -> list[int]:
+        await asyncio.Event().wait()
+        return values
+
+    async def main() -> None:
+        await asyncio.wait([asyncio.ensure_future(batched(never, size=1)(1))], timeout=1)
+
+    loop = VirtualTimeLoop()
+    loop.run_until_complete(main())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    del task
+    gc.collect()  # what cannot be raised there, pytest makes an error of
 
 
 async def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:

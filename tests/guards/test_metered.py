@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -297,9 +297,9 @@ async def test_a_job_whose_calls_do_not_wait_is_asked_for_no_checkpoint() -> Non
     asked: list[str] = []
     budget = Budget(usd=1)
     async with metered(Flaky(0), cost=1.0, budget=budget) as call:
-        KEEP.set(partial(asked.append, "gone"))
+        KEEP.set(frozenset({partial(asked.append, "gone")}))
         await call(1)
-        KEEP.set(partial(asked.append, "there"))
+        KEEP.set(frozenset({partial(asked.append, "there")}))
         waiting = asyncio.create_task(call(2))
         await asyncio.sleep(1)
         waiting.cancel()
@@ -312,7 +312,7 @@ async def test_a_job_is_asked_for_one_checkpoint_however_many_calls_give_up_unti
     asked: list[float] = []
     budget, loop = Budget(usd=1), asyncio.get_running_loop()
     async with metered(Flaky(0), cost=1.0, budget=budget) as call:
-        KEEP.set(lambda: asked.append(loop.time()))
+        KEEP.set(frozenset({lambda: asked.append(loop.time())}))
         for more in (0, 1):
             budget.raise_to(usd=1 + more)
             await call(1)
@@ -327,7 +327,7 @@ def test_a_job_whose_loop_has_ended_is_asked_for_no_checkpoint() -> None:
     budget = Budget(usd=1)
 
     async def spend(who: str) -> None:
-        KEEP.set(partial(asked.append, who))
+        KEEP.set(frozenset({partial(asked.append, who)}))
         guard = metered(Flaky(0), cost=1.0, budget=budget)
         await guard.open()
         await asyncio.wait([asyncio.create_task(guard(value)) for value in range(2)], timeout=1)
@@ -335,6 +335,26 @@ def test_a_job_whose_loop_has_ended_is_asked_for_no_checkpoint() -> None:
     for who in ("gone", "there"):
         run_virtual(spend(who))
     assert asked == ["gone", "there"]
+
+
+def test_a_call_of_a_loop_that_is_closed_is_none_that_runs_in_the_next() -> None:
+    budget = Budget(usd=2)
+    guard = metered(Flaky(0, takes=1), cost=1.0, budget=budget)
+
+    async def begin() -> Coroutine[Any, Any, Any]:
+        call = guard.invoke(1)
+        call.send(None)
+        return call
+
+    async def main(earlier: Coroutine[Any, Any, Any]) -> None:
+        await guard(2)
+        earlier.close()  # as when it is collected
+        waiting = asyncio.create_task(guard(3))
+        await asyncio.sleep(1)
+        assert budget.is_spent()
+        waiting.cancel()
+
+    run_virtual(main(run_virtual(begin())))
 
 
 def test_a_budget_goes_to_other_processes_only_if_they_share_it(scope: SharedLimit) -> None:

@@ -117,7 +117,7 @@ class Claim:
             found: dict[str, Any] = json.loads(content)
             record = Record(**found)
             lease = record.holder()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
         if lease is not None and lease.until_ms < until_ms:
             record = replace(record, lease=lease.renewed(until_ms).to_text())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Literal
 
 from asyncstream.connectors.files.arrow import Tables, arrow_ipc, parquet
-from asyncstream.connectors.files.partitions import parted
+from asyncstream.connectors.files.partitions import longest_in, parted
 from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import Default
@@ -23,8 +23,9 @@ __all__ = ("ArrowIpcSink", "ColumnarSink", "ParquetSink")
 class _Columns:
     """Collects elements as Arrow tables; columns of `partition_by` are in the names of folders."""
 
-    def __init__(self, partition_by: Sequence[str], tables: Tables) -> None:
+    def __init__(self, partition_by: Sequence[str], longest: int, tables: Tables) -> None:
         self._partition_by = partition_by
+        self._longest = longest
         self._tables = tables
         self._folders: list[str] = []  # of the elements, with a partition
 
@@ -39,7 +40,7 @@ class _Columns:
         refused: Exception | None = None
         for value in values:
             try:
-                folder, row = parted(value, self._partition_by)
+                folder, row = parted(value, self._partition_by, self._longest)
             except Exception as error:
                 refused = error
                 break
@@ -102,7 +103,7 @@ class ColumnarSink(PartsSink):
             with self._storage.read(self._part(part)) as file:
                 schema = self._schema_of(file)
         tables = Tables(self._columns, schema, self._default, was_found=self._schema is None)
-        return _Columns(self._partition_by, tables)
+        return _Columns(self._partition_by, longest_in(self._path), tables)
 
     @abstractmethod
     def _schema_of(self, file: BinaryIO) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, Literal
 from asyncstream.connectors.files.compression import Compressing, compression_of, unpacked
 from asyncstream.connectors.files.encodings import CsvLines, Encoding, JsonLines
 from asyncstream.connectors.files.line_sinks import TOGETHER
-from asyncstream.connectors.files.partitions import parted
+from asyncstream.connectors.files.partitions import longest_in, parted
 from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.rows import Default
@@ -27,8 +27,9 @@ _ENDINGS: Final = {None: "", "gzip": ".gz", "zstd": ".zst"}
 class _Lines:
     """Collects elements as lines; columns of `partition_by` are in the names of folders."""
 
-    def __init__(self, partition_by: Sequence[str], encoding: Encoding) -> None:
+    def __init__(self, partition_by: Sequence[str], longest: int, encoding: Encoding) -> None:
         self._partition_by = partition_by
+        self._longest = longest
         self._encoding = encoding
         self._lines: dict[str, list[bytes]] = {}
         self.rows = 0
@@ -50,7 +51,7 @@ class _Lines:
             folder, row = "", value
             try:
                 if self._partition_by:
-                    folder, row = parted(value, self._partition_by)
+                    folder, row = parted(value, self._partition_by, self._longest)
                 self._lines.setdefault(folder, []).append(self._encoding.line(row))
             except Exception as error:  # of the user's function, say
                 return place, error
@@ -96,7 +97,7 @@ class LineFolderSink(PartsSink):
         super().__init__(path, existing, partition_by, row_group, name, is_file=False)
 
     def _collecting(self, part: str | None) -> Collected:
-        return _Lines(self._partition_by, self._encoding)
+        return _Lines(self._partition_by, longest_in(self._path), self._encoding)
 
     def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
         return _LineWriter(file, self._compression, self._encoding.head())

@@ -11,9 +11,10 @@ from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.rows import record_of, without_fields
 
-__all__ = ("NO_VALUE", "parted", "partition_of")
+__all__ = ("NO_VALUE", "longest_in", "parted", "partition_of")
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """How None is written."""
@@ -24,6 +25,12 @@ _LONGEST: Final = 255
 _LONGEST_PATH: Final = 3500
 """Bytes of all these names together; a path has 4,096 on most disks, with what comes before and behind."""
 
+_LONGEST_KEY: Final = 1024
+"""Bytes of the name of an object, in S3 and its like, with what comes before and behind."""
+
+_BEHIND: Final = 64
+"""Bytes of the name of a file in such a folder, and some more."""
+
 
 def partition_of(name: str) -> dict[str, str]:
     """The values of a file's partition, as text, by its path in the folder."""
@@ -31,13 +38,19 @@ def partition_of(name: str) -> dict[str, str]:
     return {unquote(column): unquote(value) for column, _, value in pairs}
 
 
-def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
+def longest_in(path: str) -> int:
+    """How many bytes the names of folders in the one of this path may have together."""
+    return _LONGEST_KEY - _BEHIND - len(path.encode()) if is_remote(path) else _LONGEST_PATH
+
+
+def parted(value: Any, columns: Sequence[str], longest: int) -> tuple[str, Mapping[str, Any]]:
     """
     Which folder an element goes to, and what of it is written there.
 
     Args:
         value: a mapping, or something that has fields.
         columns: to partition by; none: no folder.
+        longest: bytes of the folder's path, see `longest_in`.
 
     Raises:
         TypeError, ValueError: if the element has no such values, or no others.
@@ -57,9 +70,9 @@ def parted(value: Any, columns: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     if not rest:
         raise ValueError("there is nothing but what it is partitioned by")
     path = "/".join(folders)
-    if len(path) > _LONGEST_PATH:
+    if len(path) > longest:
         names = ", ".join(map(repr, columns))
-        raise ValueError(f"{names} are too long together for a path, {_LONGEST_PATH} bytes at most")
+        raise ValueError(f"{names} are too long together for a path, {longest} bytes at most")
     return path, rest
 
 

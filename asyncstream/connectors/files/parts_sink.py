@@ -185,18 +185,31 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             return
         self._write_rows()
         self._end_parts()
+        replaced = [] if self._is_file else self._found()
         self._check_existing()  # another job may have written meanwhile
         if self._is_file:
             ((_, path),) = self._ended
             self._storage.rename(path, self._path)
             self._ended = []
         else:
-            replaced = self._found()
             self._hide()
+            self._check_alone(replaced)
             for name in replaced:
                 self._storage.remove(self._part(name))
             self._show(len(self._parts))
         self._collected = None
+
+    def _check_alone(self, replaced: list[str]) -> None:
+        """
+        Refuse what another job has put there since: of two that end at one moment, the second to come to this
+        finds the parts of the first, be they hidden still or not, or has taken them away before.
+        """
+        ours = list(map(_hidden, self._parts))
+        if set(self._found()).difference(replaced, ours):
+            self._collected = None  # closing it is no second try
+            for name in ours:
+                self._storage.remove(self._part(name))
+            raise SinkError(f"{self._path} is being written by another job: one at a time may")
 
     # ------------------------------------------------------------------ going on
 

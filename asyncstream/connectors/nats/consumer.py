@@ -33,7 +33,7 @@ from asyncstream.validation import Duration, choice, duration_seconds, text
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js.api import ConsumerInfo
+    from nats.js.api import ConsumerInfo, StreamInfo
 
 __all__ = ("NatsConsumerSource", "Numbers")
 
@@ -123,9 +123,11 @@ class NatsConsumerSource(NatsSource[T]):
         self._newest: tuple[int, int | None] = (0, None)  # number, and when the stream took it
         self._numbers = Numbers()
 
+    def _start(self, about: StreamInfo) -> None:
+        self._held, self._numbers, self._newest = {}, Numbers(), (0, None)
+
     async def open(self) -> None:
         await super().open()
-        self._held, self._numbers, self._newest = {}, Numbers(), (0, None)
         with naming(SourceError, f"read {self._what}"):
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
         self._show_every(wait / 3, self._show)

@@ -71,7 +71,13 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         self._pull = None
         with naming(SourceError, f"read {self._what}"):
             self._client = await connect(self._url, self._options)
-            self._made_ms = _made_ms_of(await self._about(self._client))
+            about = await self._about(self._client)
+        self._made_ms = _made_ms_of(about)
+        self._start(about)
+
+    @abstractmethod
+    def _start(self, about: StreamInfo) -> None:
+        """Be where one without a position is in a stream; `about` tells of it."""
 
     @property
     def _js(self) -> JetStreamContext:
@@ -226,11 +232,9 @@ class NatsStreamSource(NatsSource[T]):
         self._taken_ns: int | None = None  # when the stream took that one
         self._waiting = 0  # how many messages are known to be behind the last one
 
-    async def open(self) -> None:
-        await super().open()
+    def _start(self, about: StreamInfo) -> None:
         self._waiting, self._taken_ns = 0, None
-        state = (await self._about(self._opened())).state
-        self._read = max(state.first_seq - 1, 0) if self._from_first else state.last_seq
+        self._read = max(about.state.first_seq - 1, 0) if self._from_first else about.state.last_seq
 
     async def _begin(self) -> str:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy

@@ -281,6 +281,12 @@ async def test_nothing_changes_behind_a_fence_until_its_job_takes_over(path: Pat
     assert content(path) == HEAD[kind] + 3 * LINE[kind]
 
 
+async def test_record_that_makes_no_sense_is_in_the_way_of_nobody(path: Path) -> None:
+    path.with_name(".out.sink").write_text("[" * 100_000)
+    await lives(JsonLinesSink(path), None, 1, 0)
+    assert content(path) == LINE["json"]
+
+
 @KINDS
 async def test_start_that_was_refused_is_in_the_way_of_nobody(path: Path, kind: str) -> None:
     position = await lives(for_lease(MAKE[kind](path), 1), None, 1, 0)

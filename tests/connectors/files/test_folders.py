@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import threading
 from datetime import date
 from functools import partial
@@ -180,11 +181,15 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
         assert any(part in each for each in found)
 
 
-async def test_names_that_are_too_long_together_cost_their_element(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [ParquetSink, JsonLinesFolderSink])
+@pytest.mark.parametrize(("is_remote", "length"), [(False, 240), (True, 50)])
+async def test_names_that_are_too_long_together_cost_their_element(
+    tmp_path: Path, place: str, kind: Any, is_remote: bool, length: int
+) -> None:
     columns = [f"c{number}" for number in range(20)]
-    sink = ParquetSink(tmp_path / "out", partition_by=columns)
+    sink = kind(place if is_remote else tmp_path / "out", partition_by=columns)
     await sink.recover(None)
-    short, long = ({"n": 1, **dict.fromkeys(columns, text)} for text in ("x", "x" * 240))
+    short, long = ({"n": 1, **dict.fromkeys(columns, text)} for text in ("x", "x" * length))
     with pytest.raises(SinkError, match="'c19' are too long together for a path"):
         await sink.write([short, long], None)
     assert sink.taken() == 1
@@ -280,6 +285,32 @@ async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: 
     second.cut_short()
     await second.close()
     assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("existing", ["refuse", "overwrite"])
+async def test_of_two_that_end_at_one_moment_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: Any
+) -> None:
+    rows, sinks = [{"n": 1}, {"n": 2}], [JsonLinesFolderSink(tmp_path, existing=existing) for _ in range(2)]
+    for row, sink in zip(rows, sinks, strict=True):
+        await sink.open()
+        await sink.write([row], None)
+    replace = os.replace
+
+    def ends_first(path: str, target: str) -> None:
+        monkeypatch.undo()
+        ending = threading.Thread(target=lambda: asyncio.run(sinks[1].flush()))
+        ending.start()
+        ending.join()
+        replace(path, target)
+
+    monkeypatch.setattr(os, "replace", ends_first)
+    with pytest.raises(SinkError, match="is being written by another job"):
+        await sinks[0].flush()
+    for sink in sinks:
+        await sink.close()
+    (shown,) = files_below(tmp_path).values()
+    assert json.loads(shown) == rows[1]
 
 
 # ---------------------------------------------------------------------- object stores

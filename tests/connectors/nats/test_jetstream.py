@@ -367,6 +367,19 @@ async def test_an_element_without_an_id_is_refused(
     await sink.close()
 
 
+@pytest.mark.parametrize("make", [NatsStreamSource, member])
+async def test_the_stream_is_asked_about_once(make: Any, stream: str, nats_server: NatsServer) -> None:
+    listening = await nats.connect(nats_server.url)
+    asked = await listening.subscribe(f"$JS.API.STREAM.INFO.{stream}")
+    source = make(nats_server.url, stream)
+    await source.open()
+    await source.close()
+    await listening.flush()
+    times = asked.pending_msgs
+    await listening.close()
+    assert times == 1
+
+
 async def test_a_subject_of_many(stream: str, nats_server: NatsServer) -> None:
     source = NatsStreamSource[int](nats_server.url, stream, subject=f"{stream}.0", ends=True)
     await source.open()
