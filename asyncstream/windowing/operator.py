@@ -22,9 +22,9 @@ The order of results is the order of timers: by time, then by registration. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import safe_repr
@@ -45,6 +45,9 @@ from asyncstream.windowing.triggers import CONTINUE, TriggerResult, must_be_aske
 from asyncstream.windowing.windows import GLOBAL_WINDOW, Window, new_result, window_from
 
 __all__ = ("WindowOperator",)
+
+Adding: TypeAlias = Generator[None, Iterable[tuple[Any, Any]], None]
+"""Takes (value, timestamp) of some elements each time."""
 
 
 class WindowOperator(TimedOperator, WindowStep):
@@ -75,11 +78,12 @@ class WindowOperator(TimedOperator, WindowStep):
         self._anchor_ms: int | None = None
         self._slicing: SlicedWindows | None = None
         self._rows = SliceRows()
+        self._adding: Adding | None = None
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
         self._folding = folding
         contents = partial(Table, save=folding.save, load=folding.load, may_be_away=True)
         self._contents = self.tables.declare(contents("contents", namespace_of=window_from))
-        self.tables.on_cut(self._rows.clear)
+        self.tables.on_cut(self._forget_rows)
         self.tables.on_restored(self._restored)
         self._merging = self.tables.declare(
             Table(
@@ -109,13 +113,15 @@ class WindowOperator(TimedOperator, WindowStep):
         self._states = KeyedState(clock, self.tables, "trigger", window_from)
         self._scope = TriggerContext(self._states, self._timers, clock)
 
+    def process(self, value: Any, timestamp: int | None) -> None:
+        self._add_all(((value, timestamp),))
+
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        if self._anchor_ms is None and values:
-            self._anchor(self.context.clock.now_ms())
-        self._add_all(pairs(values, timestamps))
-        self._emitter.flush()
+        if values:
+            self._add_all(pairs(values, timestamps))
 
     def advance_watermark(self, timestamp: int) -> None:
+        self._adding = None
         self._rows.forget_until(timestamp)
         if timestamp == MAX_TIMESTAMP:
             self._timers.catch_up(self.context.clock.now_ms() - 1)
@@ -123,7 +129,12 @@ class WindowOperator(TimedOperator, WindowStep):
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
+    def restore_watermark(self, timestamp: int) -> None:
+        self._adding = None
+        super().restore_watermark(timestamp)
+
     def advance_clock(self, now_ms: int) -> None:
+        self._adding = None
         if not self._event_time:
             self._rows.forget_until(now_ms)
         self._timers.advance_clock(now_ms)
@@ -136,8 +147,12 @@ class WindowOperator(TimedOperator, WindowStep):
             self._emitter.flush()
         super().end_input()
 
-    def _restored(self) -> None:
+    def _forget_rows(self) -> None:
+        self._adding = None
         self._rows.clear()
+
+    def _restored(self) -> None:
+        self._forget_rows()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
 
@@ -162,9 +177,22 @@ class WindowOperator(TimedOperator, WindowStep):
 
     # Elements
 
-    def _add_all(self, elements: Iterator[tuple[Any, Any]]) -> None:
-        key_by, add_each, event_time = self._key_by, self._folding.add_each, self._event_time
-        slicing = self._slicing
+    def _add_all(self, elements: Iterable[tuple[Any, Any]]) -> None:
+        if self._adding is None:
+            if self._anchor_ms is None:
+                self._anchor(self.context.clock.now_ms())
+            self._adding = self._added()
+            next(self._adding)
+        self._adding.send(elements)
+        self._emitter.flush()
+
+    def _added(self) -> Adding:
+        """
+        The loop over elements. It rests behind each batch, with the slice and the rows of the last element at
+        hand, so that one that comes alone costs little more than one of many. After whatever else may have
+        changed rows, event time among it, another loop is begun.
+        """
+        add_each, event_time, slicing = self._folding.add_each, self._event_time, self._slicing
         with_times = self._plan.evictor is not None
         most = 0 if self._counter is None else self._counter[0] - 1
         watermark = reached(self._timers.watermark)
@@ -172,42 +200,46 @@ class WindowOperator(TimedOperator, WindowStep):
         windows: Sequence[Any] = ()
         counts: list[Rows] = []
         value: Any = None
-        try:
-            for value, timestamp in elements:
-                key = key_by(value)
-                time_ms = timestamp if event_time and type(timestamp) is int else self._time_of(timestamp)
-                if not start <= time_ms < end:
-                    if event_time:
-                        check_timestamp(time_ms)
-                    if slicing is None:
-                        windows = self._assigner.assign(value, time_ms)
-                    else:
-                        start, end = slicing.slice_at(time_ms)
-                        windows = [window_from(window) for window in slicing.windows_of(start)]
-                        is_past = not windows or (event_time and end - 1 <= watermark)
-                        has_rows = not (self._asks_each or is_past)
-                        rows = self._rows.of((start, end)) if has_rows else {}
-                        counts = self._counts(windows) if has_rows else []
-                row = rows.get(key)
-                if row is not None:
-                    for count in counts:
-                        if count.get(key, 0) >= most:
-                            break
-                    else:
+        while True:
+            elements = yield
+            key_by = self._key_by
+            try:
+                for value, timestamp in elements:
+                    key = key_by(value)
+                    time_ms = timestamp if event_time and type(timestamp) is int else self._time_of(timestamp)
+                    if not start <= time_ms < end:
+                        if event_time:
+                            check_timestamp(time_ms)
+                        if slicing is None:
+                            windows = self._assigner.assign(value, time_ms)
+                        else:
+                            start, end = slicing.slice_at(time_ms)
+                            windows = [window_from(window) for window in slicing.windows_of(start)]
+                            is_past = not windows or (event_time and end - 1 <= watermark)
+                            has_rows = not (self._asks_each or is_past)
+                            rows = self._rows.of((start, end)) if has_rows else {}
+                            counts = self._counts(windows) if has_rows else []
+                    row = rows.get(key)
+                    if row is not None:
                         for count in counts:
-                            count[key] = count.get(key, 0) + 1
-                        add_each(row, (value, timestamp) if with_times else value)
-                        continue
-                self._add(key, value, timestamp, time_ms, windows)
-                if has_rows:
-                    cells = self._contents.young
-                    row = [cells.get(window, NO_ROWS).get(key) for window in windows]
-                    if all(cell is not None for cell in row):
-                        rows[key] = row
-                    counts = self._counts(windows)
-        except BaseException as error:
-            self._emitter.flush()
-            self.fail_on(value, error)
+                            if count.get(key, 0) >= most:
+                                break
+                        else:
+                            for count in counts:
+                                count[key] = count.get(key, 0) + 1
+                            add_each(row, (value, timestamp) if with_times else value)
+                            continue
+                    self._add(key, value, timestamp, time_ms, windows)
+                    if has_rows:
+                        cells = self._contents.young
+                        row = [cells.get(window, NO_ROWS).get(key) for window in windows]
+                        if all(cell is not None for cell in row):
+                            rows[key] = row
+                        counts = self._counts(windows)
+            except BaseException as error:
+                self._adding = None
+                self._emitter.flush()
+                self.fail_on(value, error)
 
     def _counts(self, windows: Sequence[Window]) -> list[Rows]:
         """By window what the trigger has counted, by key; nothing if it has not been asked yet."""

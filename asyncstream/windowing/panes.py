@@ -44,8 +44,11 @@ from asyncstream.windowing.windows import Span, max_timestamp, new_result
 
 __all__ = ("PaneWindowOperator",)
 
-_NOWHERE: Final[tuple[int, int, Rows, Any, Any]] = (0, 0, {}, None, None)
-"""A slice that has nothing, its rows, what adds to one, and what gives a key its own; None: the loop does."""
+_NOWHERE: Final[tuple[int, int, Rows, Any, Any, int]] = (0, 0, {}, None, None, 0)
+"""
+A slice that has nothing, its rows, what adds to one, what gives a key its own (None: the loop does), and with
+every how many-th element its window fires (0: with none).
+"""
 
 _COUNTS: Final = "trigger/"
 """Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
@@ -92,7 +95,7 @@ class PaneWindowOperator(PlainWindowOperator):
     # ------------------------------------------------------------------ elements
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        start, end, cells, add, row_of = self._at_hand
+        start, end, cells, add, row_of, early = self._at_hand
         if type(timestamp) is int and start <= timestamp < end:
             try:
                 key = self._key_by(value)
@@ -100,7 +103,10 @@ class PaneWindowOperator(PlainWindowOperator):
                 if accumulator is MISSING and row_of is not None:
                     accumulator = row_of(key)
                 if accumulator is not MISSING:
-                    cells[key] = add(accumulator, value)
+                    cells[key] = accumulator = add(accumulator, value)
+                    if early:
+                        self._count(self._early, early, (start, end), key, accumulator)
+                        self._emitter.flush()
                     return
             except OrderMatters:
                 pass
@@ -187,8 +193,8 @@ class PaneWindowOperator(PlainWindowOperator):
             raise
         except BaseException as error:
             self._fail(value, timestamp, error)
-        if not early:
-            self._at_hand = (start, end, cells, add, None if ticks else partial(panes.taken, (start, end)))
+        row_of = None if ticks else partial(panes.taken, (start, end))
+        self._at_hand = (start, end, cells, add, row_of, early)
         self._emitter.flush()
 
     def _count(self, counts: Table, every: int, window: Span, key: Any, accumulator: Any) -> None:
@@ -207,7 +213,7 @@ class PaneWindowOperator(PlainWindowOperator):
     def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
         panes, key_by, add_each = self._panes, self._key_by, self._panes.add_each
         settled = max(self._watermark, self._fired_ms)
-        start, end, rows, _, row_of = _NOWHERE
+        start, end, rows, _, row_of, _ = _NOWHERE
         value: Any = None
         timestamp: Any = 0
         try:
@@ -228,7 +234,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 add_each(row, value)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        self._at_hand = (start, end, rows, add_each, row_of)
+        self._at_hand = (start, end, rows, add_each, row_of, 0)
         self._emitter.flush()
 
     def take_in(self, partials: Partials) -> None:

@@ -1132,3 +1132,24 @@ def test_a_window_that_is_to_fire_again_does_so_in_the_order_of_what_came_since(
     script = [*before, ("el", ("a", 3), 3), ("el", ("b", 4), 3), ("restart",), ("wm", MAX_TIMESTAMP)]
     found = [Harness(*makers).run(script) for makers in ((general,), (chosen,), (chosen, general))]
     assert found[0] == found[1] == found[2]
+
+
+# The loop that rests between elements
+
+
+def test_what_restores_tell_of_event_time_counts_from_the_next_element_on() -> None:
+    run = harness(WindowPlan(TumblingWindows(ms(10)), aggregate=COUNT), general=True, side=("late",))
+    run.element(("a", 1), 5)
+    run.operator.restore_watermark(20)
+    run.element(("a", 2), 6)
+    assert [record[:2] for record in run.records] == [("late", ("a", 2))]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_operator_takes_elements_after_one_over_which_it_failed(batched: bool) -> None:
+    run = harness(WindowPlan.counting(2, aggregate=Aggregates(total=Sum(itemgetter(1)))))
+    wrong = [("el", ("a", 1), 0), ("el", ("a", "b"), 0)]
+    with pytest.raises(UserFunctionError):
+        run.run(wrong, batched)
+    run.run([("el", ("c", 1), 0), ("el", ("c", 2), 0)], batched)
+    assert values(run) == [{"total": 3}]
