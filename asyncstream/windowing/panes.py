@@ -17,8 +17,9 @@ Which windows have fired follows from how far event time had come when the opera
 After a restore elements may come before it is known again how far that was, or it is not known at all: then
 windows are to fire *again*, but only for the keys of those elements, which a table holds. Slices that windows
 share cannot tell which of these have gone, so with the first such element all become whole. Or event time has
-passed windows that have not fired, which they do with the next watermark: for the keys that they have, which
-go into that table with the first element that comes before, and not for those that come late.
+passed windows that have not fired, which they do with the next watermark, with what they have: their keys go
+into that table with the first element that comes before, and what they share becomes whole, so that nothing
+comes into them late.
 """
 
 from __future__ import annotations
@@ -369,9 +370,10 @@ class PaneWindowOperator(PlainWindowOperator):
     def _make_sure(self) -> None:
         """Have it known of each window that event time has passed for which keys it is to fire."""
         self._is_unsure = False
-        if self._watermark < self._fired_ms:
+        if not (self._in_order or self._slicing.is_disjoint):
             self._in_order = True
             self._make_whole()
+        if self._watermark < self._fired_ms:
             return
         for window in self._schedule.armed:
             if self._fired_ms < max_timestamp(window) <= self._watermark:

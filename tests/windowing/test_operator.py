@@ -445,6 +445,18 @@ def test_windows_that_had_not_fired_do_so_where_elements_come_first(general: boo
 
 
 @pytest.mark.parametrize("general", [True, False])
+def test_an_element_does_not_come_late_into_a_window_that_had_not_fired(general: bool) -> None:
+    run = harness(replace(SHARED, allowed_lateness_ms=0), general)
+    run.element(("a", 1), 5)
+    run.restart()
+    run.operator.restore_watermark(9)
+    run.element(("a", 2), 5)  # shares a slice with what is there, and one window of two
+    run.watermark(19)
+    found = [(result.start_ms, result.value["total"]) for result in run.outputs()]
+    assert found == [(-10, 1), (0, 3)]
+
+
+@pytest.mark.parametrize("general", [True, False])
 def test_a_window_that_fired_late_does_not_fire_again_after_a_restart(general: bool) -> None:
     run = harness(replace(SHARED, allowed_lateness_ms=50), general)
     found = []
