@@ -37,6 +37,7 @@ __all__ = (
     "DynamicSessionWindows",
     "GlobalWindows",
     "SessionWindows",
+    "Sessions",
     "SlicedWindows",
     "SlidingWindows",
     "TimeKind",
@@ -248,7 +249,28 @@ class CumulativeWindows(SlicedWindows):
         return range(*window, self.step_ms)
 
 
-class SessionWindows(WindowAssigner):
+class Sessions(WindowAssigner):
+    """
+    Windows of a key that become one where they touch: from an element to a gap behind it.
+
+    Args:
+        time: "event" or "processing".
+    """
+
+    merging = True
+
+    def __init__(self, time: TimeKind) -> None:
+        self.event_time = _is_event_time(time)
+
+    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
+        return (TimeWindow(time_ms, min(time_ms + self.gap_after(value), MAX_TIMESTAMP)),)
+
+    def gap_after(self, value: Any, /) -> int:
+        """How long a key must be silent after this element for its session to end, milliseconds."""
+        raise TypeError(f"{type(self).__name__} does not override gap_after")
+
+
+class SessionWindows(Sessions):
     """
     Elements of a key less than `gap` apart, or exactly a gap apart, share a window.
 
@@ -260,17 +282,15 @@ class SessionWindows(WindowAssigner):
         gap_ms: how long a key must be silent for its session to end.
     """
 
-    merging = True
-
     def __init__(self, gap: Duration, *, time: TimeKind = "event") -> None:
-        self.event_time = _is_event_time(time)
+        super().__init__(time)
         self.gap_ms = duration_ms("gap", gap)
 
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        return (TimeWindow(time_ms, min(time_ms + self.gap_ms, MAX_TIMESTAMP)),)
+    def gap_after(self, value: Any) -> int:
+        return self.gap_ms
 
 
-class DynamicSessionWindows(WindowAssigner):
+class DynamicSessionWindows(Sessions):
     """
     Sessions whose gap each element brings with it.
 
@@ -281,15 +301,12 @@ class DynamicSessionWindows(WindowAssigner):
         gap_of: gives an element's gap, a `timedelta` or seconds; at least a millisecond.
     """
 
-    merging = True
-
     def __init__(self, gap_of: Callable[[Any], Duration], *, time: TimeKind = "event") -> None:
-        self.event_time = _is_event_time(time)
+        super().__init__(time)
         self.gap_of = validation.function("gap_of", gap_of, "element")
 
-    def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
-        gap_ms = duration_ms("gap of an element", self.gap_of(value))
-        return (TimeWindow(time_ms, min(time_ms + gap_ms, MAX_TIMESTAMP)),)
+    def gap_after(self, value: Any) -> int:
+        return duration_ms("gap of an element", self.gap_of(value))
 
 
 class GlobalWindows(SlicedWindows):

@@ -12,6 +12,7 @@ from asyncstream.state.snapshots import Rule
 from asyncstream.validation import check_sides, count, instance, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import (
+    DynamicSessionWindows,
     GlobalWindows,
     SessionWindows,
     SlicedWindows,
@@ -176,7 +177,7 @@ class WindowPlan:
         # are windows themselves go like that
         is_told = self.process is not None and clears(self.process) and self.allowed_lateness_ms > 0
         is_default = self.firings == AT_END and not is_told
-        if type(self.assigner) is SessionWindows:  # a subclass may assign otherwise
+        if type(self.assigner) in (SessionWindows, DynamicSessionWindows):  # a subclass may assign otherwise
             return "sessions" if is_default else "contents"
         slicing = sliced(self.assigner)
         return "panes" if slicing is not None and (is_default or slicing.is_disjoint) else "contents"

@@ -1,5 +1,5 @@
 """
-Sessions with a fixed gap.
+Sessions whose gap is fixed, or comes with each element.
 
 Theory. Each key has its open sessions sorted by start; they never touch each other, and the last one takes
 nearly every element. A session is *armed* until it fires; the key of an armed one waits in a calendar at a
@@ -33,7 +33,7 @@ from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.rows import NO_ROWS
 from asyncstream.state.timer_queue import TimerQueue, timer_table
-from asyncstream.windowing.assigners import SessionWindows
+from asyncstream.windowing.assigners import Sessions, SessionWindows
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import RULES, WindowPlan
 
@@ -156,7 +156,7 @@ class _Waiting:
 
 class SessionWindowOperator(PlainWindowOperator):
     """
-    Sessions that end when their key has been silent for a fixed gap.
+    Sessions that end when their key has been silent for a gap.
 
     Snapshot holds: the open sessions of each key.
     """
@@ -165,9 +165,11 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        assert isinstance(plan.assigner, SessionWindows)
+        assigner = plan.assigner
+        assert isinstance(assigner, Sessions)
         self._aggregate = plan.folding
-        self._gap_ms = plan.assigner.gap_ms
+        self._gap_after = assigner.gap_after
+        self._gap_ms = assigner.gap_ms if isinstance(assigner, SessionWindows) else 0
         self._sessions = self.tables.declare(
             Table(
                 "sessions",
@@ -206,7 +208,7 @@ class SessionWindowOperator(PlainWindowOperator):
             if sessions is not None and type(timestamp) is int:
                 session = sessions[-1]
                 if session.start <= timestamp <= session.end and session.armed:
-                    end = timestamp + self._gap_ms
+                    end = timestamp + (self._gap_ms or self._gap_after(value))
                     if end > session.end and session.end < MAX_TIMESTAMP:
                         session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
                         session.number = next(self._numbers)
@@ -226,7 +228,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _process(self, elements: Iterable[tuple[Any, int | None]], key_by: Callable[[Any], Any]) -> None:
         """Accept elements, whose sessions have been fetched where those may be elsewhere."""
-        add, gap, numbers = self._aggregate.add, self._gap_ms, self._numbers
+        add, gap, gap_after, numbers = self._aggregate.add, self._gap_ms, self._gap_after, self._numbers
         sessions_of = self._sessions.rows().get
         may_emit = False
         value: Any = None
@@ -238,7 +240,7 @@ class SessionWindowOperator(PlainWindowOperator):
                 if sessions is not None and type(timestamp) is int:
                     session = sessions[-1]
                     if session.start <= timestamp <= session.end and session.armed:
-                        end = timestamp + gap
+                        end = timestamp + (gap or gap_after(value))
                         if end > session.end and session.end < MAX_TIMESTAMP:
                             session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
                             session.number = next(numbers)
@@ -256,7 +258,7 @@ class SessionWindowOperator(PlainWindowOperator):
         if timestamp is not None:
             check_timestamp(timestamp)
         start = self._untimed() if timestamp is None else timestamp
-        end = min(start + self._gap_ms, MAX_TIMESTAMP)
+        end = min(start + self._gap_after(value), MAX_TIMESTAMP)
         if sessions is None and not self._sessions.is_remote:  # or it would have been fetched
             found = self._sessions.take(None, key)
             sessions = None if found is MISSING else found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from operator import itemgetter
 from typing import Any
 
@@ -49,6 +50,7 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
+from asyncstream.windowing.assigners import Sessions
 from asyncstream.windowing.upgrade import Pane
 from tests.windowing.harness import Harness, Step, ms
 
@@ -102,14 +104,20 @@ def scripts(draw: st.DrawFn, restarts: bool = True, clock: bool = False, known: 
     return script
 
 
+def gap_of(value: tuple[str, int]) -> timedelta:
+    return ms(1 + value[1] * 5 % 9)
+
+
 @st.composite
 def assigners(draw: st.DrawFn) -> WindowAssigner:
-    kind = draw(st.sampled_from(["tumbling", "sliding", "session", "cumulative"]))
+    kind = draw(st.sampled_from(["tumbling", "sliding", "session", "dynamic", "cumulative"]))
     if kind == "cumulative":
         step = draw(st.integers(1, 5))
         return CumulativeWindows(ms(step * draw(st.integers(1, 4))), ms(step))
     if kind == "session":
         return SessionWindows(ms(draw(st.integers(1, 9))))
+    if kind == "dynamic":
+        return DynamicSessionWindows(gap_of)
     size = draw(st.integers(1, 14))
     if kind == "tumbling":
         return TumblingWindows(ms(size), offset=ms(draw(st.integers(1 - size, size - 1))))
@@ -344,22 +352,22 @@ def model(script: list[Step], assigner: WindowAssigner, lateness: int) -> list[A
 
     def windows() -> dict[tuple[str, int, int], list[int]]:
         found: dict[tuple[str, int, int], list[int]] = {}
-        if isinstance(assigner, SessionWindows):
+        if isinstance(assigner, Sessions):
             for key in sorted({key for key, _, _ in accepted}):
                 start: int | None = None
                 end = 0
                 values: list[int] = []
                 for timestamp, value in sorted((t, v) for k, v, t in accepted if k == key):
                     if start is None or timestamp > end:
-                        start, values = timestamp, []
+                        start, end, values = timestamp, timestamp, []
                     else:
                         del found[key, start, end]
-                    end = timestamp + assigner.gap_ms
+                    end = max(end, timestamp + assigner.gap_after((key, value)))
                     values = [*values, value]
                     found[key, start, end] = values
         else:
             for key, value, timestamp in accepted:
-                for window in assigner.assign(None, timestamp):
+                for window in assigner.assign((key, value), timestamp):
                     assert window.start_ms is not None
                     found.setdefault((key, window.start_ms, window.end_ms), []).append(value)
         return {w: values for w, values in found.items() if w[2] - 1 + lateness > watermark}

@@ -57,7 +57,7 @@ class Traced(WindowOperator):
     """Tells the log which timer is firing."""
 
     where: dict[str, Any]
-    _new_sessions = ForgetfulWindowSet
+    _new_sessions: type[MergingWindowSet] = ForgetfulWindowSet
 
     def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> bool:
         self.where["timer"] = ["e" if event_time else "p", timestamp]
@@ -68,6 +68,12 @@ class Traced(WindowOperator):
             return fires
         finally:
             self.where["timer"] = None
+
+
+class SoundTraced(Traced):
+    """Without the slip."""
+
+    _new_sessions = MergingWindowSet
 
 
 class TracedTicks(TickingWindowOperator):

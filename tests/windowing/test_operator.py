@@ -112,7 +112,7 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(TumblingWindows(size, stagger=True), aggregate=SUM) is WindowOperator
     assert choice(TumblingWindows(size, time="processing"), aggregate=SUM) is WindowOperator
     assert choice(TumblingWindows(size), CountTrigger(2), aggregate=SUM) is WindowOperator
-    assert choice(DynamicSessionWindows(lambda value: size), aggregate=SUM) is WindowOperator
+    assert choice(DynamicSessionWindows(lambda value: size), aggregate=SUM) is SessionWindowOperator
 
 
 @pytest.mark.parametrize("total", [Sum(itemgetter(1)), Aggregates(total=Sum(itemgetter(1)))])
