@@ -169,6 +169,25 @@ async def test_a_retry_goes_on_after_a_crash_where_it_was(tmp_path: Path, every:
     assert set(results) == set(range(10)) - {7}
 
 
+async def test_the_timeout_of_a_retry_counts_over_a_crash_from_its_first_attempt(tmp_path: Path) -> None:
+    clock = LoopClock()
+    times: list[float] = []
+
+    async def charge(value: int) -> int:
+        times.append(asyncio.get_running_loop().time())
+        raise ConnectionError
+
+    def life() -> Pipeline:
+        waits: Any = {"wait_initial": 10, "wait_max": 60, "wait_jitter": 0}
+        patient = retry(charge, attempts=None, timeout=33, clock=clock, **waits)
+        return charging([0], patient, [], "unordered", on_error="skip")
+
+    await crashed(life(), kept_in(tmp_path), 4.0)
+    await life().run(checkpoints=kept_in(tmp_path))
+
+    assert [round(time - times[0]) for time in times] == [0, 10, 30]
+
+
 async def test_a_retry_waits_no_longer_because_the_clock_was_set_back(tmp_path: Path) -> None:
     clock = LoopClock()
     times: list[float] = []

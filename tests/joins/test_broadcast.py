@@ -206,6 +206,9 @@ def test_failure_is_counted_by_the_operator_that_speaks() -> None:
     assert recorder.values() == [], "of an element that fails nothing is emitted, by neither"
     operator.port(0).process(("a", 2), None)
     assert recorder.values() == ["a fails"], "what it had written stays, in both"
+    overheard.process(("fails", 1), None)
+    operator.port(1).process(("limit", 9), None)
+    assert recorder.values()[1:4] == ["before", "between", "a 4"], "it speaks again"
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

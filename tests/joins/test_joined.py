@@ -87,15 +87,16 @@ async def test_bounds_are_inside_or_not(inclusive: Any, seconds: list[int]) -> N
     assert sorted(right[1] for _, right in found) == seconds
 
 
+@pytest.mark.parametrize(("before", "after", "seconds"), [(-1, 3, [6, 7, 8]), (-2, 2, [7]), (2, -2, [3])])
 @pytest.mark.usefixtures("virtual_time", "tidy")
-async def test_negative_bound_is_on_the_other_side() -> None:
+async def test_negative_bound_is_on_the_other_side(before: int, after: int, seconds: list[int]) -> None:
     pipeline = Pipeline()
     left = timed(pipeline, [("a", 5, "left")], "left")
     right = timed(pipeline, [("a", second, "right") for second in range(10)], "right")
     found: list[Any] = []
-    left.join(right).within(-1, 3).to(found)
+    left.join(right).within(before, after).to(found)
     await pipeline.run()
-    assert sorted(right[1] for _, right in found) == [6, 7, 8]
+    assert sorted(right[1] for _, right in found) == seconds
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -271,6 +271,22 @@ def test_a_failing_timer_is_named_with_its_key_and_time() -> None:
         run.watermark(15)
 
 
+def test_what_timers_have_emitted_before_one_fails_is_handed_on() -> None:
+    class Failing(Silence):
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            out(timestamp)
+            if timestamp == 17:
+                raise RuntimeError("no")
+
+    run = harness(Failing, "aside")
+    for key, timestamp in (("a", 5), ("b", 7), ("c", 9)):
+        run.element((key, 1), timestamp)
+    run.records.clear()
+    with pytest.raises(UserFunctionError):
+        run.watermark(20)
+    assert run.records == [("out", 15, 15), ("out", 17, 17)]
+
+
 def test_an_unhashable_key_is_an_error_that_names_the_element() -> None:
     run = Harness(lambda: KeyedProcessOperator(lambda value: [value[0]], Silence()))
     with pytest.raises(UserFunctionError, match="unhashable"):

@@ -143,6 +143,50 @@ def test_where_the_slowest_is_idle_the_others_go_on() -> None:
     assert watermarks(recorder) == [499]
 
 
+def test_where_all_are_idle_none_waits() -> None:
+    times = SplitTimes(EVERY_ONE, 1000, 100)
+    times.assign("ab", 0)
+    times.enter("a", 0)
+    times.advance(500)
+    assert times.align()
+    times.look(1000, excused=False)
+    times.align()
+    assert times.ahead == set()
+    times.look(2000, excused=False)
+    assert times.is_idle
+    assert not times.align()
+
+
+def test_silence_says_nothing_while_the_source_may_not_be_read() -> None:
+    times = SplitTimes(EVERY_ONE, 1000, None)
+    times.assign("a", 0)
+    assert times.look(1000, excused=True) == 2000
+    assert not times.is_idle
+
+
+def test_the_next_look_is_at_who_may_turn_idle_first() -> None:
+    times = SplitTimes(EVERY_ONE, 1000, None)
+    times.assign("abc", 0)
+    for name, now_ms in (("a", 200), ("b", 100), ("c", 300)):
+        times.enter(name, now_ms)
+    assert times.look(500, excused=False) == 1100
+
+
+def test_each_split_has_its_watermarks_thinned_out_as_if_nothing_had_happened() -> None:
+    def begun(kept: Any = None) -> SplitTimes:
+        times = SplitTimes(AscendingTimestamps(every=0.1), None, None)
+        times.restore(kept or {})
+        times.assign("a", 0)
+        return times
+
+    times = begun()
+    assert times.enter("a", 0).on_element(None, 1000) == 999
+    times.advance(999)
+    for one in (times, begun(times.snapshot())):
+        generator = one.enter("a", 0)
+        assert [generator.on_element(None, timestamp) for timestamp in (1050, 1100)] == [None, 1099]
+
+
 def test_a_snapshot_holds_how_far_each_split_has_come() -> None:
     operator, _, _, _ = followed("a", "b")
     push(operator, "a", 100)

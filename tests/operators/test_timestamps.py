@@ -348,3 +348,22 @@ def test_watermark_of_a_silence_is_part_of_the_snapshot() -> None:
 
     assert recorder.seen == [(RESTORED, 140)]
     assert watermarks_at(copy, recorder, clock, 1100) == [240]
+
+
+def test_a_step_that_was_added_goes_on_from_where_event_time_had_come() -> None:
+    operator, recorder, clock, _ = quiet_rig()
+    operator.restore_watermark(40)
+    operator.restore_watermark(30)
+    operator.advance_watermark(35)
+
+    assert recorder.seen == [(RESTORED, 40)]
+    assert watermarks_at(operator, recorder, clock, 1100) == [140]
+
+
+def test_what_upstream_had_come_to_does_not_set_back_what_a_silence_has_come_to() -> None:
+    operator, recorder, clock, _ = quiet_rig()
+    operator.restore(140)
+    operator.restore_watermark(40)
+
+    assert recorder.seen == []
+    assert watermarks_at(operator, recorder, clock, 1100) == [240]

@@ -218,6 +218,45 @@ def test_input_that_was_at_its_end_is_not_waited_for_after_a_restore(end: Callab
     assert recorder.seen == [(RESTORED, 5), (W, 20)]
 
 
+def test_event_time_ends_after_a_restore_when_it_has_ended_in_every_input_again() -> None:
+    union, _ = union_of(2)
+    for port in union.ports:
+        port.advance_watermark(MAX_TIMESTAMP)
+    again, recorder = union_of(2)
+    again.restore(union.snapshot())
+    again.ports[0].advance_watermark(MAX_TIMESTAMP)
+    assert recorder.seen == []
+    again.ports[1].advance_watermark(MAX_TIMESTAMP)
+    assert recorder.seen == [(W, MAX_TIMESTAMP)]
+
+
+def test_restored_union_that_was_idle_tells_that_it_is_not() -> None:
+    union, _ = union_of(2)
+    for port in union.ports:
+        port.set_idle(True)
+    again, recorder = union_of(2)
+    again.restore(union.snapshot())
+    assert again.time_reached() == (MIN_TIMESTAMP, True)
+    again.ports[0].set_idle(False)
+    assert recorder.seen == [(IDLE, False)]
+    assert again.time_reached() == (MIN_TIMESTAMP, False)
+
+
+def test_input_that_had_not_caught_up_and_turns_idle_beside_one_that_is_back_leaves_event_time() -> None:
+    union, recorder = union_of(2)
+    slow, other = union.ports
+    slow.set_idle(True)
+    other.advance_watermark(20)
+    slow.set_idle(False)
+    other.set_idle(True)
+    other.advance_watermark(50)
+    other.set_idle(False)
+    slow.set_idle(True)
+    assert recorder.seen == [(W, 20)]
+    other.advance_watermark(60)
+    assert recorder.seen == [(W, 20), (W, 60)]
+
+
 def test_input_that_was_at_its_end_and_goes_on_after_a_restore_is_followed_again() -> None:
     union, _ = union_of(2)
     union.ports[0].advance_watermark(10)

@@ -120,3 +120,20 @@ def test_a_session_without_an_end_leaves_no_trail_of_times_at_which_it_might_hav
     assert waiting.open == 1
     for calendar in (waiting.to_fire, waiting.to_clean):
         assert sum(map(len, calendar._pages.values())) < 10
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_session_that_grows_after_it_has_fired_is_kept_as_its_new_end_allows(plain: bool) -> None:
+    plan = WindowPlan(SessionWindows(ms(10)), None, None, 100, Count())
+    kind = SessionWindowOperator if plain else WindowOperator
+    run = Harness(lambda: kind(itemgetter(0), plan))
+    run.element(("a", 1), 0)
+    run.watermark(20)
+    run.element(("a", 1), 5)
+    run.watermark(110)
+    run.element(("a", 1), 12)
+    assert [record[1].value for record in run.records if record[0] == "out"] == [1, 2, 3]
+    run.watermark(120)
+    assert run.operator.metrics()["windows_open"] == 1
+    run.watermark(121)
+    assert run.operator.metrics()["windows_open"] == 0

@@ -268,15 +268,14 @@ class SharedBreaker(Breaker, Exchanging):
         was_away, self.away = self.away, False
         changed = answer.period != self._shared_period
         self._shared_period = answer.period
-        has_lost_probe = request.probe == "running" and not answer.probes
-        if request.probe != "running" or has_lost_probe:
+        if request.probe != "running" or not answer.probes:
             self._probe = None
         if changed:
             self._block, self._is_tripped = Block(), False
         if answer.is_open:
             if changed or not self._is_open:
                 super()._open(get_running_loop().time())
-            elif was_away or has_lost_probe:
+            elif was_away or not answer.probes:
                 self.period += 1  # what probes now is not the probe of all
             self._open_until = answer.until
             if answer.probes and self._probe is None:

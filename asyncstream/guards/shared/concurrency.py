@@ -90,7 +90,7 @@ class SharedConcurrency(Shown, Exchanging):
         self._is_scarce = False
         self._peak = 0  # the most that have run since the last exchange
         self._answers = 0
-        self._overloads: list[float] = []
+        self._overload = -math.inf  # when the last call began that has met an overloaded service
         self._queue: Waiting[None, int] = Waiting()
         self._heartbeat = 0.0
         self.in_flight = 0
@@ -139,9 +139,7 @@ class SharedConcurrency(Shown, Exchanging):
 
     def overloaded(self, began: float, now: float) -> None:
         """A call has met an overloaded service."""
-        if not self._overloads:
-            self._overloads.append(began)
-        self._overloads[0] = max(self._overloads[0], began)  # one cut for all that began before it
+        self._overload = max(self._overload, began)  # one cut for all that began before it
 
     def cancelled(self, began: float, now: float) -> None:
         """A call was cancelled: by a timeout, perhaps, if it took long."""
@@ -159,7 +157,7 @@ class SharedConcurrency(Shown, Exchanging):
     async def _take_leave(self) -> None:
         if self._holder is None or self._is_asked():
             return
-        self._places, self._counted, self._until = 0, 0, 0.0
+        self._places = self._counted = 0
         request = PlacesRequest(self.scope.name, self.rule, self._holder, running=0, held=0, wanted=0)
         self._leave()  # a call that comes meanwhile is another holder's: the store may hear of it before this
         await self._update(partial(exchange, request=request))
@@ -223,10 +221,10 @@ class SharedConcurrency(Shown, Exchanging):
             held = max(held, min(wanted, self._places))
         self._places = min(self._places, held)  # until there is an answer, no more than the store hears of
         self._peak = self.in_flight
-        answers, overloads = self._answers, self._overloads
-        self._answers, self._overloads = 0, []
+        answers, overload = self._answers, self._overload
+        self._answers, self._overload = 0, -math.inf
         request = PlacesRequest(
-            self.scope.name, self.rule, self._as_holder(), self.in_flight, held, wanted, answers, overloads
+            self.scope.name, self.rule, self._as_holder(), self.in_flight, held, wanted, answers, overload
         )
         answer: PlacesAnswer = await self._update(partial(exchange, request=request))
         self._places, self._counted, self._until = answer.places, max(held, answer.places), answer.until

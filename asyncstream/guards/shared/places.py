@@ -17,7 +17,7 @@ after the last cut, cuts it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
 from dataclasses import astuple, dataclass
 from typing import Any, Final, NamedTuple
 
@@ -69,9 +69,9 @@ class PlacesRequest:
         holder: who it is.
         running: its calls that run.
         held: how many may run before it has the answer.
-        wanted: how many it could have running.
+        wanted: how many it could have running, those that run included.
         answers: how many good answers it has had since it last asked.
-        overloads: when calls began that have met an overloaded service since then.
+        overload: when the last of the calls began that have met an overloaded service since then, if any has.
     """
 
     name: str
@@ -81,7 +81,7 @@ class PlacesRequest:
     held: int
     wanted: int
     answers: int = 0
-    overloads: Collection[float] = ()
+    overload: float = -math.inf
 
 
 class PlacesAnswer(NamedTuple):
@@ -129,7 +129,7 @@ def exchange(
         free = _equal_part(holders, since, free, allowed)
     target = min(request.wanted, free)
     held = request.running if own is None else max(request.running, min(request.held, own["places"]))
-    if request.wanted or held:
+    if request.wanted:
         holders[request.holder.token] = {
             "places": max(held, target),
             "running": request.running,
@@ -181,20 +181,17 @@ def _limit(record: dict[str, Any], others: dict[str, Any], moment: Moment, reque
                 f"decrease: {record['rule']}) than here ({rule.settings()}); give one of them another name="
             )
         value, cut_at = rule.start, 0.0
-    cuts = 0
     if 2 * (request.running + sum(one["running"] for one in others.values())) >= value:
         value = min(rule.most, value + request.answers / value)
-    for began in sorted(request.overloads):
-        if began + ahead >= cut_at:
-            value, cut_at, cuts = max(rule.least, value * rule.decrease), now, 1
-    return _Limit(value, cut_at, cuts)
+    if is_cut := request.overload + ahead >= cut_at:
+        value, cut_at = max(rule.least, value * rule.decrease), now
+    return _Limit(value, cut_at, int(is_cut))
 
 
 def _equal_part(others: dict[str, Any], since: float, free: int, allowed: int) -> int:
     """What one of those that want places may have at most, behind those that have waited for longer."""
-    wanting = [one for one in others.values() if one["wanted"] > 0]
-    ahead = len([one for one in wanting if not one["places"] and one["since"] < since])
-    return min(max(free - ahead, 0), max(allowed // (1 + len(wanting)), 1))
+    ahead = len([one for one in others.values() if not one["places"] and one["since"] < since])
+    return min(max(free - ahead, 0), max(allowed // (1 + len(others)), 1))
 
 
 def _places(holders: dict[str, Any]) -> int:

@@ -147,13 +147,11 @@ def _standing(
         elif lease["held"]:
             used.append([lease["until"], lease["held"]])
     agreed = record.get("rate", request.rate), record.get("per", request.per)
-    if agreed != (request.rate, request.per):
-        if leases.keys() - {request.lease}:
-            raise PipelineError(
-                f"the shared limit {request.name!r} is {agreed[0]} in {agreed[1]:g} s for others, and "
-                f"{request.rate} in {request.per:g} s here; give one of them another name="
-            )
-        used = [[at, weight] for at, weight in used if at + request.per > now]
+    if agreed != (request.rate, request.per) and leases.keys() - {request.lease}:
+        raise PipelineError(
+            f"the shared limit {request.name!r} is {agreed[0]} in {agreed[1]:g} s for others, and "
+            f"{request.rate} in {request.per:g} s here; give one of them another name="
+        )
     return used, leases
 
 
