@@ -136,12 +136,8 @@ class ColumnarSource(FileSource[T]):
     def _in_file(self, name: str, work: Callable[[str], U]) -> U:
         """What work on the path of a file gives; what fails names this file."""
         path = self._path_of(name)
-        try:
+        with self._naming(path):
             return work(path)
-        except SourceError:
-            raise
-        except self._errors as error:
-            raise self._unreadable(path, error) from error
 
     def column_names(self) -> list[str]:
         """
@@ -150,11 +146,9 @@ class ColumnarSource(FileSource[T]):
         Raises:
             SourceError: if it cannot be read.
         """
-        return self._guarded(self._first_names)
-
-    def _first_names(self) -> list[str]:
-        files = self._listed()
-        return [*self._in_file(files[0], self._names), *partition_of(files[0])] if files else []
+        with self._naming():
+            files = self._listed()
+            return [*self._in_file(files[0], self._names), *partition_of(files[0])] if files else []
 
     # ------------------------------------------------------------------ reading
 

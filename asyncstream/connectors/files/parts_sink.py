@@ -39,7 +39,7 @@ from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.validation import choice, count, file_path
 
 __all__ = ("Collected", "PartWriter", "PartsSink")
@@ -142,7 +142,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def open(self) -> None:
         self._is_whole = True
-        await self._work.do(partial(self._guarded, self._open))
+        await self._do(self._open)
 
     def _open(self) -> None:
         if self._is_file and self._storage.is_folder(self._path):
@@ -183,7 +183,6 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         """Give what was written its name; for a job without checkpoints."""
         if self._collected is None or self._has_epochs:
             return
-        self._write_rows()
         self._end_parts()
         self._check_existing()  # another job may have written meanwhile
         if self._is_file:
@@ -205,7 +204,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             await fenced(self._claim, self.writer)
 
     async def can_recover(self, position: dict[str, Any] | None) -> None:
-        await self._work.do(partial(self._guarded, partial(self._plan, position)))
+        await self._do(partial(self._plan, position))
 
     def _plan(self, position: dict[str, Any] | None) -> int:
         """How many of the parts stay; changes nothing. Raises `SinkError` if it cannot go on from there."""
@@ -246,7 +245,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         return [name for _, name in sorted(found)]
 
     async def recover(self, position: dict[str, Any] | None) -> None:
-        await self._work.do(partial(self._guarded, partial(self._recover, position)))
+        await self._do(partial(self._recover, position))
 
     def _recover(self, position: dict[str, Any] | None) -> None:
         self._check_place()
@@ -344,6 +343,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         part.file.close()
 
     def _end_parts(self) -> None:
+        """Write what is collected, and the end of each file."""
+        self._write_rows()
         for folder in list(self._written):
             self._end_part(folder)
 
@@ -361,8 +362,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _broken(self, error: Exception) -> SinkBroken:
         self._failure = error
         return SinkBroken(
-            f"{self._error(error)}; what was written since the last checkpoint is lost, and is written "
-            "again by the next run"
+            f"cannot write {self._path}: {describe_error(error)}; what was written since the last checkpoint "
+            "is lost, and is written again by the next run"
         )
 
     def cut_short(self) -> None:
@@ -378,7 +379,6 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     async def prepare(self, epoch: int) -> dict[str, Any]:
         collected = self._opened()
         if collected.rows or self._written or self._ended:
-            await self._writing(self._write_rows)
             await self._writing(self._end_parts)
             try:  # in a thread: a disk may take seconds to say that it has them
                 await aside(partial(self._sync, [path for _, path in self._ended]))
@@ -417,7 +417,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def commit(self, epoch: int) -> None:
         end = self._ends.pop(epoch, len(self._parts))
-        await self._work.do(partial(self._guarded, partial(self._commit, end)))
+        await self._do(partial(self._commit, end))
 
     def _commit(self, end: int) -> None:
         with self._claim.taking():
@@ -427,7 +427,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def close(self) -> None:
         try:
-            await self._work.do(partial(self._guarded, self._close))
+            await self._do(self._close)
         finally:
             self._work.end()
 
@@ -450,16 +450,9 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             if collected is not None and has_epochs:
                 self._claim.release(len(self._parts))
 
-    def _guarded(self, work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except SinkError:
-            raise
-        except self._errors as error:
-            raise self._error(error) from error
-
-    def _error(self, error: Exception) -> SinkError:
-        return SinkError(f"cannot write {self._path}: {describe_error(error)}")
+    async def _do(self, work: Callable[[], T]) -> T:
+        with told_as(SinkError, f"write {self._path}", *self._errors):
+            return await self._work.do(work)
 
 
 def _shown(name: str) -> str:
