@@ -61,9 +61,8 @@ class InThreads(AsyncFunction[In, Out]):
             self._shared, self.threads = threads, int(threads.total_tokens)
         else:
             self.threads = count("threads", threads)
-        self._own: CapacityLimiter | None = (
-            None  # made when it opens: a process that is sent it makes its own
-        )
+        # made when it opens: a process that is sent it makes its own
+        self._own: CapacityLimiter | None = None
 
     async def open(self) -> None:
         self._own = CapacityLimiter(self.threads)
