@@ -52,6 +52,7 @@ class SourceDriver:
     """
 
     recent_failures: Sequence[Failure] = ()
+    _followed: Followed  # from `follow` on
 
     def __init__(
         self,
@@ -72,7 +73,6 @@ class SourceDriver:
         self._read = 0
         self._ended = False
         self._reading_since: float | None = None
-        self._followed: Followed | None = None
         self._numbering: Numbering | None = None
         self.finished: Any = None
         self._acknowledged: Any = None
@@ -268,12 +268,10 @@ class SourceDriver:
         values, journeys = batch.values, batch.journeys
         timestamps = batch.timestamps if self._numbering is None else self._numbering.number(batch)
         followed = self._followed
-        if followed is None:
-            journeys = {}
-        elif not journeys and not isinstance(self.source, Submissions):
+        if not journeys and not isinstance(self.source, Submissions):
             journey = followed.read(self.name)
             journeys = {} if journey is None else {0: journey}
-        if followed is None or not journeys:
+        if not journeys:
             self._head.process_batch(values, timestamps)
             return
         start = 0
