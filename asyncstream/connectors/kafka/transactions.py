@@ -43,7 +43,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, to_its_end
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.cancellation import answered_within, carried_through
 from asyncstream.connectors.client_options import Options
@@ -350,7 +350,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                     # who is cancelled once more waits, too: until it is aborted, readers wait behind it
                     await carried_through(_tried(self._bounded(aborting)))
                 else:
-                    await _to_its_end(self._bounded(aborting))
+                    await _ended(self._bounded(aborting))
             finally:
                 self._leave(slot)
             if self._writer.is_over_records(error):  # the broker expects the number next that it has refused
@@ -358,11 +358,11 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                 await _disconnected(slot.producer)
                 await self._make_slot(slot.number)
             raise
-        was_cancelled = await _to_its_end(self._bounded(slot.producer.commit_transaction()))
+        cancelled = await _ended(self._bounded(slot.producer.commit_transaction()))
         self._taken = len(values)
         self._leave(slot)
-        if was_cancelled:
-            raise asyncio.CancelledError
+        if cancelled is not None:
+            raise cancelled
 
     async def _begin(self) -> _Slot:
         if not self._free:
@@ -462,17 +462,12 @@ async def _tried(ending: Awaitable[None]) -> None:
             await ending
 
 
-async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
-    """Wait until a transaction that begins to end has ended; whether the caller was cancelled meanwhile."""
+async def _ended(ending: Coroutine[Any, Any, None]) -> asyncio.CancelledError | None:
+    """Wait until a transaction that begins to end has ended; gives what cancelled the caller meanwhile."""
     task = asyncio.ensure_future(ending)
-    was_cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            was_cancelled = True
+    cancelled = await to_its_end(task)
     task.result()
-    return was_cancelled
+    return cancelled
 
 
 async def _disconnected(producer: AIOKafkaProducer) -> None:
