@@ -47,7 +47,7 @@ from asyncstream.aside import heed, to_its_end
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.cancellation import answered_within, carried_through
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.kafka.client import disconnect, settled, telling
+from asyncstream.connectors.kafka.client import disconnect, settled
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.writer import ahead_of_checkpoint
@@ -178,7 +178,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def _read_row(self) -> _Row:
         client = self._writer.admin()
-        with telling(self._writer.what, SinkError):
+        with self._writer.naming():
             try:
                 await client.start()
                 found = await client.list_consumer_group_offsets(self._id, partitions=[self._row_place])
@@ -252,7 +252,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         row = await self._read_row()
         self._check(position, row)
         self._number = self._committed = max(row.number, _last(position))
-        with telling(self._writer.what, SinkError, broken=True):
+        with self._writer.naming(broken=True):
             await self._claim(released=False)
         self._has_row = True
 
@@ -283,7 +283,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             transaction.partition_added(TopicPartition(topic, partition))
         transaction.consumer_group_added(self._id)
         try:
-            with telling(self._writer.what, SinkError):
+            with self._writer.naming():
                 await producer.start()
                 await self._bounded(producer.commit_transaction())
         except SinkError as error:
@@ -311,7 +311,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
     def _in_epoch(self) -> Iterator[None]:
         """What fails in this block takes what was written of its epoch with it."""
         try:
-            with telling(self._writer.what, SinkError, broken=True):
+            with self._writer.naming(broken=True):
                 yield
         except SinkBroken as error:
             cause = error.__cause__
@@ -326,7 +326,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
         if not self._has_epochs:
-            with over_elements(self._writer.is_over_records), telling(self._writer.what, SinkError):
+            with over_elements(self._writer.is_over_records), self._writer.naming():
                 await self._write_whole(self._current or await self._begin(), values, timestamps)
             return
         with self._in_epoch():
@@ -420,7 +420,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         while self._prepared and self._prepared[0][0] <= epoch:
             _, prepared = self._prepared[0]
             slot = self._slots[prepared.slot]
-            with telling(self._writer.what, SinkError, broken=True):
+            with self._writer.naming(broken=True):
                 await self._bounded(slot.producer.commit_transaction())
             self._committed = prepared.number
             del self._prepared[0]
