@@ -165,11 +165,10 @@ class ColumnarSource(FileSource[T]):
             close()
 
     def _open_file(self, path: str) -> None:
-        row, partition = self._rows.row, self._partitions[self._at]
-        columns = self._columns
-        if columns is not None and partition:
+        row, columns, partition = self._rows.row, self._columns, self._partitions[self._at]
+        if columns is not None:
+            partition = {column: partition[column] for column in columns if column in partition}
             columns = [column for column in columns if column not in partition]
-            partition = {column: partition[column] for column in self._columns or () if column in partition}
         self._known = self._identity(path)  # first: it refuses a pipe
         table = self._begin(path, row, columns)
         self._close_table = table.close

@@ -123,10 +123,8 @@ class _Inspection:
 
     def _latency(self, part: Part) -> Latency | None:
         lately = [timings.lately(self._now) for timings in part.timings().values()]
-        if not lately:
-            return None
-        found = reduce(add, lately)
-        if not found.count:
+        found = reduce(add, lately) if lately else None
+        if found is None or not found.count:
             return None
         p50, p90, p99 = (round(found.quantile(share) * 1000, 3) for share in (0.5, 0.9, 0.99))
         return Latency(found.count, p50, p90, p99)
