@@ -202,8 +202,8 @@ class KafkaSource(Source[Any]):
         new = [partition for partition in partitions if split_of(partition) not in self._partitions]
         offsets = await (consumer.end_offsets if start == "latest" else consumer.beginning_offsets)(new)
         for partition in new:
-            self._partitions[split_of(partition)] = partition
-            self._positions[split_of(partition)] = offsets[partition]
+            name = split_of(partition)
+            self._partitions[name], self._positions[name] = partition, offsets[partition]
         self._names = tuple(self._partitions)
         consumer.assign(list(self._partitions.values()))
         self._fetched.clear()  # of partitions that are held: it is fetched again
@@ -389,7 +389,8 @@ class KafkaSource(Source[Any]):
             with naming(SourceError, self._what):
                 begun: dict[TopicPartition, int] = {}
                 for partition in partitions:
-                    known = [await consumer.committed(partition), self._kept.get(split_of(partition))]
+                    name = split_of(partition)
+                    known = [await consumer.committed(partition), self._kept.get(name)]
                     offset = max((one for one in known if one is not None), default=None)
                     first = (await consumer.beginning_offsets([partition]))[partition]
                     if offset is None and self._start == "latest":
@@ -397,15 +398,14 @@ class KafkaSource(Source[Any]):
                     elif offset is None:
                         offset = first
                     elif offset < first:
-                        raise gone(split_of(partition), offset, first)
+                        raise gone(name, offset, first)
                     if known[0] is None and self._start == "latest":
                         begun[partition] = offset
                     consumer.seek(partition, offset)
-                    if split_of(partition) in self._held:  # to the client it is another one than before
+                    if name in self._held:  # to the client it is another one than before
                         consumer.pause(partition)
-                    self._partitions[split_of(partition)] = partition
-                    self._positions[split_of(partition)] = offset
-                    self._handover.begin(split_of(partition), offset)
+                    self._partitions[name], self._positions[name] = partition, offset
+                    self._handover.begin(name, offset)
                 # or who has it when this member has died begins with what comes by then
                 with suppress(CommitFailedError):  # they are dealt out again
                     await self._commit(consumer, begun)
