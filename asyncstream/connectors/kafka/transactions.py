@@ -342,7 +342,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         """Write these as a transaction of their own; all of them, or none."""
         try:
             await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
-            await self._send_all(slot)
+            await self._see_sent(slot)
         except BaseException as error:
             aborting = slot.producer.abort_transaction()
             try:
@@ -387,7 +387,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         if self._current is slot:
             self._current = None
 
-    async def _send_all(self, slot: _Slot) -> None:
+    async def _see_sent(self, slot: _Slot) -> None:
         """Wait until the brokers have all of an epoch."""
         await settled(slot.sent, self._writer.patience)
         _settle(slot.sent)
@@ -405,7 +405,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             transaction = slot.producer._txn_manager
             with self._in_epoch():
                 await self._write_row(slot, self._number + 1)
-                await self._send_all(slot)
+                await self._see_sent(slot)
             self._number += 1
             partitions = [[one.topic, one.partition] for one in sorted(transaction.txn_partitions)]
             prepared = _Prepared(
