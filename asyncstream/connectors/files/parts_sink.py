@@ -26,8 +26,8 @@ import os
 import posixpath
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
@@ -274,7 +274,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         return [_shown(name) for name in kept]
 
     def _part(self, name: str) -> str:
-        return self._storage.join(self._path, name)
+        """The path of what has this name in the folder, which is "" there."""
+        return self._storage.join(self._path, name) if name else self._path
 
     def _show(self, end: int) -> None:
         """Commit the parts up to this one."""
@@ -288,7 +289,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             folders.add(posixpath.dirname(name))
             self._committed += 1
         for folder in folders:
-            self._storage.settle(self._part(folder) if folder else self._path)
+            self._storage.settle(self._part(folder))
 
     # ------------------------------------------------------------------ writing
 
@@ -304,7 +305,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         if error is not None:
             raise SinkError(why_unwritten(values[self._taken], self._path, error)) from error
         if collected.rows >= self._row_group:
-            await self._writing(self._write_rows)
+            with self._writing():
+                await self._work.do(self._write_rows)
 
     def _write_rows(self) -> None:
         """Write what is collected; without anything, at least a file."""
@@ -334,7 +336,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         name = f".{os.urandom(4).hex()}{_UNFINISHED}"
         if self._is_file and not self._has_epochs:
             return self._storage.beside(self._path, name)
-        return self._part(f"{folder}/{name}" if folder else name)
+        return self._part(posixpath.join(folder, name))
 
     def _end_part(self, folder: str) -> None:
         part = self._written.pop(folder)
@@ -348,12 +350,13 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         for folder in list(self._written):
             self._end_part(folder)
 
-    async def _writing(self, work: Callable[[], None]) -> None:
-        """Do work by which what was taken comes to the disk, or may be lost."""
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """In this block what was taken comes to the disk, or may be lost."""
         if self._failure is not None:
             raise self._broken(self._failure)
         try:
-            await self._work.do(work)
+            yield
         except SinkError:
             raise
         except self._errors as error:
@@ -372,19 +375,19 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     async def flush(self) -> None:
         self._opened()
         if self._is_whole and not self._has_epochs:
-            await self._writing(self._finish)
+            with self._writing():
+                await self._work.do(self._finish)
 
     # ------------------------------------------------------------------ epochs
 
     async def prepare(self, epoch: int) -> dict[str, Any]:
         collected = self._opened()
         if collected.rows or self._written or self._ended:
-            await self._writing(self._end_parts)
-            try:  # in a thread: a disk may take seconds to say that it has them
+            with self._writing():
+                await self._work.do(self._end_parts)
+                # in a thread: a disk may take seconds to say that it has them
                 await aside(partial(self._sync, [path for _, path in self._ended]))
-            except self._errors as error:
-                raise self._broken(error) from error
-            await self._writing(self._hide_ours)
+                await self._work.do(self._hide_ours)
         await self._work.do(self._claim.check_record)
         self._ends[epoch] = len(self._parts)
         return {
@@ -409,9 +412,9 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         for folder, path in self._ended:
             number += 1
             own = f"part-{number:06}-{os.urandom(4).hex()}{self._ending}"
-            name = f"{folder}/{own}" if folder else own
+            name = posixpath.join(folder, own)
             self._storage.rename(path, self._part(_hidden(name)))
-            self._storage.settle(self._part(folder) if folder else self._path)
+            self._storage.settle(self._part(folder))
             self._parts.append(name)
         self._ended = []
 
