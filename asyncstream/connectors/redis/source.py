@@ -78,13 +78,14 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
         id, fields = message
         if fields is None:  # deleted since it was delivered
             return GONE
+        field = self._field
         try:
-            if self._field is None:
+            if field is None:
                 return {name.decode(): value.decode() for name, value in fields.items()}
-            if self._field in fields:
-                return self._decode(fields[self._field])
+            if field in fields:
+                return self._decode(fields[field])
             there = ", ".join(repr(name.decode(errors="replace")) for name in fields)
-            reason = f"it has no field {self._field.decode()!r}; there are: {there}"
+            reason = f"it has no field {field.decode()!r}; there are: {there}"
         except Exception as error:
             reason = unreadable(error)
         return RejectedMessage(self._what, id.decode(), dict(fields), reason)
