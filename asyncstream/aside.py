@@ -28,6 +28,7 @@ __all__ = (
     "in_its_loop",
     "raisable",
     "running_loop",
+    "to_its_end",
     "wait_at_most",
 )
 
@@ -63,6 +64,30 @@ async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+async def to_its_end(
+    future: asyncio.Future[Any], cancelled: Callable[[], object] | None = None
+) -> asyncio.CancelledError | None:
+    """
+    Wait until a future is done, however often the caller is cancelled meanwhile.
+
+    Args:
+        future: of what is not to be left in the middle.
+        cancelled: called each time that the caller is.
+
+    Returns:
+        What cancelled the caller last, to be raised now; None: nothing did.
+    """
+    last: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            last = error
+            if cancelled is not None:
+                cancelled()
+    return last
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncstream.aside import DiskThread, aside, heeding, wait_at_most
+from asyncstream.aside import DiskThread, aside, heeding, to_its_end, wait_at_most
 from asyncstream.connectors import JsonLinesSource
 from asyncstream.testing.loop import run_virtual
 
@@ -43,6 +43,23 @@ def test_a_deadline_of_the_caller_is_not_taken_for_its_own() -> None:
 
     with pytest.raises(TimeoutError):
         run_virtual(main())
+
+
+async def test_what_is_not_to_be_left_in_the_middle_is_waited_for_however_often_one_is_cancelled() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    told: list[str] = []
+    waiting = asyncio.create_task(to_its_end(future, lambda: told.append("cancelled")))
+    for time in ("once", "twice"):
+        await asyncio.sleep(0)
+        waiting.cancel(time)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    future.set_result(None)
+    cancelled = await waiting
+    assert cancelled is not None
+    assert cancelled.args == ("twice",)
+    assert told == ["cancelled", "cancelled"]
+    assert await to_its_end(future) is None
 
 
 async def test_a_thread_that_has_nothing_to_do_holds_nothing_of_what_it_has_done() -> None:

@@ -109,16 +109,11 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="asyncstream", description="Runs pipelines of event streams.")
     version = import_module("asyncstream").__version__
     parser.add_argument("--version", action="version", version=f"asyncstream {version}")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")
+    verbose: Any = {"action": "store_true", "help": "show tracebacks of errors"}
+    parser.add_argument("-v", "--verbose", **verbose)
     shared = argparse.ArgumentParser(add_help=False)
     # suppressed: or it would take back what stands before the command
-    shared.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="show tracebacks of errors",
-    )
+    shared.add_argument("-v", "--verbose", default=argparse.SUPPRESS, **verbose)
     commands = parser.add_subparsers(required=True, metavar="command")
 
     run = commands.add_parser(

@@ -202,9 +202,11 @@ def _check_url(options: argparse.Namespace, in_format: str) -> None:
             "--url: expected a column of the rows in it, as {name}; without one, all requests are the same"
         )
     columns = columns_of(options.input, in_format)
-    for field in fields if columns is not None else ():
-        if field not in (columns or ()):
-            names = ", ".join(columns or ()) or "none"
+    if columns is None:
+        return
+    for field in fields:
+        if field not in columns:
+            names = ", ".join(columns) or "none"
             raise PipelineError(f"--url: {options.input} has no column {field!r}; it has: {names}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, to_its_end
 from asyncstream.errors import SourceError
 
 __all__ = ("answered_within", "carried_through", "now_and_then", "stopped")
@@ -32,24 +32,11 @@ async def carried_through(call: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not task.done():
-            await _ended(task)
+        timer = asyncio.get_running_loop().call_later(_PATIENCE, task.cancel)
+        await to_its_end(task)
+        timer.cancel()
         heed(task)
         raise
-
-
-async def _ended(task: asyncio.Task[Any]) -> None:
-    """Returns when the task has ended, by itself or not, however often the caller is cancelled meanwhile."""
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(_PATIENCE, task.cancel)
-    try:
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:  # said once already
-                continue
-    finally:
-        timer.cancel()
 
 
 @asynccontextmanager

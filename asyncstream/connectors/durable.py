@@ -170,12 +170,13 @@ class DurableSubmissions(Submissions[T]):
                 if not pending.is_new.done():
                     pending.is_new.set_result(is_new)
         else:
-            if isinstance(failure, InboxBroken) or not isinstance(failure, SourceError):
-                self._failure = failure if isinstance(failure, SourceError) else _unforeseen(failure)
+            told = failure if isinstance(failure, SourceError) else _unforeseen(failure)
+            if isinstance(told, InboxBroken):
+                self._failure = told
                 group, self._pending = group + self._pending, []
             for pending in group:
                 if not pending.is_new.done():
-                    pending.is_new.set_exception(_again(failure))
+                    pending.is_new.set_exception(_again(told))
         self._arrived.set()
         self._admit()
         self._commit()
@@ -252,10 +253,8 @@ class DurableSubmissions(Submissions[T]):
         return self._file
 
 
-def _again(failure: BaseException) -> BaseException:
+def _again(failure: SourceError) -> SourceError:
     """The same failure, for one more to be told of it."""
-    if not isinstance(failure, SourceError):
-        return _unforeseen(failure)
     told = type(failure)(str(failure))
     told.__cause__ = failure
     return told

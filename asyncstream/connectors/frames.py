@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
@@ -20,7 +21,7 @@ from asyncstream.connectors.files.arrow import Tables, arrow_ipc
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, SourceError, describe_error
+from asyncstream.errors import SinkError, SourceError, told_as
 from asyncstream.validation import count, refuse
 
 __all__ = ("Frame", "FrameSink", "FrameSource", "is_frame")
@@ -110,36 +111,25 @@ class FrameSource(Source[T]):
         self._total: int | None = None
 
     async def open(self) -> None:
-        try:
+        with _naming():
             frame = self._frame() if self._makes else self._frame
             if not is_frame(frame):
                 raise SourceError(f"the function for the frame gave a {type(frame).__name__}, which is none")
             self._total = _rows_in(frame)
             # a relation runs its query now
             self._stream = await aside(partial(_stream_of, frame))
-        except SourceError:
-            raise
-        except Exception as error:  # the libraries have errors of their own
-            raise self._unreadable(error) from error
         self._begin(0)
 
     def _begin(self, row: int) -> None:
         name = type(self._frame).__name__ if not self._makes else "frame"
         self._rows.begin(name, in_slices(iter(self._stream), self._batch), row, row)
 
-    def _unreadable(self, error: Exception) -> SourceError:
-        return SourceError(f"cannot read the frame: {describe_error(error)}")
-
     async def read(self) -> SourceBatch[T] | None:
         if self._stream is None:
             raise SourceError("the source of the frame is not open")
         await asyncio.sleep(0)  # others get their turn, however long the frame is
-        try:
+        with _naming():
             return self._rows.read()
-        except SourceError:
-            raise
-        except Exception as error:
-            raise self._unreadable(error) from error
 
     def progress(self) -> float | None:
         if self._stream is None or self._total is None:
@@ -183,6 +173,11 @@ class FrameSource(Source[T]):
     async def close(self) -> None:
         self._stream = None
         self._rows.begin("", iter(()))
+
+
+def _naming() -> AbstractContextManager[None]:
+    """What fails in this block comes out saying so; the libraries have errors of their own."""
+    return told_as(SourceError, "read the frame", Exception)
 
 
 def _stream_of(frame: Any) -> Any:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import repeat
 from pathlib import Path, PurePath
 from typing import (
     Any,
@@ -198,7 +199,7 @@ class _Reader:
         one = self._of_type(args[0] if args else Any, where)
 
         def read(value: Any) -> Any:
-            items = _listed([one], value, None)
+            items = _listed(repeat(one), value, None)
             try:
                 return make(items)
             except TypeError as error:  # of a set, over what has no hash
@@ -296,13 +297,13 @@ def _one_of(values: tuple[Any, ...], as_text: Callable[[Any], Any] | None) -> Re
     return read
 
 
-def _listed(readers: list[Read], value: Any, count: int | None) -> list[Any]:
+def _listed(readers: Iterable[Read], value: Any, count: int | None) -> list[Any]:
     if not isinstance(value, list) or (count is not None and len(value) != count):
         raise Unfit(f"expected a list{'' if count is None else f' of {count}'}, got {safe_repr(value, 60)}")
     made = []
-    for number, item in enumerate(value):
+    for number, (convert, item) in enumerate(zip(readers, value, strict=False)):
         try:
-            made.append(readers[number if count is not None else 0](item))
+            made.append(convert(item))
         except Unfit as unfit:
             raise Unfit(unfit.reason, f"[{number}]{unfit.path}") from unfit.__cause__
     return made

@@ -240,13 +240,10 @@ def _of_numpy(value: Any, numpy: Any) -> Any:
     if value is numpy.ma.masked:
         return None
     if isinstance(value, numpy.ndarray):
-        return (
-            list(value)
-            if value.ndim
-            else value[()]
-            if value.dtype.char == "O"
-            else _of_numpy(value[()], numpy)
-        )
+        if value.ndim:
+            return list(value)
+        held = value[()]
+        return held if value.dtype.char == "O" else _of_numpy(held, numpy)
     if value.dtype.names is not None:
         return {name: value[name] for name in value.dtype.names}
     if isinstance(value, numpy.datetime64):

@@ -30,7 +30,7 @@ from asyncstream.guards.shared.exchanging import Exchanging
 from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.call_context import KEEP
 from asyncstream.shown import Shown
-from asyncstream.validation import Duration, duration_ms, real_number, refuse
+from asyncstream.validation import Duration, duration_ms, instance, real_number, refuse
 
 __all__ = ("Budget", "Reservation", "costs")
 
@@ -92,8 +92,8 @@ class Budget(Shown, Exchanging):
             raise refuse("budget", "a limit, e.g. usd=20", None)
         self._own = {unit: _amount(unit, limit) for unit, limit in limits.items()}
         self._per_ms = None if per is None else duration_ms("per", per)
-        if scope is not None and not isinstance(scope, SharedLimit):
-            raise refuse("scope", "a SharedLimit", scope)
+        if scope is not None:
+            instance("scope", scope, SharedLimit)
         self.scope = scope
         self._clock = checked_clock(clock) or SystemClock()
         self.waited = 0

@@ -44,11 +44,9 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-class _Additive:
-    """How a limit follows good answers: one more for each limit's worth of them."""
-
-    def after(self, limit: float, latency: float, now: float) -> float:
-        return limit + 1 / limit
+def _additive(limit: float, latency: float, now: float) -> float:
+    """One more for each limit's worth of good answers."""
+    return limit + 1 / limit
 
 
 class _Gradient:
@@ -112,8 +110,8 @@ class AdaptiveLimit(Shown):
         self.most = count("most", most, least=least)
         self._limit = float(first_limit(least, most, start))
         real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
-        gradient = choice("method", method, ("aimd", "gradient")) == "gradient"
-        self._growth: _Additive | _Gradient = _Gradient() if gradient else _Additive()
+        is_additive = choice("method", method, ("aimd", "gradient")) == "aimd"
+        self._after = _additive if is_additive else _Gradient().after
         self._latency = math.inf if latency is None else duration_seconds("latency", latency)
         self._decrease = decrease
         self._cut_at = -math.inf
@@ -155,7 +153,7 @@ class AdaptiveLimit(Shown):
             self.overloaded(began, now)
         elif 2 * self.in_flight >= self._limit:
             # a limit that is not used says nothing of whether more would be well
-            self._limit = min(self.most, max(self.least, self._growth.after(self._limit, latency, now)))
+            self._limit = min(self.most, max(self.least, self._after(self._limit, latency, now)))
 
     def overloaded(self, began: float, now: float) -> None:
         """A call has met an overloaded service."""

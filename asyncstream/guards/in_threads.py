@@ -20,7 +20,7 @@ from typing import TypeVar
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
 
-from asyncstream.aside import heed, in_a_thread
+from asyncstream.aside import heed, in_a_thread, to_its_end
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.validation import count, function, refuse
@@ -61,9 +61,8 @@ class InThreads(AsyncFunction[In, Out]):
             self._shared, self.threads = threads, int(threads.total_tokens)
         else:
             self.threads = count("threads", threads)
-        self._own: CapacityLimiter | None = (
-            None  # made when it opens: a process that is sent it makes its own
-        )
+        # made when it opens: a process that is sent it makes its own
+        self._own: CapacityLimiter | None = None
 
     async def open(self) -> None:
         self._own = CapacityLimiter(self.threads)
@@ -78,13 +77,8 @@ class InThreads(AsyncFunction[In, Out]):
         scope = CancelScope()
         # in a task of its own: who cancels that of the caller would let go of the thread, not end its work
         call = asyncio.create_task(self._call(scope, limiter, value))
-        cancelled: asyncio.CancelledError | None = None
-        while not call.done():
-            try:
-                await asyncio.wait({call})
-            except asyncio.CancelledError as error:
-                cancelled = error
-                scope.cancel()  # a call that waits for its thread ends; one that has it can see this
+        # of a caller who is cancelled, a call that waits for its thread ends; one that has it can see this
+        cancelled = await to_its_end(call, scope.cancel)
         if cancelled is not None:
             heed(call)
             raise cancelled

@@ -143,7 +143,8 @@ def retry_after_seconds(asked: object, clock: Clock) -> float | None:
 
     Never raises: it comes from outside, and a failure here would hide the one that it was sent with.
     """
-    try:
+    # a date or a number may be out of all bounds
+    with suppress(ArithmeticError, LookupError, TypeError, ValueError):
         if isinstance(asked, timedelta):
             return max(0.0, asked.total_seconds())
         if isinstance(asked, str):
@@ -154,13 +155,6 @@ def retry_after_seconds(asked: object, clock: Clock) -> float | None:
             return max(0.0, (instant_ms(until) - clock.now_ms()) / 1000)
         if isinstance(asked, int | float) and math.isfinite(asked):
             return max(0.0, float(asked))
-    except (
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ):  # a date or a number that is out of all bounds
-        pass
     return None
 
 

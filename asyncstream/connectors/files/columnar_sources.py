@@ -136,12 +136,8 @@ class ColumnarSource(FileSource[T]):
     def _in_file(self, name: str, work: Callable[[str], U]) -> U:
         """What work on the path of a file gives; what fails names this file."""
         path = self._path_of(name)
-        try:
+        with self._naming(path):
             return work(path)
-        except SourceError:
-            raise
-        except self._errors as error:
-            raise self._unreadable(path, error) from error
 
     def column_names(self) -> list[str]:
         """
@@ -150,11 +146,9 @@ class ColumnarSource(FileSource[T]):
         Raises:
             SourceError: if it cannot be read.
         """
-        return self._guarded(self._first_names)
-
-    def _first_names(self) -> list[str]:
-        files = self._listed()
-        return [*self._in_file(files[0], self._names), *partition_of(files[0])] if files else []
+        with self._naming():
+            files = self._listed()
+            return [*self._in_file(files[0], self._names), *partition_of(files[0])] if files else []
 
     # ------------------------------------------------------------------ reading
 
@@ -171,11 +165,10 @@ class ColumnarSource(FileSource[T]):
             close()
 
     def _open_file(self, path: str) -> None:
-        row, partition = self._rows.row, self._partitions[self._at]
-        columns = self._columns
-        if columns is not None and partition:
+        row, columns, partition = self._rows.row, self._columns, self._partitions[self._at]
+        if columns is not None:
+            partition = {column: partition[column] for column in columns if column in partition}
             columns = [column for column in columns if column not in partition]
-            partition = {column: partition[column] for column in self._columns or () if column in partition}
         self._known = self._identity(path)  # first: it refuses a pipe
         table = self._begin(path, row, columns)
         self._close_table = table.close

@@ -17,7 +17,6 @@ import os
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 from asyncstream.errors import describe_error, module_of
@@ -109,7 +108,6 @@ class Decompressing(io.RawIOBase):
 
     def __init__(self, file: BinaryIO, compression: str, *, complete: bool = True) -> None:
         self._file = file
-        self._make: Callable[[], Any] = lambda: _decompressor(compression)
         self._compression = compression
         self._complete = complete
         self._at = 0
@@ -188,7 +186,7 @@ class Decompressing(io.RawIOBase):
                 block = block.lstrip(self._padding)
                 if not block:
                     return
-                self._piece = self._make()
+                self._piece = _decompressor(self._compression)
             yield self._piece.decompress(block)
             if not self._piece.eof:
                 return

@@ -26,8 +26,8 @@ import os
 import posixpath
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
@@ -39,7 +39,7 @@ from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.validation import choice, count, file_path
 
 __all__ = ("Collected", "PartWriter", "PartsSink")
@@ -142,7 +142,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def open(self) -> None:
         self._is_whole = True
-        await self._work.do(partial(self._guarded, self._open))
+        await self._do(self._open)
 
     def _open(self) -> None:
         if self._is_file and self._storage.is_folder(self._path):
@@ -183,7 +183,6 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         """Give what was written its name; for a job without checkpoints."""
         if self._collected is None or self._has_epochs:
             return
-        self._write_rows()
         self._end_parts()
         replaced = [] if self._is_file else self._found()
         self._check_existing()  # another job may have written meanwhile
@@ -218,7 +217,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             await fenced(self._claim, self.writer)
 
     async def can_recover(self, position: dict[str, Any] | None) -> None:
-        await self._work.do(partial(self._guarded, partial(self._plan, position)))
+        await self._do(partial(self._plan, position))
 
     def _plan(self, position: dict[str, Any] | None) -> int:
         """How many of the parts stay; changes nothing. Raises `SinkError` if it cannot go on from there."""
@@ -259,7 +258,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         return [name for _, name in sorted(found)]
 
     async def recover(self, position: dict[str, Any] | None) -> None:
-        await self._work.do(partial(self._guarded, partial(self._recover, position)))
+        await self._do(partial(self._recover, position))
 
     def _recover(self, position: dict[str, Any] | None) -> None:
         self._check_place()
@@ -288,7 +287,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         return [_shown(name) for name in kept]
 
     def _part(self, name: str) -> str:
-        return self._storage.join(self._path, name)
+        """The path of what has this name in the folder, which is "" there."""
+        return self._storage.join(self._path, name) if name else self._path
 
     def _show(self, end: int) -> None:
         """Commit the parts up to this one."""
@@ -302,7 +302,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             folders.add(posixpath.dirname(name))
             self._committed += 1
         for folder in folders:
-            self._storage.settle(self._part(folder) if folder else self._path)
+            self._storage.settle(self._part(folder))
 
     # ------------------------------------------------------------------ writing
 
@@ -318,7 +318,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         if error is not None:
             raise SinkError(why_unwritten(values[self._taken], self._path, error)) from error
         if collected.rows >= self._row_group:
-            await self._writing(self._write_rows)
+            with self._writing():
+                await self._work.do(self._write_rows)
 
     def _write_rows(self) -> None:
         """Write what is collected; without anything, at least a file."""
@@ -348,7 +349,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         name = f".{os.urandom(4).hex()}{_UNFINISHED}"
         if self._is_file and not self._has_epochs:
             return self._storage.beside(self._path, name)
-        return self._part(f"{folder}/{name}" if folder else name)
+        return self._part(posixpath.join(folder, name))
 
     def _end_part(self, folder: str) -> None:
         part = self._written.pop(folder)
@@ -357,15 +358,18 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         part.file.close()
 
     def _end_parts(self) -> None:
+        """Write what is collected, and the end of each file."""
+        self._write_rows()
         for folder in list(self._written):
             self._end_part(folder)
 
-    async def _writing(self, work: Callable[[], None]) -> None:
-        """Do work by which what was taken comes to the disk, or may be lost."""
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """In this block what was taken comes to the disk, or may be lost."""
         if self._failure is not None:
             raise self._broken(self._failure)
         try:
-            await self._work.do(work)
+            yield
         except SinkError:
             raise
         except self._errors as error:
@@ -374,8 +378,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _broken(self, error: Exception) -> SinkBroken:
         self._failure = error
         return SinkBroken(
-            f"{self._error(error)}; what was written since the last checkpoint is lost, and is written "
-            "again by the next run"
+            f"cannot write {self._path}: {describe_error(error)}; what was written since the last checkpoint "
+            "is lost, and is written again by the next run"
         )
 
     def cut_short(self) -> None:
@@ -384,20 +388,19 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     async def flush(self) -> None:
         self._opened()
         if self._is_whole and not self._has_epochs:
-            await self._writing(self._finish)
+            with self._writing():
+                await self._work.do(self._finish)
 
     # ------------------------------------------------------------------ epochs
 
     async def prepare(self, epoch: int) -> dict[str, Any]:
         collected = self._opened()
         if collected.rows or self._written or self._ended:
-            await self._writing(self._write_rows)
-            await self._writing(self._end_parts)
-            try:  # in a thread: a disk may take seconds to say that it has them
+            with self._writing():
+                await self._work.do(self._end_parts)
+                # in a thread: a disk may take seconds to say that it has them
                 await aside(partial(self._sync, [path for _, path in self._ended]))
-            except self._errors as error:
-                raise self._broken(error) from error
-            await self._writing(self._hide_ours)
+                await self._work.do(self._hide_ours)
         await self._work.do(self._claim.check_record)
         self._ends[epoch] = len(self._parts)
         return {
@@ -422,15 +425,15 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         for folder, path in self._ended:
             number += 1
             own = f"part-{number:06}-{os.urandom(4).hex()}{self._ending}"
-            name = f"{folder}/{own}" if folder else own
+            name = posixpath.join(folder, own)
             self._storage.rename(path, self._part(_hidden(name)))
-            self._storage.settle(self._part(folder) if folder else self._path)
+            self._storage.settle(self._part(folder))
             self._parts.append(name)
         self._ended = []
 
     async def commit(self, epoch: int) -> None:
         end = self._ends.pop(epoch, len(self._parts))
-        await self._work.do(partial(self._guarded, partial(self._commit, end)))
+        await self._do(partial(self._commit, end))
 
     def _commit(self, end: int) -> None:
         with self._claim.taking():
@@ -440,7 +443,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def close(self) -> None:
         try:
-            await self._work.do(partial(self._guarded, self._close))
+            await self._do(self._close)
         finally:
             self._work.end()
 
@@ -463,16 +466,9 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             if collected is not None and has_epochs:
                 self._claim.release(len(self._parts))
 
-    def _guarded(self, work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except SinkError:
-            raise
-        except self._errors as error:
-            raise self._error(error) from error
-
-    def _error(self, error: Exception) -> SinkError:
-        return SinkError(f"cannot write {self._path}: {describe_error(error)}")
+    async def _do(self, work: Callable[[], T]) -> T:
+        with told_as(SinkError, f"write {self._path}", *self._errors):
+            return await self._work.do(work)
 
 
 def _shown(name: str) -> str:

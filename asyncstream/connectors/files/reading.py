@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from asyncstream.aside import aside, heed
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.errors import SourceError, told_as
 from asyncstream.validation import file_path
 
 __all__ = ("FileSource",)
@@ -45,23 +46,20 @@ class FileSource(Source[T]):
         self._reading: asyncio.Future[tuple[SourceBatch[T] | None, Any]] | None = None
         self._behind: Any = None  # the position behind what the thread has read and `read` has given
 
-    def _guarded(self, work: Callable[[], U]) -> U:
-        try:
-            return work()
-        except SourceError:
-            raise
-        except self._errors as error:
-            raise self._unreadable(self._path, error) from error
+    def _naming(self, path: str = "") -> AbstractContextManager[None]:
+        """What fails in this block comes out naming a file, or else all that is read."""
+        return told_as(SourceError, f"read {path or self._path}", *self._errors)
 
-    def _unreadable(self, path: str, error: Exception) -> SourceError:
-        return SourceError(f"cannot read {path}: {describe_error(error)}")
+    async def _do(self, work: Callable[[], U]) -> U:
+        with self._naming():
+            return await self._work.do(work)
 
     async def open(self) -> None:
         self._reading = None
         try:
-            await self._work.do(partial(self._guarded, self._open))
+            await self._do(self._open)
             if self._storage.is_remote:
-                self._behind = await self._work.do(partial(self._guarded, self._place))
+                self._behind = await self._do(self._place)
         except BaseException:
             await self.close()
             raise
@@ -69,10 +67,9 @@ class FileSource(Source[T]):
     async def read(self) -> SourceBatch[T] | None:
         if not self._storage.is_remote:
             await asyncio.sleep(0)  # others get their turn, however long the file is
-            return self._guarded(self._read)
+            return await self._do(self._read)
         if self._reading is None:
-            work = partial(self._guarded, lambda: (self._read(), self._place()))
-            self._reading = asyncio.ensure_future(self._work.do(work))
+            self._reading = asyncio.ensure_future(self._do(lambda: (self._read(), self._place())))
             self._reading.add_done_callback(heed)
         reading = self._reading
         await asyncio.wait({reading})
@@ -81,15 +78,19 @@ class FileSource(Source[T]):
         return batch
 
     def position(self) -> Any:
-        return self._behind if self._storage.is_remote else self._guarded(self._place)
+        if self._storage.is_remote:
+            return self._behind
+        with self._naming():
+            return self._place()
 
     async def can_seek(self, position: Any) -> None:
-        check = partial(self._guarded, partial(self._check, position))
-        # not in the source's own thread: it may never be opened, nor closed
-        await (aside(check) if self._storage.is_remote else self._work.do(check))
+        check = partial(self._check, position)
+        with self._naming():
+            # not in the source's own thread: it may never be opened, nor closed
+            await (aside(check) if self._storage.is_remote else self._work.do(check))
 
     async def seek(self, position: Any) -> None:
-        await self._work.do(partial(self._guarded, partial(self._go_on, position)))
+        await self._do(partial(self._go_on, position))
         self._behind = position
 
     async def close(self) -> None:

@@ -143,10 +143,7 @@ def decoded(body: bytes, response: aiohttp.ClientResponse) -> object:
         if charset not in ("utf-8", "ascii"):
             return loads(body.decode(charset))
         return loads(body.removeprefix(BOM))
-    except (
-        ValueError,
-        LookupError,
-    ) as error:  # orjson.JSONDecodeError and UnicodeDecodeError are ValueErrors
+    except (ValueError, LookupError) as error:  # orjson's, and those of decoding, are ValueErrors
         kind = response.content_type[:50]
         what = (
             "not JSON" if kind.endswith("json") or kind == "application/octet-stream" else f"{kind}, not JSON"

@@ -143,7 +143,10 @@ class Connection:
 class ConnectedSource(Source[T]):
     """A source that asks one URL, again and again."""
 
-    def __init__(self, url: str, schemes: tuple[str, ...], connection: Connection) -> None:
+    def __init__(self, url: str, schemes: tuple[str, ...], options: ConnectionOptions) -> None:
+        connection = self._connection = Connection(**options)
+        self._timeout = duration_seconds("timeout", connection.timeout)
+        self.rejects = connection.on_malformed == "reject"
         try:
             self._url = URL(url)
             is_known = self._url.scheme in schemes and self._url.host is not None
@@ -151,8 +154,6 @@ class ConnectedSource(Source[T]):
             is_known = False
         if not is_known:
             raise refuse_address(f"a URL with {' or '.join(schemes)}", url)
-        self._connection = connection
-        self.rejects = connection.on_malformed == "reject"
         self._session: aiohttp.ClientSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._place: Any = None
@@ -169,10 +170,8 @@ class ConnectedSource(Source[T]):
         """
 
     async def open(self) -> None:
-        timeout = duration_seconds("timeout", self._connection.timeout)
-        self._session = new_session(
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout), traces=[self._staying()]
-        )
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)
+        self._session = new_session(timeout=timeout, traces=[self._staying()])
         self._waiting: deque[Arrival] = deque()
         self._error: SourceError | None = None
         self._has_ended = False
@@ -272,7 +271,7 @@ class ConnectedSource(Source[T]):
         self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         """The answer to a GET, to be released; raises `HttpError` for any other than a 2xx."""
-        async with answered_within(duration_seconds("timeout", self._connection.timeout)):
+        async with answered_within(self._timeout):
             response = await session.get(url, headers=self._headers(headers), allow_redirects=False)
         if 200 <= response.status < 300:
             return response

@@ -13,12 +13,7 @@ from yarl import URL
 
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body
-from asyncstream.connectors.http.connection import (
-    Arrival,
-    ConnectedSource,
-    Connection,
-    ConnectionOptions,
-)
+from asyncstream.connectors.http.connection import Arrival, ConnectedSource, ConnectionOptions
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.connectors.models import Unfit, reader
@@ -78,7 +73,7 @@ class RestSource(ConnectedSource[Any]):
         max_bytes: int = 10 * 2**20,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(url, ("http", "https"), Connection(**options))
+        super().__init__(url, ("http", "https"), options)
         self._items = _finder("items", items)
         self._cursor = None if cursor is None else _finder("cursor", cursor)
         self._param = None if param is None else text("param", param)
@@ -117,7 +112,7 @@ class RestSource(ConnectedSource[Any]):
     async def _asked(self, session: aiohttp.ClientSession, at: Any) -> tuple[list[Any], Any]:
         """The items of a page, and what the next one is called."""
         url = self._of_page(at)
-        async with answered_within(duration_seconds("timeout", self._connection.timeout)):
+        async with answered_within(self._timeout):
             response = await self._answer(session, url, {"Accept": "application/json"})
             async with response:
                 try:

@@ -15,7 +15,6 @@ from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.connection import (
     Arrival,
     ConnectedSource,
-    Connection,
     ConnectionOptions,
     Decode,
     Interrupted,
@@ -163,7 +162,7 @@ class SseSource(ConnectedSource[Any]):
         max_event_bytes: int = 2**20,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(url, ("http", "https"), Connection(**options))
+        super().__init__(url, ("http", "https"), options)
         self._decode: Any = None if decode is None else decoder(decode)
         self._takes_event = callable(decode)
         self._replays = flag("replays", replays)

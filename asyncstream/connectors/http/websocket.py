@@ -17,7 +17,6 @@ from asyncstream.connectors.http.answers import refusal
 from asyncstream.connectors.http.connection import (
     Arrival,
     ConnectedSource,
-    Connection,
     ConnectionOptions,
     Decode,
     Interrupted,
@@ -82,7 +81,7 @@ class WebSocketSource(ConnectedSource[Any]):
         max_message_bytes: int = 4 * 2**20,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(url, ("ws", "wss", "http", "https"), Connection(**options))
+        super().__init__(url, ("ws", "wss", "http", "https"), options)
         if isinstance(subscribe, _ONE) or not (callable(subscribe) or isinstance(subscribe, Iterable)):
             raise refuse("subscribe", "a list of messages, or a function of the cursor", subscribe)
         self._subscribe = (
@@ -103,16 +102,15 @@ class WebSocketSource(ConnectedSource[Any]):
         return self._cursor is not None
 
     async def _arrivals(self, session: aiohttp.ClientSession, place: Any) -> AsyncGenerator[Arrival, None]:
-        timeout = duration_seconds("timeout", self._connection.timeout)
         try:
-            async with answered_within(timeout):
+            async with answered_within(self._timeout):
                 connected = await session.ws_connect(
                     self._url,
                     headers=self._headers({}),
                     heartbeat=self._heartbeat,
                     autoping=False,
                     max_msg_size=self._limit,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=timeout),
+                    timeout=aiohttp.ClientWSTimeout(ws_close=self._timeout),
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise refusal(error, self._url, "no WebSocket") from None

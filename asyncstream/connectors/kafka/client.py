@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient
     from aiokafka.cluster import ClusterMetadata
 
-__all__ = ("addresses", "check_options", "check_topics", "disconnect", "patience_of", "settled", "telling")
+__all__ = ("addresses", "check_options", "check_topics", "disconnect", "naming", "patience_of", "settled")
 
 _REQUESTS: Final = 3
 """So many times a request may be tried again: the broker may be starting anew, or be followed by another."""
@@ -79,13 +79,13 @@ async def disconnect(client: AIOKafkaConsumer | AIOKafkaProducer, network: AIOKa
 
 
 @contextmanager
-def telling(doing: str, kind: type[SourceError] | type[SinkError], broken: bool = False) -> Iterator[None]:
+def naming(kind: type[SourceError] | type[SinkError], doing: str, broken: bool = False) -> Iterator[None]:
     """
     What the client raises in this block comes out as ours, and says what to do.
 
     Args:
-        doing: what is being done, for the message: "cannot read topic 'orders'".
         kind: of the error.
+        doing: what is being done, for the message: "cannot read topic 'orders'".
         broken: what was written may be gone, so that nothing but going back to the checkpoint helps.
     """
     from aiokafka import errors

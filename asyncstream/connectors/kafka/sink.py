@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from inspect import signature
 from itertools import repeat, takewhile
 from numbers import Integral
@@ -20,9 +21,9 @@ from asyncstream.connectors.kafka.client import (
     check_options,
     check_topics,
     disconnect,
+    naming,
     patience_of,
     settled,
-    telling,
 )
 from asyncstream.connectors.kafka.records import KafkaRecord, checked_topic, headers_of
 from asyncstream.connectors.messages import Encode, encoder
@@ -100,16 +101,20 @@ class KafkaWriter:
             errors.UnsupportedForMessageFormatError,
         )
 
+    def naming(self, broken: bool = False) -> AbstractContextManager[None]:
+        """What the client raises in this block comes out as an error of the sink; see `client.naming`."""
+        return naming(SinkError, self.what, broken)
+
     def producer(self, **options: Any) -> AIOKafkaProducer:
         """A client that is not connected."""
         from aiokafka import AIOKafkaProducer
 
-        with telling(self.what, SinkError):
+        with self.naming():
             return AIOKafkaProducer(bootstrap_servers=self._servers, **{**self._options, **options})
 
     async def connect(self, producer: AIOKafkaProducer) -> None:
         """Connect a client, and see whether the topic is there."""
-        with telling(self.what, SinkError):
+        with self.naming():
             await producer.start()
             check_topics(await producer.client.fetch_all_metadata(), [self.topic], SinkError, self.where)
 
@@ -119,7 +124,7 @@ class KafkaWriter:
 
         known = signature(AIOKafkaAdminClient).parameters
         options = {name: value for name, value in self._options.items() if name in known}
-        with telling(self.what, SinkError):
+        with self.naming():
             return AIOKafkaAdminClient(bootstrap_servers=self._servers, **options)
 
     async def send_all(
@@ -255,7 +260,7 @@ class KafkaSink(Sink[Any]):
             await self.close()
             await self.open()
         try:
-            with telling(writer.what, SinkError):
+            with writer.naming():
                 failure: Exception | None = None
                 try:
                     await writer.send_all(self._producer, values, timestamps, sent)

@@ -23,8 +23,8 @@ from asyncstream.connectors.kafka.client import (
     check_options,
     check_topics,
     disconnect,
+    naming,
     patience_of,
-    telling,
 )
 from asyncstream.connectors.kafka.group import Handover, listener
 from asyncstream.connectors.kafka.partitions import chosen, gone, split_of
@@ -151,7 +151,7 @@ class KafkaSource(Source[Any]):
         """A client that knows the topics."""
         from aiokafka import AIOKafkaConsumer
 
-        with telling(self._what, SourceError):
+        with naming(SourceError, self._what):
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._servers,
                 auto_offset_reset="none",
@@ -162,7 +162,7 @@ class KafkaSource(Source[Any]):
                 **self._options,
             )
         try:
-            with telling(self._what, SourceError):
+            with naming(SourceError, self._what):
                 await consumer.start()
                 await consumer.topics()
                 check_topics(consumer._client.cluster, self._topics, SourceError, self._where)
@@ -176,7 +176,7 @@ class KafkaSource(Source[Any]):
         self._consumer = await self._connected()
         if self._group is not None:
             return  # it joins when it is read, and knows by then where to go on
-        with telling(self._what, SourceError):
+        with naming(SourceError, self._what):
             await self._assign(self._found(self._consumer), self._start)
             if self._stops:
                 ends = await self._consumer.end_offsets(list(self._partitions.values()))
@@ -202,8 +202,8 @@ class KafkaSource(Source[Any]):
         new = [partition for partition in partitions if split_of(partition) not in self._partitions]
         offsets = await (consumer.end_offsets if start == "latest" else consumer.beginning_offsets)(new)
         for partition in new:
-            self._partitions[split_of(partition)] = partition
-            self._positions[split_of(partition)] = offsets[partition]
+            name = split_of(partition)
+            self._partitions[name], self._positions[name] = partition, offsets[partition]
         self._names = tuple(self._partitions)
         consumer.assign(list(self._partitions.values()))
         self._fetched.clear()  # of partitions that are held: it is fetched again
@@ -242,7 +242,7 @@ class KafkaSource(Source[Any]):
         from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 
         fetched: dict[TopicPartition, list[ConsumerRecord[Any, Any]]] = {}
-        with telling(self._what, SourceError):
+        with naming(SourceError, self._what):
             try:
                 fetched = await consumer.getmany(timeout_ms=round(seconds * 1000), max_records=most)
             except NoOffsetForPartitionError:
@@ -338,7 +338,7 @@ class KafkaSource(Source[Any]):
         if self._chosen is None and not self._stops and self._group is None:
             found = self._found(consumer)
             if len(found) > len(self._partitions):
-                with telling(self._what, SourceError):
+                with naming(SourceError, self._what):
                     await self._assign(found, "earliest")
 
     def splits(self) -> Sequence[str]:
@@ -358,7 +358,7 @@ class KafkaSource(Source[Any]):
 
     def _join(self, consumer: AIOKafkaConsumer) -> None:
         self._is_member = True
-        with telling(self._what, SourceError):
+        with naming(SourceError, self._what):
             consumer.subscribe(self._topics, listener=listener(self._revoked, self._assigned))
         interval_ms = self._options.get("max_poll_interval_ms", 300_000)
         self._polling = asyncio.create_task(now_and_then(interval_ms / 3000, self._poll))
@@ -386,10 +386,11 @@ class KafkaSource(Source[Any]):
 
         consumer = self._opened()
         try:
-            with telling(self._what, SourceError):
+            with naming(SourceError, self._what):
                 begun: dict[TopicPartition, int] = {}
                 for partition in partitions:
-                    known = [await consumer.committed(partition), self._kept.get(split_of(partition))]
+                    name = split_of(partition)
+                    known = [await consumer.committed(partition), self._kept.get(name)]
                     offset = max((one for one in known if one is not None), default=None)
                     first = (await consumer.beginning_offsets([partition]))[partition]
                     if offset is None and self._start == "latest":
@@ -397,15 +398,14 @@ class KafkaSource(Source[Any]):
                     elif offset is None:
                         offset = first
                     elif offset < first:
-                        raise gone(split_of(partition), offset, first)
+                        raise gone(name, offset, first)
                     if known[0] is None and self._start == "latest":
                         begun[partition] = offset
                     consumer.seek(partition, offset)
-                    if split_of(partition) in self._held:  # to the client it is another one than before
+                    if name in self._held:  # to the client it is another one than before
                         consumer.pause(partition)
-                    self._partitions[split_of(partition)] = partition
-                    self._positions[split_of(partition)] = offset
-                    self._handover.begin(split_of(partition), offset)
+                    self._partitions[name], self._positions[name] = partition, offset
+                    self._handover.begin(name, offset)
                 # or who has it when this member has died begins with what comes by then
                 with suppress(CommitFailedError):  # they are dealt out again
                     await self._commit(consumer, begun)
@@ -423,7 +423,7 @@ class KafkaSource(Source[Any]):
         new = self._handover.new(position)
         if new and self._consumer is not None:
             offsets = {self._partitions[name]: offset for name, offset in new.items()}
-            with telling(f"cannot commit offsets of group {self._group!r}", SourceError):
+            with naming(SourceError, f"cannot commit offsets of group {self._group!r}"):
                 try:
                     await self._commit(self._consumer, offsets)
                 except CommitFailedError:  # they are dealt out again: it would fail the next time, too
@@ -459,7 +459,7 @@ class KafkaSource(Source[Any]):
                     f"cannot go on in {name}, which was read until offset {position[name]}: this source does "
                     "not read it; name its topic, and in partitions= its number, or its rest is lost"
                 )
-        with telling(self._what, SourceError):
+        with naming(SourceError, self._what):
             first = await consumer.beginning_offsets(list(partitions.values()))
             last = await consumer.end_offsets(list(partitions.values()))
         for name, offset in position.items():
@@ -478,7 +478,7 @@ class KafkaSource(Source[Any]):
             if name in position:
                 self._positions[name] = position[name]
             elif self._start == "latest":  # added since: nothing of it was there before
-                with telling(self._what, SourceError):
+                with naming(SourceError, self._what):
                     first = await consumer.beginning_offsets([self._partitions[name]])
                 self._positions[name] = first[self._partitions[name]]
             consumer.seek(self._partitions[name], self._positions[name])

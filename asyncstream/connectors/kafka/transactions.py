@@ -43,11 +43,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, to_its_end
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.cancellation import answered_within, carried_through
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.kafka.client import disconnect, settled, telling
+from asyncstream.connectors.kafka.client import disconnect, settled
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.writer import ahead_of_checkpoint
@@ -178,7 +178,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def _read_row(self) -> _Row:
         client = self._writer.admin()
-        with telling(self._writer.what, SinkError):
+        with self._writer.naming():
             try:
                 await client.start()
                 found = await client.list_consumer_group_offsets(self._id, partitions=[self._row_place])
@@ -252,7 +252,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         row = await self._read_row()
         self._check(position, row)
         self._number = self._committed = max(row.number, _last(position))
-        with telling(self._writer.what, SinkError, broken=True):
+        with self._writer.naming(broken=True):
             await self._claim(released=False)
         self._has_row = True
 
@@ -283,7 +283,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             transaction.partition_added(TopicPartition(topic, partition))
         transaction.consumer_group_added(self._id)
         try:
-            with telling(self._writer.what, SinkError):
+            with self._writer.naming():
                 await producer.start()
                 await self._bounded(producer.commit_transaction())
         except SinkError as error:
@@ -311,7 +311,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
     def _in_epoch(self) -> Iterator[None]:
         """What fails in this block takes what was written of its epoch with it."""
         try:
-            with telling(self._writer.what, SinkError, broken=True):
+            with self._writer.naming(broken=True):
                 yield
         except SinkBroken as error:
             cause = error.__cause__
@@ -326,7 +326,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
         if not self._has_epochs:
-            with over_elements(self._writer.is_over_records), telling(self._writer.what, SinkError):
+            with over_elements(self._writer.is_over_records), self._writer.naming():
                 await self._write_whole(self._current or await self._begin(), values, timestamps)
             return
         with self._in_epoch():
@@ -342,7 +342,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         """Write these as a transaction of their own; all of them, or none."""
         try:
             await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
-            await self._send_all(slot)
+            await self._see_sent(slot)
         except BaseException as error:
             aborting = slot.producer.abort_transaction()
             try:
@@ -350,7 +350,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                     # who is cancelled once more waits, too: until it is aborted, readers wait behind it
                     await carried_through(_tried(self._bounded(aborting)))
                 else:
-                    await _to_its_end(self._bounded(aborting))
+                    await _ended(self._bounded(aborting))
             finally:
                 self._leave(slot)
             if self._writer.is_over_records(error):  # the broker expects the number next that it has refused
@@ -358,11 +358,11 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                 await _disconnected(slot.producer)
                 await self._make_slot(slot.number)
             raise
-        was_cancelled = await _to_its_end(self._bounded(slot.producer.commit_transaction()))
+        cancelled = await _ended(self._bounded(slot.producer.commit_transaction()))
         self._taken = len(values)
         self._leave(slot)
-        if was_cancelled:
-            raise asyncio.CancelledError
+        if cancelled is not None:
+            raise cancelled
 
     async def _begin(self) -> _Slot:
         if not self._free:
@@ -387,7 +387,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         if self._current is slot:
             self._current = None
 
-    async def _send_all(self, slot: _Slot) -> None:
+    async def _see_sent(self, slot: _Slot) -> None:
         """Wait until the brokers have all of an epoch."""
         await settled(slot.sent, self._writer.patience)
         _settle(slot.sent)
@@ -405,7 +405,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             transaction = slot.producer._txn_manager
             with self._in_epoch():
                 await self._write_row(slot, self._number + 1)
-                await self._send_all(slot)
+                await self._see_sent(slot)
             self._number += 1
             partitions = [[one.topic, one.partition] for one in sorted(transaction.txn_partitions)]
             prepared = _Prepared(
@@ -420,7 +420,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         while self._prepared and self._prepared[0][0] <= epoch:
             _, prepared = self._prepared[0]
             slot = self._slots[prepared.slot]
-            with telling(self._writer.what, SinkError, broken=True):
+            with self._writer.naming(broken=True):
                 await self._bounded(slot.producer.commit_transaction())
             self._committed = prepared.number
             del self._prepared[0]
@@ -462,17 +462,12 @@ async def _tried(ending: Awaitable[None]) -> None:
             await ending
 
 
-async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
-    """Wait until a transaction that begins to end has ended; whether the caller was cancelled meanwhile."""
+async def _ended(ending: Coroutine[Any, Any, None]) -> asyncio.CancelledError | None:
+    """Wait until a transaction that begins to end has ended; gives what cancelled the caller meanwhile."""
     task = asyncio.ensure_future(ending)
-    was_cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            was_cancelled = True
+    cancelled = await to_its_end(task)
     task.result()
-    return was_cancelled
+    return cancelled
 
 
 async def _disconnected(producer: AIOKafkaProducer) -> None:

@@ -1,5 +1,5 @@
 """
-A connection to Redis, its errors told plainly; and what an entry of a stream holds.
+A connection to Redis, its errors told plainly; and what entries of a stream are.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from typing import Any, TypeAlias
 
 from asyncstream.addresses import parsed_redis, redis_address
 from asyncstream.aside import heeding
-from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.errors import AsyncStreamError, told_as
-from asyncstream.validation import refuse, text
 
-__all__ = ("Client", "Entries", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
+__all__ = ("Client", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
 
 Client: TypeAlias = Any
 """A `redis.asyncio.Redis`, whose annotations change from version to version."""
@@ -66,29 +64,3 @@ def id_of(id: bytes | str) -> tuple[int, int]:
     """The id of an entry, to be compared: milliseconds, and a number."""
     time, _, number = (id if isinstance(id, str) else id.decode()).partition("-")
     return int(time), int(number or 0)
-
-
-class Entries:
-    """Makes elements of entries: of one `field`, or of all of them, as texts by name."""
-
-    def __init__(self, what: str, field: str | None, decode: Decode) -> None:
-        self._what = what
-        self._field = None if field is None else text("field", field).encode()
-        self._decode = decoder(decode)
-        if field is None and decode != "json":
-            raise refuse("decode", "nothing where field=None: an element is a dict of texts", decode)
-
-    def read(self, id: bytes, fields: Mapping[bytes, bytes]) -> Any:
-        """The element of an entry; a `RejectedMessage` if there is none in it."""
-        try:
-            if self._field is None:
-                return {name.decode(): value.decode() for name, value in fields.items()}
-            return self._decode(fields[self._field])
-        except KeyError as error:
-            if self._field is None or error.args != (self._field,):
-                return RejectedMessage(self._what, id.decode(), dict(fields), unreadable(error))
-            there = ", ".join(repr(name.decode(errors="replace")) for name in fields)
-            reason = f"it has no field {self._field.decode()!r}; there are: {there}"
-            return RejectedMessage(self._what, id.decode(), dict(fields), reason)
-        except Exception as error:
-            return RejectedMessage(self._what, id.decode(), dict(fields), unreadable(error))

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar
 
 from asyncstream.connectors.message_source import GONE, OLDER, MessageSource
-from asyncstream.connectors.messages import Decode
+from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.redis.connection import (
     Client,
-    Entries,
     Entry,
     checked_url,
     connect,
@@ -21,7 +20,7 @@ from asyncstream.connectors.redis.connection import (
     place_of,
 )
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, text
+from asyncstream.validation import choice, refuse, text
 
 __all__ = ("BLOCK_MS", "FIRST", "RedisSource", "RedisStreamSource", "entries_of")
 
@@ -50,7 +49,10 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
         self._url = checked_url(url)
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
-        self._entries = Entries(self._what, field, decode)
+        self._field = None if field is None else text("field", field).encode()
+        self._decode = decoder(decode)
+        if field is None and decode != "json":
+            raise refuse("decode", "nothing where field=None: an element is a dict of texts", decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
 
     async def open(self) -> None:
@@ -74,7 +76,19 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
 
     def _element(self, message: Entry) -> Any:
         id, fields = message
-        return GONE if fields is None else self._entries.read(id, fields)  # deleted since it was delivered
+        if fields is None:  # deleted since it was delivered
+            return GONE
+        field = self._field
+        try:
+            if field is None:
+                return {name.decode(): value.decode() for name, value in fields.items()}
+            if field in fields:
+                return self._decode(fields[field])
+            there = ", ".join(repr(name.decode(errors="replace")) for name in fields)
+            reason = f"it has no field {field.decode()!r}; there are: {there}"
+        except Exception as error:
+            reason = unreadable(error)
+        return RejectedMessage(self._what, id.decode(), dict(fields), reason)
 
     def _time_ms(self, message: Entry) -> int:
         return int(message[0].partition(b"-")[0])

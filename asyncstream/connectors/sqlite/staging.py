@@ -266,9 +266,8 @@ class Staging:
         query = f"SELECT * FROM {_SINKS} WHERE name = ?"
         columns = _columns_of(connection, _SINKS)
         found = connection.execute(query, (self._name,)).fetchone() if columns else None
-        row = (
-            {} if found is None else dict(zip(columns, found, strict=True))
-        )  # of an earlier version: not all
+        # of an earlier version, without some of the columns
+        row = {} if found is None else dict(zip(columns, found, strict=True))
         moved, lease = row.get("moved", 0), row.get("lease")
         is_altered = _columns_of(connection, self._undo) != self._undo_columns(connection)
         floor = moved if is_altered else row.get("floor", moved)

@@ -154,7 +154,6 @@ def exchange(
         record = _closed(rule, record.get("period", 0) + 1)
     else:
         record = dict(record)
-    record["seen"] = now
     if record["open_until"] is None:
         if request.period == record["period"] and request.block.calls and _is_too_much(record, now, request):
             record = _opened(record, now, rule)
@@ -162,6 +161,7 @@ def exchange(
         # a clock that begins anew has left behind what is from its future
         record["open_until"] = min(record["open_until"], now + rule.open_for)
         record = _probed(record, now, request)
+    record["seen"] = now
     until, prober = record["open_until"], record["prober"]
     return record, CircuitAnswer(
         record["period"],
@@ -184,7 +184,7 @@ def _closed(rule: CircuitRule, period: int) -> dict[str, Any]:
 
 
 def _opened(record: dict[str, Any], now: float, rule: CircuitRule) -> dict[str, Any]:
-    return _closed(rule, record["period"] + 1) | {"seen": now, "open_until": now + rule.open_for}
+    return _closed(rule, record["period"] + 1) | {"open_until": now + rule.open_for}
 
 
 def _is_too_much(record: dict[str, Any], now: float, request: CircuitRequest) -> bool:
@@ -219,7 +219,7 @@ def _probed(record: dict[str, Any], now: float, request: CircuitRequest) -> dict
             case "failed":
                 return _opened(record, now, request.rule)
             case "succeeded" if record["succeeded"] + 1 >= request.rule.probes:
-                return _closed(request.rule, record["period"] + 1) | {"seen": now}
+                return _closed(request.rule, record["period"] + 1)
             case "succeeded":
                 record["succeeded"] += 1
         prober = None  # a process that knows of no probe was given one by an answer that was lost

@@ -108,10 +108,9 @@ class Blocking:
         stuck = self._stuck.get(step.name)
         if stuck is not None and isinstance(part, MultiInput | AsyncWaitOperator | BatchJobs):
             return stuck.by
-        makes_its_own = isinstance(part, SourceDriver) or (
-            part.time_reached() is not None and not isinstance(part, AsyncWaitOperator | BatchJobs)
-        )
-        return None if makes_its_own else self._cause[step.inputs[0].output.step]
+        if part.time_reached() is not None and not isinstance(part, AsyncWaitOperator | BatchJobs):
+            return None  # it makes its own
+        return self._cause[step.inputs[0].output.step]
 
     def _way_up(self, name: str) -> list[str]:
         """From a step up to the one that does not let event time go on; it alone if it waits for none."""

@@ -13,8 +13,8 @@ __all__ = ("check_settings",)
 
 def check_settings(settings: Checkpoints, graph: Graph) -> None:
     """
-    See whether checkpoints can be taken of this graph, and the settings are about its steps; raises
-    `PipelineError` if not.
+    See whether checkpoints can be taken of this graph, whose steps with state need names to find it by, and
+    the settings are about its steps; raises `PipelineError` if not.
     """
     for new in settings.renamed.values():
         if new not in graph:
@@ -22,14 +22,6 @@ def check_settings(settings: Checkpoints, graph: Graph) -> None:
     for name in settings.migrate:
         if name not in graph:
             raise PipelineError(f"migrate: the pipeline has no step {name!r}")
-    _check_names(graph)
-
-
-def _check_names(graph: Graph) -> None:
-    """
-    Refuse to keep the state of steps that have no name to find it by; raises `PipelineError` if there are
-    such.
-    """
     unnamed = graph.unnamed_with_state()
     if unnamed:
         example = _EXAMPLES.get(graph[unnamed[0]].kind)

@@ -14,7 +14,6 @@ from asyncstream.errors import UserFunctionError, describe_error, safe_repr
 from asyncstream.operators.whereabouts import SEVERAL, TimeReached
 from asyncstream.plan import OperatorStep, Step
 from asyncstream.runtime.aio.blocking import Blocking, Part
-from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.status import (
     CheckpointStatus,
@@ -115,26 +114,17 @@ class _Inspection:
         )
 
     def _reached_behind(self, step: Step, part: Part) -> TimeReached:
-        own = None if isinstance(part, SourceDriver) else part.time_reached()
-        before = (
-            self._reached[step.inputs[0].output.step]
-            if step.inputs
-            else TimeReached(MIN_TIMESTAMP, idle=False)
-        )
-        if own is None:
-            own = before
-        elif own.idle is None:
-            own = TimeReached(own.watermark, before.idle)
-        self._reached[step.name] = own
-        return own
+        reached = part.time_reached()
+        if reached is None or reached.idle is None:
+            before = self._reached[step.inputs[0].output.step]
+            reached = before if reached is None else TimeReached(reached.watermark, before.idle)
+        self._reached[step.name] = reached
+        return reached
 
     def _latency(self, part: Part) -> Latency | None:
-        timings = {} if isinstance(part, SourceDriver) else part.timings()
-        lately = [each.lately(self._now) for each in timings.values()]
-        if not lately:
-            return None
-        found = reduce(add, lately)
-        if not found.count:
+        lately = [timings.lately(self._now) for timings in part.timings().values()]
+        found = reduce(add, lately) if lately else None
+        if found is None or not found.count:
             return None
         p50, p90, p99 = (round(found.quantile(share) * 1000, 3) for share in (0.5, 0.9, 0.99))
         return Latency(found.count, p50, p90, p99)

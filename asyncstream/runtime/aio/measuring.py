@@ -16,7 +16,6 @@ from asyncstream.metrics import Distribution, Metric, Point
 from asyncstream.plan import OperatorStep, SinkStep
 from asyncstream.runtime.aio.checkpoints import Checkpointer
 from asyncstream.runtime.aio.inspection import inspect
-from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.status import JobState, JobStatus, StepStatus
 
@@ -166,8 +165,6 @@ def _add_step(found: _Gathering, step: StepStatus, run: Run) -> None:
     found.add(OLDEST, None if step.oldest_call is None else step.oldest_call.seconds, step=name)
     found.add(STUCK, int(step.stuck is not None), step=name)
     found.add(CONCURRENCY, step.concurrency, step=name)
-    if isinstance(part, SourceDriver):
-        return
     found.add(TRIES, attempts_in(part.called), step=name)
     for outcome, timings in part.timings().items():
         if isinstance(plan, SinkStep):

@@ -15,14 +15,15 @@ from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.elements import MAX_TIMESTAMP, Mark, Timestamps
+from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Mark, Timestamps
 from asyncstream.errors import SourceError
 from asyncstream.eventtime import warn_of_unit
+from asyncstream.metrics import Timings
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.functions import unread_of
 from asyncstream.operators.timestamps import AssignEventTime
-from asyncstream.operators.whereabouts import Failure, Whereabouts
+from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.runtime.aio.journeys import Followed
 from asyncstream.runtime.aio.naming import close_in_time, naming
 from asyncstream.runtime.aio.numbering import Numbering, position_in
@@ -48,10 +49,13 @@ class SourceDriver:
         has_left: it is to read no more, though the source is not at its end.
         finished: where the source stood when it had given nothing but what has been through since; None: not
             known.
+        called: no function, as an operator may have one.
         recent_failures: none; what the source could not read goes to an output.
     """
 
+    called: object = None
     recent_failures: Sequence[Failure] = ()
+    _followed: Followed  # from `follow` on
 
     def __init__(
         self,
@@ -72,7 +76,6 @@ class SourceDriver:
         self._read = 0
         self._ended = False
         self._reading_since: float | None = None
-        self._followed: Followed | None = None
         self._numbering: Numbering | None = None
         self.finished: Any = None
         self._acknowledged: Any = None
@@ -268,12 +271,10 @@ class SourceDriver:
         values, journeys = batch.values, batch.journeys
         timestamps = batch.timestamps if self._numbering is None else self._numbering.number(batch)
         followed = self._followed
-        if followed is None:
-            journeys = {}
-        elif not journeys and not isinstance(self.source, Submissions):
+        if not journeys and not isinstance(self.source, Submissions):
             journey = followed.read(self.name)
             journeys = {} if journey is None else {0: journey}
-        if followed is None or not journeys:
+        if not journeys:
             self._head.process_batch(values, timestamps)
             return
         start = 0
@@ -309,6 +310,14 @@ class SourceDriver:
         if self.gate.is_open():
             return Whereabouts(inbox=unread, doing="read", since=self._reading_since)
         return Whereabouts(downstream=unread, doing="read")
+
+    def time_reached(self) -> TimeReached:
+        """Nothing is known of event time behind it, which is given to elements further down."""
+        return TimeReached(MIN_TIMESTAMP, idle=False)
+
+    def timings(self) -> dict[str, Timings]:
+        """Of nothing: how long a source waits is not how long it takes."""
+        return {}
 
     def metrics(self) -> dict[str, int]:
         return {"read": self._read}

@@ -28,6 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from asyncstream.aside import to_its_end
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
@@ -457,12 +458,7 @@ class Run:
         self.phase = "closed"
         if self._closing is None:
             self._closing = self.loop.create_task(self._close_all(), name="asyncstream close")
-        cancelled: asyncio.CancelledError | None = None
-        while not self._closing.done():
-            try:
-                await asyncio.wait({self._closing})
-            except asyncio.CancelledError as error:
-                cancelled = error
+        cancelled = await to_its_end(self._closing)
         if cancelled is not None:
             raise cancelled
 

@@ -34,7 +34,8 @@ class RunParts:
         patience: seconds in which it must end when it is cancelled.
 
     Attributes:
-        begun: those whose opening was begun, in this order: also what fails to open is closed.
+        begun: those whose opening was begun, each with its step, in this order: also what fails to open is
+            closed.
         current: the step that is being opened, or closed.
         is_over: they are being closed.
     """
@@ -45,7 +46,7 @@ class RunParts:
         self._seconds = seconds
         self._patience = patience
         self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] | None = None
-        self.begun: list[SourceDriver | Operator] = []
+        self.begun: list[tuple[str, SourceDriver | Operator]] = []
         self.current = "a checkpoint"
         self.is_over = False
 
@@ -87,7 +88,7 @@ class RunParts:
         self, part: SourceDriver | Operator, step: str, kind: type[AsyncStreamError]
     ) -> Iterator[None]:
         """This block opens `part` of `step`; if that takes too long, a `kind` of error is raised."""
-        self.begun.append(part)
+        self.begun.append((step, part))
         with self.bounded(step, kind):
             yield
 
@@ -110,15 +111,14 @@ class RunParts:
 
     def closings(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What closes each, from head to tail, to be awaited before the next is asked for."""
-        for part in reversed(self.begun):
-            self.current = part.name if isinstance(part, SourceDriver) else part.context.name
-            self.is_over = True
-            enter(self._owner, f"step {self.current!r}")
-            yield part.stop(self._patience) if isinstance(part, SourceDriver) else _close(part)
+        for step, part in reversed(self.begun):
+            self.current, self.is_over = step, True
+            enter(self._owner, f"step {step!r}")
+            yield part.stop(self._patience) if isinstance(part, SourceDriver) else _close(step, part)
 
 
-async def _close(operator: Operator) -> None:
-    with _naming_function(operator.context.name, "when it was closed"):
+async def _close(step: str, operator: Operator) -> None:
+    with _naming_function(step, "when it was closed"):
         try:
             if isinstance(operator, Attended):
                 await operator.stop()
