@@ -33,6 +33,7 @@ from asyncstream.windowing import (
     Count,
     CountTrigger,
     CumulativeWindows,
+    DynamicSessionWindows,
     Last,
     ProcessWindowFunction,
     SessionWindows,
@@ -189,6 +190,8 @@ def changes() -> list[tuple[str, WindowPlan, float]]:
         ("count windows of 100", WindowPlan.counting(100, aggregate=both), 0.8),
         ("  collect()", WindowPlan.counting(100), 0.8),
         ("continuous, 60 by 10", WindowPlan(minute, tick, aggregate=both), 0.8),
+        ("sessions of 5 s", WindowPlan(SessionWindows(5 * second), aggregate=both), 0.8),
+        ("  each with its gap", WindowPlan(DynamicSessionWindows(lambda _: 5), aggregate=both), 1.5),
     ]
 
 
