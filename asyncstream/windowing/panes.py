@@ -117,6 +117,7 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         elements = pairs(values, timestamps)
+        self._at_hand = _NOWHERE  # if an element fails, there may be later slices by then
         if self._is_unsure and values:
             self._make_sure()
         if not self._in_order:

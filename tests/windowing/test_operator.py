@@ -1172,3 +1172,14 @@ def test_operator_takes_elements_after_one_over_which_it_failed(batched: bool) -
         run.run(wrong, batched)
     run.run([("el", ("c", 1), 0), ("el", ("c", 2), 0)], batched)
     assert values(run) == [{"total": 3}]
+
+
+def test_elements_come_in_order_behind_a_later_slice_in_which_one_failed() -> None:
+    plan = WindowPlan(SlidingWindows(ms(10), ms(5)), aggregate=Collect(itemgetter(1)))
+    run = harness(plan)
+    run.element(("a", 1), 1)
+    with pytest.raises(UserFunctionError):
+        run.operator.process_batch([("b", 2), ()], [6, 7])
+    run.element(("b", 3), 3)
+    run.watermark(9)
+    assert values(run) == [[1], [3], [1], [2, 3]]

@@ -207,7 +207,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         if set(self._found()).difference(replaced, ours):
             self._collected = None  # closing it is no second try
             for name in ours:
-                self._storage.remove(self._part(name))
+                with suppress(FileNotFoundError):
+                    self._storage.remove(self._part(name))
             raise SinkError(f"{self._path} is being written by another job: one at a time may")
 
     # ------------------------------------------------------------------ going on

@@ -287,9 +287,10 @@ async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: 
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["before it hides its part", "behind that"])
 @pytest.mark.parametrize("existing", ["refuse", "overwrite"])
 async def test_of_two_that_end_at_one_moment_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: Any, is_hidden: bool
 ) -> None:
     rows, sinks = [{"n": 1}, {"n": 2}], [JsonLinesFolderSink(tmp_path, existing=existing) for _ in range(2)]
     for row, sink in zip(rows, sinks, strict=True):
@@ -299,10 +300,13 @@ async def test_of_two_that_end_at_one_moment_one_is_refused(
 
     def ends_first(path: str, target: str) -> None:
         monkeypatch.undo()
+        if is_hidden:
+            replace(path, target)
         ending = threading.Thread(target=lambda: asyncio.run(sinks[1].flush()))
         ending.start()
         ending.join()
-        replace(path, target)
+        if not is_hidden:
+            replace(path, target)
 
     monkeypatch.setattr(os, "replace", ends_first)
     with pytest.raises(SinkError, match="is being written by another job"):
