@@ -71,6 +71,8 @@ class TickingWindowOperator(PaneWindowOperator):
             self._register(tick, key, window)
 
     def _on_timer(self, tick: int, key: Any, window: Span) -> None:
+        if self._next.peek(window, key) != tick:
+            return  # another kind of operator has set it, for late elements
         if max_timestamp(window) <= self._watermark and not self._ticks.event_time:
             return  # it is due since a restore, and fires with the next watermark
         if tick < max_timestamp(window):

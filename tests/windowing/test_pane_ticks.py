@@ -67,3 +67,22 @@ def test_a_timer_at_the_end_of_a_window_that_the_general_operator_has_left_does_
     run.watermark(60)
     assert [record[1].value for record in run.records if record[0] == "out"] == [1, 1, 1]
     assert run.operator.metrics()["event_timers"] == 0
+
+
+def test_a_tick_after_late_elements_that_the_general_operator_has_left_does_nothing() -> None:
+    def plan(lateness_ms: int) -> WindowPlan:
+        ticks = ContinuousProcessingTimeTrigger(ms(10))
+        trigger = AfterWatermark(early=ticks, late=ticks)
+        return WindowPlan(TumblingWindows(ms(100)), trigger, None, lateness_ms, Count())
+
+    run = Harness(
+        lambda: WindowOperator(itemgetter(0), plan(1000)),
+        lambda: TickingWindowOperator(itemgetter(0), plan(0)),
+    )
+    run.element(("a", 1), 5)
+    run.watermark(150)
+    run.element(("a", 1), 6)
+    assert run.operator.metrics()["processing_timers"] == 1
+    run.restart()  # how far event time was is not known
+    run.time(30)
+    assert [record[1].value for record in run.records if record[0] == "out"] == [1]
