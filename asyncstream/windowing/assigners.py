@@ -255,9 +255,13 @@ class Sessions(WindowAssigner):
 
     Args:
         time: "event" or "processing".
+
+    Attributes:
+        gap_ms: the gap behind each element, milliseconds; 0: each has its own.
     """
 
     merging = True
+    gap_ms: int = 0
 
     def __init__(self, time: TimeKind) -> None:
         self.event_time = _is_event_time(time)

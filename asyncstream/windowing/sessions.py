@@ -33,7 +33,7 @@ from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.rows import NO_ROWS
 from asyncstream.state.timer_queue import TimerQueue, timer_table
-from asyncstream.windowing.assigners import Sessions, SessionWindows
+from asyncstream.windowing.assigners import Sessions
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import RULES, WindowPlan
 
@@ -169,7 +169,7 @@ class SessionWindowOperator(PlainWindowOperator):
         assert isinstance(assigner, Sessions)
         self._aggregate = plan.folding
         self._gap_after = assigner.gap_after
-        self._gap_ms = assigner.gap_ms if isinstance(assigner, SessionWindows) else 0
+        self._gap_ms = assigner.gap_ms  # 0: asked of each element
         self._sessions = self.tables.declare(
             Table(
                 "sessions",

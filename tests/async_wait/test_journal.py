@@ -169,9 +169,8 @@ async def test_a_retry_goes_on_after_a_crash_where_it_was(tmp_path: Path, every:
     assert set(results) == set(range(10)) - {7}
 
 
-async def test_the_timeout_of_a_retry_counts_over_a_crash_from_its_first_attempt(tmp_path: Path) -> None:
-    clock = LoopClock()
-    times: list[float] = []
+def refused(times: list[float], clock: LoopClock, **settings: Any) -> Callable[[], Pipeline]:
+    """Lives of a job with one call that always fails and is tried again; when it was made is noted."""
 
     async def charge(value: int) -> int:
         times.append(asyncio.get_running_loop().time())
@@ -179,8 +178,16 @@ async def test_the_timeout_of_a_retry_counts_over_a_crash_from_its_first_attempt
 
     def life() -> Pipeline:
         waits: Any = {"wait_initial": 10, "wait_max": 60, "wait_jitter": 0}
-        patient = retry(charge, attempts=None, timeout=33, clock=clock, **waits)
+        patient = retry(charge, clock=clock, **settings, **waits)
         return charging([0], patient, [], "unordered", on_error="skip")
+
+    return life
+
+
+async def test_the_timeout_of_a_retry_counts_over_a_crash_from_its_first_attempt(tmp_path: Path) -> None:
+    clock = LoopClock()
+    times: list[float] = []
+    life = refused(times, clock, attempts=None, timeout=33)
 
     await crashed(life(), kept_in(tmp_path), 4.0)
     await life().run(checkpoints=kept_in(tmp_path))
@@ -191,15 +198,7 @@ async def test_the_timeout_of_a_retry_counts_over_a_crash_from_its_first_attempt
 async def test_a_retry_waits_no_longer_because_the_clock_was_set_back(tmp_path: Path) -> None:
     clock = LoopClock()
     times: list[float] = []
-
-    async def charge(value: int) -> int:
-        times.append(asyncio.get_running_loop().time())
-        raise ConnectionError
-
-    def life() -> Pipeline:
-        waits: Any = {"wait_initial": 10, "wait_max": 60, "wait_jitter": 0}
-        patient = retry(charge, attempts=2, timeout=None, clock=clock, **waits)
-        return charging([0], patient, [], "unordered", on_error="skip")
+    life = refused(times, clock, attempts=2, timeout=None)
 
     await crashed(life(), kept_in(tmp_path), 4.0)
     clock.set_back_ms = 3_600_000
