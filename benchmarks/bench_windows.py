@@ -171,7 +171,7 @@ def changes() -> list[tuple[str, WindowPlan, float]]:
     both, three = Aggregates(**parts), Aggregates(**parts, last=Last(itemgetter(1)))
     every = CountTrigger(5)
     tick, clock = ContinuousEventTimeTrigger(10 * second), ContinuousProcessingTimeTrigger(second)
-    minute = TumblingWindows(60 * second)
+    minute, sessions = TumblingWindows(60 * second), SessionWindows(5 * second)
     return [
         ("tumbling", WindowPlan(tumbling, aggregate=both), 0.5),
         ("  allowed lateness", WindowPlan(tumbling, aggregate=both, allowed_lateness_ms=5_000), 0.5),
@@ -190,7 +190,9 @@ def changes() -> list[tuple[str, WindowPlan, float]]:
         ("count windows of 100", WindowPlan.counting(100, aggregate=both), 0.8),
         ("  collect()", WindowPlan.counting(100), 0.8),
         ("continuous, 60 by 10", WindowPlan(minute, tick, aggregate=both), 0.8),
-        ("sessions of 5 s", WindowPlan(SessionWindows(5 * second), aggregate=both), 0.8),
+        ("sessions of 5 s", WindowPlan(sessions, aggregate=both), 0.8),
+        ("  early, by count", WindowPlan(sessions, AfterWatermark(early=every), None, 0, both), 1.5),
+        ("  early, by time", WindowPlan(sessions, AfterWatermark(early=tick), None, 0, both), 1.5),
         ("  each with its gap", WindowPlan(DynamicSessionWindows(lambda _: 5), aggregate=both), 1.5),
     ]
 

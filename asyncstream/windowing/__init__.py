@@ -11,7 +11,7 @@ In reading order:
 | `plan`, `spec` | what was asked for, checked; the step, which operator does it, and its state |
 | `base`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
 | `panes`, `pane_store`, `pane_schedule`, `pane_ticks` | on a grid, faster; kept how; due when; by time, too |
-| `sessions` | that merge, faster |
+| `sessions`, `session_firings` | that merge, faster; that fire between, too |
 | `fused_aggregates`, `partials` | aggregates as one loop; elements that come folded, from Spark |
 | `upgrade` | state of one operator for another |
 | `policies` | Storm's windows |

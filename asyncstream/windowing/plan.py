@@ -178,7 +178,7 @@ class WindowPlan:
         is_told = self.process is not None and clears(self.process) and self.allowed_lateness_ms > 0
         is_default = self.firings == AT_END and not is_told
         if type(self.assigner) in (SessionWindows, DynamicSessionWindows):  # a subclass may assign otherwise
-            return "sessions" if is_default else "contents"
+            return "contents" if is_told or self._ticks_go_on else "sessions"
         slicing = sliced(self.assigner)
         return "panes" if slicing is not None and (is_default or slicing.is_disjoint) else "contents"
 
@@ -193,6 +193,13 @@ class WindowPlan:
     def firings(self) -> Firings | None:
         """When windows fire in event time, if that can be said."""
         return _firings_of(self.effective_trigger, self.allowed_lateness_ms > 0)
+
+    @property
+    def _ticks_go_on(self) -> bool:
+        """Whether sessions tick by the clock, or behind their ends, too, as with Flink's trigger."""
+        if self.firings is None or (ticks := self.firings.ticks) is None:
+            return False
+        return not ticks.event_time or (self.allowed_lateness_ms > 0 and not self.firings.again)
 
     @property
     def closes_with_input(self) -> bool:

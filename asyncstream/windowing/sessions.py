@@ -26,7 +26,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count, islice
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
@@ -37,20 +37,23 @@ from asyncstream.windowing.assigners import Sessions
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import RULES, WindowPlan
 
-__all__ = ("SessionWindowOperator",)
+__all__ = ("TIME_AND_NUMBER", "Session", "SessionWindowOperator", "session_at")
 
 _PAGE_MS: Final = 32
 """Event time that a page spans, a power of two; where much is to be done, watermarks are further apart."""
 
 
 @dataclass(slots=True, eq=False)
-class _Session:
+class Session:
     """
     One session of a key; armed if it has not fired.
 
     Attributes:
+        most: how many `firings` there are.
         waits: the latest time for which its key was put down, as far as that is known; never too late a one.
     """
+
+    most: ClassVar[int] = 0
 
     start: int
     end: int
@@ -59,15 +62,19 @@ class _Session:
     armed: bool = False
     waits: int = MIN_TIMESTAMP
 
-    def __deepcopy__(self, memo: Any) -> _Session:
+    def __deepcopy__(self, memo: Any) -> Session:
         held = detached(self.accumulator)
-        return _Session(self.start, self.end, held, self.number, self.armed, self.waits)
+        return Session(self.start, self.end, held, self.number, self.armed, self.waits)
 
     def __reduce__(self) -> Any:
-        return _Session, (self.start, self.end, self.accumulator, self.number, self.armed)
+        return Session, (self.start, self.end, self.accumulator, self.number, self.armed)
+
+    def firings(self) -> Sequence[Any]:
+        """What is kept besides of one that fires not only at its end."""
+        return ()
 
 
-def _session_at(sessions: Any, time_ms: int) -> Any:
+def session_at(sessions: Any, time_ms: int) -> Any:
     """The session that has, or had, its end here; None if there is none. `sessions` may be `MISSING`."""
     if sessions is not MISSING:
         for session in sessions:
@@ -78,7 +85,7 @@ def _session_at(sessions: Any, time_ms: int) -> Any:
 
 _START = attrgetter("start")
 _TIME = itemgetter(0)
-_END_AND_NUMBER = itemgetter(0, 1)
+TIME_AND_NUMBER = itemgetter(0, 1)
 
 
 class _Calendar:
@@ -163,6 +170,9 @@ class SessionWindowOperator(PlainWindowOperator):
 
     keeps = "sessions"
 
+    _made: type[Session] = Session
+    _early: int = 0  # with every how many-th element of it a session fires before its end; 0: with none
+
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
         assigner = plan.assigner
@@ -174,7 +184,7 @@ class SessionWindowOperator(PlainWindowOperator):
             Table(
                 "sessions",
                 save=partial(_saved, self._aggregate.save),
-                load=partial(_loaded, self._aggregate.load),
+                load=partial(_loaded, self._made, self._aggregate.load),
                 may_be_away=True,
             )
         )
@@ -213,6 +223,9 @@ class SessionWindowOperator(PlainWindowOperator):
                         session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
                         session.number = next(self._numbers)
                     session.accumulator = self._aggregate.add(session.accumulator, value)
+                    if self._early:
+                        self._count_early(key, session)
+                        self._emitter.flush()
                     return
             self._place(key, sessions, value, timestamp)
         except BaseException as error:
@@ -229,8 +242,8 @@ class SessionWindowOperator(PlainWindowOperator):
     def _process(self, elements: Iterable[tuple[Any, int | None]], key_by: Callable[[Any], Any]) -> None:
         """Accept elements, whose sessions have been fetched where those may be elsewhere."""
         add, gap, gap_after, numbers = self._aggregate.add, self._gap_ms, self._gap_after, self._numbers
-        sessions_of = self._sessions.rows().get
-        may_emit = False
+        sessions_of, early = self._sessions.rows().get, self._early
+        may_emit = early > 0
         value: Any = None
         timestamp: Any = None
         try:
@@ -245,6 +258,8 @@ class SessionWindowOperator(PlainWindowOperator):
                             session.end = end if end < MAX_TIMESTAMP else MAX_TIMESTAMP
                             session.number = next(numbers)
                         session.accumulator = add(session.accumulator, value)
+                        if early:
+                            self._count_early(key, session)
                         continue
                 may_emit = True
                 self._place(key, sessions, value, timestamp)
@@ -253,7 +268,7 @@ class SessionWindowOperator(PlainWindowOperator):
         if may_emit:
             self._emitter.flush()
 
-    def _place(self, key: Any, sessions: list[_Session] | None, value: Any, timestamp: int | None) -> None:
+    def _place(self, key: Any, sessions: list[Session] | None, value: Any, timestamp: int | None) -> None:
         """Put an element where it belongs, in all cases but the common one."""
         if timestamp is not None:
             check_timestamp(timestamp)
@@ -269,7 +284,7 @@ class SessionWindowOperator(PlainWindowOperator):
             self._leave_out(value, timestamp, start)
             return
         else:
-            session = _Session(start, end, self._aggregate.create(), next(self._numbers))
+            session = self._made(start, end, self._aggregate.create(), next(self._numbers))
             self._waiting.open += 1
             if sessions:
                 insort(sessions, session, key=_START)
@@ -278,15 +293,15 @@ class SessionWindowOperator(PlainWindowOperator):
         session.accumulator = self._aggregate.add(session.accumulator, value)
         if session.end - 1 > self._watermark:
             if not session.armed:
-                session.armed = True
-                session.waits = session.end
-                self._waiting.to_fire.register(session.end, key)
+                self._arm(key, session, start)
+            if self._early:
+                self._count_early(key, session)
             return
         if not touched:
             self._clean_later(key, session)
-        self._emit_one((session.start, session.end), key, session.accumulator)
+        self._count_late(key, session)
 
-    def _merge(self, sessions: list[_Session], touched: list[_Session], start: int, end: int) -> _Session:
+    def _merge(self, sessions: list[Session], touched: list[Session], start: int, end: int) -> Session:
         """One session for those that `start` to `end` touches, and for that."""
         session = touched[0]
         covered = (min(start, session.start), max(end, touched[-1].end))
@@ -294,49 +309,44 @@ class SessionWindowOperator(PlainWindowOperator):
             session.start, session.end = covered
             session.number = next(self._numbers)
         for other in touched[1:]:
-            session.accumulator = self._aggregate.merge(session.accumulator, other.accumulator)
+            self._join(session, other)
             sessions.remove(other)
             self._waiting.open -= 1
         return session
 
-    def _clean_later(self, key: Any, session: _Session) -> None:
+    def _join(self, session: Session, other: Session) -> None:
+        """Have a session hold what another one does, which is none any more."""
+        session.accumulator = self._aggregate.merge(session.accumulator, other.accumulator)
+
+    def _arm(self, key: Any, session: Session, time_ms: int) -> None:
+        """Have a session fire, into which an element of this time has come."""
+        session.armed = True
+        session.waits = session.end
+        self._waiting.to_fire.register(session.end, key)
+
+    def _due_ms(self, session: Session) -> int:
+        """When a session that is armed is to fire."""
+        return session.end
+
+    def _count_early(self, key: Any, session: Session) -> None:
+        """An element has come before the end of its session."""
+
+    def _count_late(self, key: Any, session: Session) -> None:
+        """An element has come behind it."""
+        self._emit_one((session.start, session.end), key, session.accumulator)
+
+    def _clean_later(self, key: Any, session: Session) -> None:
         """Have a session that has fired let go at the end of its allowed lateness."""
         session.waits = session.end - 1 + self._lateness_ms
         self._waiting.to_clean.register(session.waits, key)
 
     def _fire(self, watermark: float) -> None:
-        table, to_fire, to_clean = self._sessions, self._waiting.to_fire, self._waiting.to_clean
-        young = table.young.get(None, NO_ROWS)
-        while (come := to_fire.pop(watermark + 1)) is not None:
-            until, keys = come
-            due: list[tuple[int, int, Any]] = []
-            for time_ms, key in keys:
-                sessions = young.get(key, ())
-                alone = len(sessions) == 1
-                session = sessions[0] if alone else _session_at(table.peek(None, key), time_ms)
-                if session is None or not session.armed or time_ms < session.waits:
-                    continue
-                if session.end <= until:
-                    due.append((session.end, session.number, key))
-                else:
-                    session.waits = session.end
-                    to_fire.register(session.end, key)
-            due.sort(key=_END_AND_NUMBER)
-            for end, _, key in due:
-                sessions = table.get(None, key)
-                session = _session_at(sessions, end)
-                if session is None or not session.armed:
-                    continue  # its key stood there twice, since sessions have merged
-                self._emit_one((session.start, end), key, session.accumulator)
-                if self._lateness_ms:
-                    session.armed = False
-                    self._clean_later(key, session)
-                else:
-                    self._close(key, sessions, session)
+        self._fire_armed(watermark)
+        table, to_clean = self._sessions, self._waiting.to_clean
         while (come := to_clean.pop(watermark)) is not None:
             for time_ms, key in sorted(come[1], key=_TIME):
                 sessions = table.get(None, key)
-                session = _session_at(sessions, time_ms + 1 - self._lateness_ms)
+                session = session_at(sessions, time_ms + 1 - self._lateness_ms)
                 if session is None or session.armed or time_ms < session.waits:
                     continue
                 if session.end - 1 + self._lateness_ms <= watermark:
@@ -344,7 +354,42 @@ class SessionWindowOperator(PlainWindowOperator):
                 else:
                     self._clean_later(key, session)  # it has grown since it fired
 
-    def _close(self, key: Any, sessions: list[_Session], session: _Session) -> None:
+    def _fire_armed(self, watermark: float) -> None:
+        """Emit what ends by `watermark`."""
+        table, to_fire = self._sessions, self._waiting.to_fire
+        young = table.young.get(None, NO_ROWS)
+        while (come := to_fire.pop(watermark + 1)) is not None:
+            until, keys = come
+            due: list[tuple[int, int, Any]] = []
+            for time_ms, key in keys:
+                sessions = young.get(key, ())
+                alone = len(sessions) == 1
+                session = sessions[0] if alone else session_at(table.peek(None, key), time_ms)
+                if session is None or not session.armed or time_ms < session.waits:
+                    continue
+                if session.end <= until:
+                    due.append((session.end, session.number, key))
+                else:
+                    session.waits = session.end
+                    to_fire.register(session.end, key)
+            due.sort(key=TIME_AND_NUMBER)
+            for end, _, key in due:
+                sessions = table.get(None, key)
+                session = session_at(sessions, end)
+                if (
+                    session is not None and session.armed
+                ):  # else its key stood there twice, as two have merged
+                    self._fire_at_end(key, sessions, session)
+
+    def _fire_at_end(self, key: Any, sessions: list[Session], session: Session) -> None:
+        self._emit_one((session.start, session.end), key, session.accumulator)
+        if self._lateness_ms:
+            session.armed = False
+            self._clean_later(key, session)
+        else:
+            self._close(key, sessions, session)
+
+    def _close(self, key: Any, sessions: list[Session], session: Session) -> None:
         self._waiting.open -= 1
         if len(sessions) > 1:
             sessions.remove(session)
@@ -374,7 +419,7 @@ class SessionWindowOperator(PlainWindowOperator):
             found = [(key, session) for _, key, sessions in some for session in sessions]
             waiting.open += len(found)
             late_ms = self._lateness_ms - 1
-            waiting.to_fire.fill([(one.end, key) for key, one in found if one.armed])
+            waiting.to_fire.fill([(self._due_ms(one), key) for key, one in found if one.armed])
             waiting.to_clean.fill([(one.end + late_ms, key) for key, one in found if not one.armed])
             yield
         yield from waiting.to_fire.rebuilding()
@@ -392,12 +437,14 @@ class SessionWindowOperator(PlainWindowOperator):
         return self._waiting.open
 
 
-def _saved(save: Callable[[Any], Any], sessions: list[_Session]) -> list[list[Any]]:
-    return [[one.start, one.end, save(one.accumulator), one.number, one.armed] for one in sessions]
-
-
-def _loaded(load: Callable[[Any], Any], kept: list[list[Any]]) -> list[_Session]:
+def _saved(save: Callable[[Any], Any], sessions: list[Session]) -> list[list[Any]]:
     return [
-        _Session(start, end, load(accumulator), number, armed)
-        for start, end, accumulator, number, armed in kept
+        [one.start, one.end, save(one.accumulator), one.number, one.armed, *one.firings()] for one in sessions
+    ]
+
+
+def _loaded(made: type[Session], load: Callable[[Any], Any], kept: list[list[Any]]) -> list[Session]:
+    return [
+        made(start, end, load(accumulator), number, armed, MIN_TIMESTAMP, *firings[: made.most])
+        for start, end, accumulator, number, armed, *firings in kept
     ]

@@ -22,7 +22,8 @@ from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.panes import PaneWindowOperator
-from asyncstream.windowing.plan import COUNTERS, Kept, WindowPlan
+from asyncstream.windowing.plan import AT_END, COUNTERS, Kept, WindowPlan
+from asyncstream.windowing.session_firings import FiringSessionOperator
 from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.upgrade import in_tables
 
@@ -93,6 +94,8 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 
 
 def _operator_class(plan: WindowPlan) -> type[WindowStep]:
+    if plan.kept == "sessions" and plan.firings != AT_END:
+        return FiringSessionOperator
     ticks = plan.kept == "panes" and plan.firings is not None and plan.firings.ticks
     return TickingWindowOperator if ticks else _KINDS[plan.kept]
 

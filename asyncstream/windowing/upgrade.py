@@ -8,8 +8,8 @@ them and can be made of them. So does version 0.2, in which all kinds had the fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from itertools import count
+from collections.abc import Callable, Container, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
@@ -18,8 +18,7 @@ from asyncstream.state.snapshots import Snapshot
 from asyncstream.state.tables import Tables
 from asyncstream.state.upgrade import by_namespace, keyed_state, snapshot, timers
 from asyncstream.windowing.pane_store import PaneStore
-from asyncstream.windowing.plan import COUNTERS, RULES, Kept, WindowPlan
-from asyncstream.windowing.triggers import Ticks
+from asyncstream.windowing.plan import AT_END, COUNTERS, RULES, Kept, WindowPlan
 from asyncstream.windowing.windows import max_timestamp
 
 __all__ = ("Pane", "in_tables", "panes_of", "upgraded")
@@ -39,13 +38,12 @@ def upgraded(state: Any, plan: WindowPlan, kind: Kept) -> Snapshot:
     was = _kind_of(found)
     if was == kind:
         return found
-    beside = ("key/", "window/", "trigger/", *(["timers/"] if was == "panes" else []))
-    tables = {name: rows for name, rows in found["tables"].items() if name.startswith(beside)}
-    if was == "contents" and plan.firings is not None and plan.firings.ticks:
-        tables |= _ticks(found["tables"], plan.firings.ticks)
     kept = {name: found["cells"][name] for name in (*COUNTERS, "key", "window")}
-    its_tables, its_cells = _MAKE[kind](panes_of(found, plan), tables, plan)
-    return _snapshot(tables | its_tables, kept | its_cells)
+    beside = _named(found["tables"], "trigger/", "timers/")
+    if was == "sessions":
+        beside = _beside_sessions(found["tables"], plan)
+    tables, cells = _MAKE[kind](panes_of(found, plan), beside, plan)
+    return _snapshot(_named(found["tables"], "key/", "window/") | tables, kept | cells)
 
 
 class Pane(NamedTuple):
@@ -95,6 +93,10 @@ def in_tables(state: Any) -> Snapshot:
     return _snapshot(tables, cells)
 
 
+def _named(tables: Mapping[str, Any], *beginnings: str) -> dict[str, Any]:
+    return {name: rows for name, rows in tables.items() if name.startswith(beginnings)}
+
+
 def _snapshot(tables: dict[str, Any], cells: dict[str, Any]) -> Snapshot:
     return snapshot(tables, cells, {name: RULES[name] for name in cells})
 
@@ -114,14 +116,37 @@ def panes_of(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 # ------------------------------------------------------------------ what each kind gives
 
 
-def _ticks(tables: Mapping[str, Any], ticks: Ticks) -> dict[str, Any]:
-    """The timers of ticks: in event time those before the last millisecond of their window."""
-    name = "timers/event" if ticks.event_time else "timers/processing"
-    kept = [
-        (timestamp, [row for row in rows if not ticks.event_time or timestamp < row[0][1][1] - 1])
-        for timestamp, rows in tables.get(name, ())
-    ]
-    return {name: [[timestamp, rows] for timestamp, rows in kept if rows]}
+def _beside_sessions(tables: Mapping[str, Any], plan: WindowPlan) -> dict[str, Any]:
+    """What `WindowOperator` keeps beside the contents: what a trigger has counted, its ticks, and timers."""
+    early, late, tick = _names(plan)
+    kept: dict[str, list[Any]] = {early: [], late: [], tick: []}
+    set_timers: list[tuple[int, int, Any, Any]] = []
+    for key, (start, end, _, number, armed, *firings) in _sessions_in(tables):
+        window = (start, end)
+        if armed:
+            set_timers.append((end - 1, number, key, window))
+        if firings:
+            counted_early, counted_late, next_tick, ticked = firings
+            kept[early] += [(window, key, counted_early)] if counted_early else []
+            kept[late] += [(window, key, counted_late)] if counted_late else []
+            if next_tick is not None:
+                kept[tick].append((window, key, next_tick))
+                set_timers.append((next_tick, max(number, ticked), key, window))
+    in_turn = [(when, key, window) for when, _, key, window in sorted(set_timers, key=itemgetter(0, 1))]
+    return {name: by_namespace(rows) for name, rows in kept.items() if rows} | timers({"event": in_turn})
+
+
+def _names(plan: WindowPlan) -> tuple[str, str, str]:
+    """Of the tables of what a trigger has counted, early and late, and of its ticks."""
+    ticks = plan.firings and plan.firings.ticks
+    return "trigger/early/count", "trigger/late/count", f"trigger/{ticks.state if ticks else 'tick'}"
+
+
+def _sessions_in(tables: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """(key, what is kept of a session of it)."""
+    for _, rows in tables.get("sessions", ()):
+        for key, sessions in rows:
+            yield from ((key, session) for session in sessions)
 
 
 def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
@@ -148,9 +173,7 @@ def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
 def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     found = [
         ((end, number), Pane(key, (start, end), held, armed))
-        for _, rows in state["tables"].get("sessions", ())
-        for key, sessions in rows
-        for start, end, held, number, armed in sessions
+        for key, (start, end, held, number, armed, *_) in _sessions_in(state["tables"])
     ]
     return [pane for _, pane in sorted(found, key=lambda numbered: numbered[0])]
 
@@ -205,32 +228,49 @@ Made: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 
 def _as_contents(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) -> Made:
     """For `WindowOperator`: each window of each key has timers of its own."""
-    set_timers: list[tuple[int, Any, Any]] = []
-    for timestamp, rows in beside.get("timers/event", ()):
-        set_timers += [(timestamp, key, window) for (key, window), _ in rows]
+    set_timers = dict.fromkeys(_timers_in(beside))
     merging: dict[Any, list[Any]] = {}
     for key, window, _, pending in panes:
         # one that is to fire has its clean-up timer set then
         due_ms = max_timestamp(window) + (0 if pending else plan.allowed_lateness_ms)
-        set_timers.append((due_ms, key, window))
+        set_timers.setdefault((due_ms, key, window))
         if plan.assigner.merging:
             merging.setdefault(key, []).append([window, window])
-    set_timers.sort(key=lambda timer: timer[0])
     tables = {
+        **beside,
         "contents": by_namespace((window, key, held) for key, window, held, _ in panes),
         "merging": [[None, [[key, windows] for key, windows in merging.items()]]],
-        **timers({"event": set_timers}),
+        **timers({"event": sorted(set_timers, key=itemgetter(0))}),
     }
     return tables, {"anchor_ms": None, "trigger": {}}
 
 
+def _timers_in(tables: Mapping[str, Any]) -> Iterator[tuple[int, Any, Any]]:
+    """The timers of event time: when, of which key and window."""
+    for timestamp, rows in tables.get("timers/event", ()):
+        yield from ((timestamp, key, tuple(window)) for (key, window), _ in rows)
+
+
 def _as_sessions(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) -> Made:
-    numbers = count()
+    # numbers tell the turns of one time: from the last on, so that a tick has a higher one than its session
+    timers_set = sorted(_timers_in(beside), key=itemgetter(0), reverse=True)
+    numbers = {timer: number for number, timer in enumerate(timers_set)}
+    early, late, ticks = (
+        {(tuple(window), key): kept for window, rows in beside.get(name, ()) for key, kept in rows}
+        for name in _names(plan)
+    )
     sessions: dict[Any, list[Any]] = {}
-    for key, (start, end), held, pending in panes:
-        sessions.setdefault(key, []).append([start, end, held, next(numbers), pending])
-    rows = [[key, sorted(kept, key=lambda session: session[0])] for key, kept in sessions.items()]
-    return {"sessions": [[None, rows]]}, {"number": next(numbers)}
+    for key, window, held, pending in panes:
+        start, end = window
+        session = [start, end, held, numbers.get((end - 1, key, window), 0), pending]
+        if plan.firings != AT_END:
+            place = (window, key)
+            tick = ticks.get(place)
+            ticked = 0 if tick is None else numbers.get((tick, key, window), 0)
+            session += [early.get(place, 0), late.get(place, 0), tick, ticked]
+        sessions.setdefault(key, []).append(session)
+    rows = [[key, sorted(kept, key=itemgetter(0))] for key, kept in sessions.items()]
+    return {"sessions": [[None, rows]]}, {"number": len(numbers)}
 
 
 def _as_panes(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) -> Made:
@@ -245,6 +285,8 @@ def _as_panes(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) ->
         aggregate.holds_order_free(aggregate.load(pane.held)) for pane in panes
     )
     tables = {
+        **_named(beside, "trigger/"),
+        **_ticks(beside, plan),
         "slices" if slicing.is_disjoint else "open": by_namespace(
             (window, key, held) for key, window, held, _ in panes
         ),
@@ -252,6 +294,18 @@ def _as_panes(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) ->
     }
     cells = {"fired_ms": fired_ms, "lateness_ms": plan.allowed_lateness_ms, "number": 0, "in_order": in_order}
     return tables, cells
+
+
+def _ticks(beside: Mapping[str, Any], plan: WindowPlan) -> dict[str, Any]:
+    """The timers of ticks: in event time those before the last millisecond of their window."""
+    if plan.firings is None or (ticks := plan.firings.ticks) is None:
+        return {}
+    name = "timers/event" if ticks.event_time else "timers/processing"
+    kept = [
+        (timestamp, [row for row in rows if not ticks.event_time or timestamp < row[0][1][1] - 1])
+        for timestamp, rows in beside.get(name, ())
+    ]
+    return {name: [[timestamp, rows] for timestamp, rows in kept if rows]}
 
 
 _MAKE: Final[dict[Kept, Callable[[list[Pane], Mapping[str, Any], WindowPlan], Made]]] = {

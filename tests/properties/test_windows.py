@@ -559,3 +559,113 @@ def test_a_restart_loses_nothing(script: list[Step], plan: WindowPlan, data: st.
             restarted.append(("restart",))
         restarted.append(step)
     assert Harness(general(plan)).run(restarted) == Harness(general(plan)).run(script)
+
+
+GAPS = st.integers(1, 9).map(lambda gap: SessionWindows(ms(gap)))
+SESSIONS = GAPS | st.just(DynamicSessionWindows(gap_of))
+TICKS = st.integers(1, 8).map(lambda interval: ContinuousEventTimeTrigger(ms(interval)))
+COUNTS = st.integers(1, 4).map(CountTrigger)
+FIRINGS = st.builds(AfterWatermark, early=TICKS | TICKS | COUNTS, late=st.none() | COUNTS)
+
+
+EARLY_TICKS = AfterWatermark(early=ContinuousEventTimeTrigger(ms(7)))
+
+
+@settings(max_examples=300, deadline=None)
+@example(  # of two keys that tick together the first has grown last
+    [("el", ("a", 1), 0), ("el", ("b", 2), 0), ("el", ("a", 3), 1), ("restart",), ("wm", 7), ("wm", 8)],
+    SessionWindows(ms(10)),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
+@example(  # neither has grown since their last tick
+    [("el", ("a", 1), 0), ("el", ("b", 2), 0), ("el", ("a", 3), 1), ("wm", 7), ("wm", 14)],
+    SessionWindows(ms(20)),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
+@example(  # the one that has begun first has ticked since the other began
+    [("el", ("a", 1), 0), ("el", ("b", 2), 8), ("wm", 7), ("restart",), ("wm", 14)],
+    SessionWindows(ms(20)),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
+@example(  # one ticks twice before the other does, with the same watermark
+    [("el", ("a", 1), 0), ("el", ("b", 2), 20), ("wm", 31)],
+    SessionWindows(ms(30)),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
+@example(  # the one that ticks first ends last
+    [("el", ("b", 7), 0), ("el", ("a", 5), 0), ("restart",), ("wm", 7)],
+    DynamicSessionWindows(gap_of),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
+@example(  # two sessions have become one, and what each waited for comes at once
+    [("el", ("a", 1), 0), ("el", ("a", 2), 6), ("el", ("a", 3), 3), ("wm", 40)],
+    SessionWindows(ms(5)),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
+@example(  # one that has fired has become one with another that ticks
+    [("el", ("a", 1), 0), ("wm", 9), ("el", ("a", 2), 11), ("el", ("a", 3), 6), ("wm", 14), ("wm", 15)],
+    SessionWindows(ms(5)),
+    EARLY_TICKS,
+    30,
+    False,
+    False,
+)
+@example(  # what has come before an end does not count for the next one
+    [("el", ("a", 1), 0), ("el", ("a", 2), 1), ("wm", 10), ("el", ("a", 3), 9), ("wm", 11)],
+    SessionWindows(ms(10)),
+    AfterWatermark(early=CountTrigger(3)),
+    20,
+    False,
+    False,
+)
+@example(  # what has come late into two sessions counts together in the one that they become
+    [*(("el", ("a", time), time) for time in (0, 7)), ("wm", 15), *(("el", ("a", t), t) for t in (1, 8, 4))],
+    SessionWindows(ms(5)),
+    AfterWatermark(late=CountTrigger(3)),
+    30,
+    False,
+    False,
+)
+@given(scripts(), SESSIONS, TICKS | FIRINGS, LATENESS, st.booleans(), st.booleans())
+def test_sessions_fire_between_as_with_the_general_operator(
+    script: list[Step],
+    assigner: WindowAssigner,
+    trigger: Trigger,
+    lateness: int,
+    tells: bool,
+    on_disk: bool,
+) -> None:
+    plan = WindowPlan(assigner, trigger, allowed_lateness_ms=lateness, aggregate=ORDERED)
+
+    def made(make: Callable[..., Operator]) -> Callable[[], Operator]:
+        process = Telling() if tells else None
+        return lambda: make(itemgetter(0), replace(plan, process=process))
+
+    one = Harness(made(WindowOperator))
+    expected = one.run(script)
+    results = sum(kind == "out" for kind, *_ in expected)
+    event(f"{'some' if results > 10 else 'few'} results")
+    for makers in ([window_operator], [window_operator, WindowOperator], [WindowOperator, window_operator]):
+        for batched in (False, True):
+            other = Harness(*map(made, makers), on_disk=on_disk)
+            assert other.run(script, batched) == expected
+            assert firing(one.panes(plan)) == firing(other.panes(plan))
+            assert other.operator.metrics()["late_dropped"] == one.operator.metrics()["late_dropped"]

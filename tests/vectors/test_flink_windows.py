@@ -23,15 +23,14 @@ from asyncstream.windowing import (
     WindowResult,
     window_operator,
 )
-from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.upgrade import panes_of
 from tests.on_disk import IN_MEMORY_AND_ON_DISK, bring_away, keep_on_disk
 from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
 from tests.vectors.windows import (
+    TRACED,
     SoundTraced,
     Traced,
-    TracedTicks,
     assigner,
     comparable_counts,
     evictor,
@@ -166,9 +165,9 @@ def run(
         operator = window_operator(key_by, described)
         where["told"] = described.process is not None
         where["untraced"] = type(operator) is not WindowOperator and path == "chosen"
-        ticks = where["untraced"] and type(operator) is TickingWindowOperator
-        if ticks or not where["untraced"]:
-            operator = (TracedTicks if ticks else Traced if slips else SoundTraced)(key_by, described)
+        traced = TRACED.get(type(operator)) if where["untraced"] else Traced if slips else SoundTraced
+        if traced is not None:
+            operator = traced(key_by, described)
             operator.where = where
         operator.out = Log("out", where)
         if case["side_output"]:

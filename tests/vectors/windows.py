@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from asyncstream.operators.base import Operator
 from asyncstream.windowing import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -32,6 +33,7 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.merging import Merge
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
+from asyncstream.windowing.session_firings import FiringSessionOperator
 
 
 def ms(count: int) -> timedelta:
@@ -90,6 +92,30 @@ class TracedTicks(TickingWindowOperator):
             self._emitter.flush()
         finally:
             self.where["timer"] = None
+
+
+class TracedSessions(FiringSessionOperator):
+    """Tells the log which end or tick a session fires at."""
+
+    where: dict[str, Any]
+
+    def _emit_one(self, window: Any, key: Any, accumulator: Any) -> None:
+        if self.where["step"] == "wm":
+            due = [self._due_ms(one) for one in self._sessions.peek(None, key) if one.start == window[0]]
+            self.where["timer"] = ["e", due[0] - 1]
+            self.where["cb"] += 1
+        try:
+            super()._emit_one(window, key, accumulator)
+            self._emitter.flush()
+        finally:
+            self.where["timer"] = None
+
+
+TRACED: dict[type[Operator], Any] = {
+    TickingWindowOperator: TracedTicks,
+    FiringSessionOperator: TracedSessions,
+}
+"""Of the fast operators those that fire not only at ends."""
 
 
 def assigner(spec: dict[str, Any], time: Any) -> WindowAssigner:

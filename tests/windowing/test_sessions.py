@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -11,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.windowing import Count, SessionWindows, WindowOperator, WindowPlan
+from asyncstream.windowing import (
+    AfterWatermark,
+    Count,
+    CountTrigger,
+    SessionWindows,
+    WindowOperator,
+    WindowPlan,
+    window_operator,
+)
+from asyncstream.windowing.session_firings import FiringSessionOperator
 from asyncstream.windowing.sessions import SessionWindowOperator, _Calendar
 from tests.windowing.harness import Harness, Step, ms
 
@@ -137,3 +147,19 @@ def test_a_session_that_grows_after_it_has_fired_is_kept_as_its_new_end_allows(p
     assert run.operator.metrics()["windows_open"] == 1
     run.watermark(121)
     assert run.operator.metrics()["windows_open"] == 0
+
+
+@pytest.mark.parametrize("lateness", [(5, 0), (0, 5)])
+def test_sessions_that_fire_late_go_on_with_another_lateness_that_makes_them_plain(
+    lateness: tuple[int, int],
+) -> None:
+    trigger = AfterWatermark(late=CountTrigger(2))
+    plans = [WindowPlan(SessionWindows(ms(5)), trigger, None, late_ms, Count()) for late_ms in lateness]
+    kinds = [FiringSessionOperator if plan.allowed_lateness_ms else SessionWindowOperator for plan in plans]
+    makers = [partial(window_operator, itemgetter(0), plan) for plan in plans]
+    run = Harness(*makers)
+    assert type(run.operator) is kinds[0]
+    script: list[Step] = [("el", ("a", 1), 0), ("el", ("a", 1), 3), ("restart",), ("el", ("a", 1), 4)]
+    run.run([*script, ("wm", 20)])
+    assert type(run.operator) is kinds[1]
+    assert [value.value for value in run.outputs()] == [3]
