@@ -41,7 +41,8 @@ What is always true
 * Each element accepted and not emitted is in the inbox or in the queue. A snapshot is a walk over both.
 * A promise is completed once, by the first of result, error and timeout. It leaves the queue by emission.
 * At most `concurrency` calls run. A timed-out call is cancelled, its element completed at once, and its
-  worker stays taken until the coroutine has really ended; then that worker is retired.
+  worker stays taken until the coroutine has really ended; then that worker is retired. One that goes on, as
+  one may that is retried, is cancelled again now and then.
 * At most `buffer` elements are held, control elements included, and those of a block not yet called for.
 * Downstream operators run in turns, never in a worker: their exceptions cannot be blamed on an element
   of ours, nor see its context variables.

@@ -346,7 +346,7 @@ class WorkerPool:
             self.fail(self.blame(promise.value, end))
             raise  # not about this element: the process is asked to stop
         worker.doomed = True
-        worker.task.cancel()
+        self._have_end(worker.task)
         if outcome is not PENDING:
             if self.blocks is not None and worker.call is not None:
                 promise.outcome = outcome
@@ -358,3 +358,10 @@ class WorkerPool:
                 self.way_out.queue.finish(promise)
         self.schedule_turn()
         return not self.halted
+
+    def _have_end(self, task: asyncio.Task[None]) -> None:
+        """Cancel a call that counts no more, and again if it goes on: it may have made an error of that."""
+        if not task.done():
+            task.cancel()
+            if not self.halted:
+                self._loop.call_later(self.context.patience, self._have_end, task)

@@ -22,10 +22,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from asyncstream.checkpoint.parts import Encoded, at_names_in, decode_state, encode_state, in_chunks, not_kept
+from asyncstream.checkpoint.parts import (
+    CannotKeep,
+    Encoded,
+    at_names_in,
+    decode_state,
+    encode_state,
+    in_chunks,
+    not_kept,
+)
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError, safe_repr
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
+from asyncstream.state.keys import SOUND
 from asyncstream.state.rows import MemoryRows
 
 __all__ = (
@@ -50,11 +59,49 @@ SHELVES: Final = 16
 
 
 def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[bytes]:
-    """The chunks of a delta; raises `CannotKeep` if the codec refuses a value, naming the step."""
+    """
+    The chunks of a delta; raises `CannotKeep`, naming the step, if the codec refuses a value, or if a key
+    would not be found again.
+    """
     try:
-        return list(_chunks(table, delta, codec))
+        chunks = list(_chunks(table, delta, codec))
     except CodecError as error:
         raise not_kept(step, *_refused(table, delta, codec, error)) from error
+    for key in _one_of_each_kind(delta):
+        _check_found_again(step, key[0] if table.compound else key, codec)
+    return chunks
+
+
+def _one_of_each_kind(delta: Delta) -> Iterator[Any]:
+    """A key of each class, but of those of which all values are found again."""
+    kinds: set[type] = set()
+    for rows in delta.rows.values():
+        kinds.update(map(type, rows))
+    kinds -= SOUND
+    for rows in delta.rows.values():
+        if not kinds:
+            return
+        for key in rows:
+            if type(key) in kinds:
+                kinds.discard(type(key))
+                yield key
+
+
+def _check_found_again(step: str, key: Any, codec: Codec) -> None:
+    """
+    Refuse a key that does not equal what is read of it, as an exception, or an object of a class without
+    `__eq__`, do not: behind a restore nothing would find what was kept for it.
+    """
+    where = f"key {safe_repr(key, 80)}"
+    try:
+        read = codec.decode(codec.encode(key))
+    except CodecError as error:
+        raise not_kept(step, where, error) from error
+    if read != key or hash(read) != hash(key):
+        raise CannotKeep(
+            f"step {step!r} cannot be kept in a checkpoint: {where}: it does not equal a copy of itself; "
+            "have key_by return what compares by value"
+        )
 
 
 def _refused(table: Table, delta: Delta, codec: Codec, error: CodecError) -> tuple[str, CodecError]:

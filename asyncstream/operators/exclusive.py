@@ -1,8 +1,9 @@
 """
-An object of the user's that one operator at a time works with, since it may remember things.
+An object of the user's that serves one at a time, since it may remember things: an operator works with a
+function, a run with its sources and sinks.
 
 Within a pipeline the plan refuses it in a second step; here it is refused in a second job, and in any other
-operator, while the first still serves. An operator that is gone without a `close` serves nothing.
+operator, while the first still serves. A user that is gone without giving it back is served no more.
 """
 
 from __future__ import annotations
@@ -10,34 +11,33 @@ from __future__ import annotations
 from weakref import ref
 
 from asyncstream.errors import PipelineError
-from asyncstream.operators.base import Operator
 
 __all__ = ("give_back", "take")
 
-_users: dict[int, ref[Operator]] = {}
-"""Which operator works with an object, by the object's identity."""
+_users: dict[int, ref[object]] = {}
+"""Whom an object serves, by the object's identity."""
 
 
-def take(operator: Operator, function: object) -> None:
+def take(user: object, step: str, thing: object) -> None:
     """
-    Have `function` serve `operator` alone, until that gives it back; raises `PipelineError` if it serves
-    another one.
+    Have `thing` of this step serve `user` alone, until that gives it back; raises `PipelineError` if it
+    serves another one.
     """
-    mine = ref(operator)
-    user = _users.setdefault(id(function), mine)()  # in one step: a job in another thread may begin
-    if user is None:
-        _users[id(function)] = mine
-    elif user is not operator:
+    mine = ref(user)
+    taken = _users.setdefault(id(thing), mine)()  # in one step: a job in another thread may begin
+    if taken is None:
+        _users[id(thing)] = mine
+    elif taken is not user:
         raise PipelineError(
-            f"step {operator.context.name!r}: its {type(function).__name__} serves another job that runs, "
-            "and would work on the state of both; make one for each"
+            f"step {step!r}: its {type(thing).__name__} serves another job that runs, and can serve one at a "
+            "time; make one for each"
         )
 
 
-def give_back(operator: Operator, function: object) -> bool:
-    """Let others have it; False if it did not serve `operator`, which was refused."""
-    user = _users.get(id(function))
-    if user is not None and user() not in (operator, None):
+def give_back(user: object, thing: object) -> bool:
+    """Let others have it; False if it did not serve `user`, who was refused."""
+    taken = _users.get(id(thing))
+    if taken is not None and taken() not in (user, None):
         return False
-    _users.pop(id(function), None)
+    _users.pop(id(thing), None)
     return True

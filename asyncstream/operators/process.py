@@ -133,7 +133,7 @@ class KeyedFunctionOperator(TimedOperator):
         self._ctx = self._new_context()
         if getattr(self._on_timer, "__func__", None) is self.declares.on_timer:
             self._ctx.refuse_timers(type(self._function).__name__)
-        take(self, self._function)
+        take(self, self.context.name, self._function)
         self._function.open(self._ctx)
 
     def _new_context(self) -> KeyedContext:

@@ -297,6 +297,13 @@ class Graph:
                 other.add(step)
         return other
 
+    def ends(self) -> Iterator[tuple[str, object]]:
+        """Sources, what these read once, and sinks, each with the name of its step."""
+        for step in self:
+            if not isinstance(step, OperatorStep):
+                for end in _ends_of(step):
+                    yield step.name, end
+
     def unnamed_with_state(self) -> list[str]:
         """The unnamed steps that remember something: it would be found again only by chance."""
         return [step.name for step in self if step.name in self.unnamed and step.schema is not None]

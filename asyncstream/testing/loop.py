@@ -26,6 +26,9 @@ __all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+GRID = 1e-9
+"""Seconds that the clock goes by at least, and by which a timer may go off early."""
+
 PATIENCE = 10.0
 """Real seconds to wait for a socket when no timer is set, which then is called a deadlock."""
 
@@ -97,12 +100,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
+        self._least = 0.0
         super().__init__(self._jumping)
         self._endless: dict[int, asyncio.TimerHandle] = {}
 
     def time(self) -> float:
         # a nanosecond grid: sums of many small jumps must meet the times that timers were set for
-        return round(self._jumping.now, 9)
+        return max(round(self._jumping.now, 9), self._least)
 
     def now_ms(self) -> int:
         """The loop's time as a `Clock` tells it, so that event loop and pipeline share one time."""
@@ -117,6 +121,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         if when == inf:  # as of a sleep for ever: there is nothing to jump to
             return _Endless(self._endless, when, callback, args, self, context)
+        if 0 < when - self.time() < GRID:
+            # it goes off now, and who sets it anew until its time has come, as anyio does, would so for ever
+            self._least = when
         return super().call_at(when, callback, *args, context=context)
 
     async def rest(self) -> None:

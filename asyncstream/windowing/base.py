@@ -63,7 +63,7 @@ class WindowStep(MayBeLate):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         if self._plan.process is not None:
-            take(self, self._plan.process)
+            take(self, context.name, self._plan.process)
         self._function_context = WindowContext(
             self._emitter, self._reached, context.clock, self._plan.assigner.merging, self.tables
         )

@@ -80,6 +80,25 @@ async def test_timeout_bounds_the_element_whatever_the_call_does_about_it() -> N
         assert await rig.finish() == [-7], "the late result is dropped"
 
 
+@pytest.mark.parametrize("isolation", ["pool", "task"])
+async def test_call_that_makes_an_error_of_its_cancellation_is_cancelled_again(isolation: str) -> None:
+    tried: list[float] = []
+
+    async def hurt(value: int) -> None:
+        tried.append(asyncio.get_running_loop().time())
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("connection lost") from None
+
+    again = retry(hurt, attempts=3, timeout=None, wait_initial=1, wait_jitter=0)
+    async with Rig(again, concurrency=1, timeout=1, on_timeout="skip", isolation=isolation) as rig:
+        rig.feed(1)
+        await asyncio.sleep(100)
+        assert tried == [0, 2, 12 + 1]
+        assert (rig.counts["overdue"], rig.counts["running"]) == (0, 0)
+
+
 async def test_timeout_of_one_element_fails_the_job_by_default_and_names_it() -> None:
     """Flink: 1 at time 0, 2 at time 5; at time 11 the first has failed the job."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -976,8 +977,9 @@ async def test_second_job_on_a_store_is_refused_or_waits() -> None:
     async with numbers(ledger, seconds=0.1).start(checkpoints=Checkpoints(store=store)) as job:
         with pytest.raises(LeaseHeld, match=r"in use by process \d+.*on_held='wait'"):
             await numbers(other).run(checkpoints=Checkpoints(store=store))
+        standby = copy(ledger)  # of the same rows, as another process has it
         waiting = asyncio.create_task(
-            numbers(ledger).run(checkpoints=Checkpoints(store=store, on_held="wait"))
+            numbers(standby).run(checkpoints=Checkpoints(store=store, on_held="wait"))
         )
         await asyncio.sleep(0.5)
         assert not waiting.done()

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 import pytest
 
 from asyncstream import (
+    CheckpointError,
     Checkpoints,
     KeyedProcessFunction,
     KeyedStream,
@@ -97,6 +98,28 @@ async def test_key_finds_what_it_had(key: Any, codec: Literal["json", "pickle"])
         await job.drain()
     assert out == [(key, 2)]
     assert type(out[0][0]) is type(key)
+
+
+@dataclass(eq=False)
+class Seat:
+    """Is told from others by which object it is."""
+
+    number: int
+
+
+@pytest.mark.parametrize("codec", ["json", "pickle"])
+@pytest.mark.parametrize("key", [ValueError("x"), Seat(1), (1, Seat(1)), frozenset({Seat(1)})], ids=repr)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_key_that_equals_no_copy_of_itself_is_refused_by_a_checkpoint(
+    key: Any, codec: Literal["json", "pickle"]
+) -> None:
+    checkpoints = Checkpoints(store=MemoryStore(), every=None, codec=codec)
+    told = r"step 'counts' cannot be kept in a checkpoint: key .*: it does not equal a copy of itself"
+    with pytest.raises(CheckpointError, match=told):  # noqa: PT012
+        async with counting([]).start(checkpoints=checkpoints) as job:
+            await job.submit((1.5, "add"))
+            await job.submit((key, "add"))
+            await job.checkpoint()
 
 
 class SetsOnly(KeyedProcessFunction[Any, Any]):

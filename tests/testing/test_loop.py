@@ -44,6 +44,32 @@ def test_what_main_returns_and_raises_comes_out() -> None:
         run_virtual(fails())
 
 
+def test_timer_that_is_set_anew_until_its_time_has_come_is_set_once_more() -> None:
+    """As those of anyio are."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0.1)
+        until = loop.time() + 0.05  # 0.15000000000000002: between two times that the clock shows
+        looks: list[float] = []
+        over: asyncio.Future[None] = loop.create_future()
+
+        def look() -> None:
+            looks.append(loop.time())
+            if loop.time() >= until or len(looks) == 5:
+                over.set_result(None)
+            else:
+                loop.call_at(until, look)
+
+        loop.call_at(until, look)
+        await over
+        assert looks == [0.15, until]
+        await asyncio.sleep(0.05)
+        assert loop.time() == 0.2
+
+    run_virtual(main())
+
+
 def test_loop_and_pipeline_share_one_time() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

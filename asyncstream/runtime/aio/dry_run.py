@@ -17,6 +17,7 @@ from asyncstream.errors import CheckpointError, LeaseHeld, PipelineError
 from asyncstream.lease import Holder, following, is_free
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.checkpoint_checks import check_settings
+from asyncstream.runtime.aio.ends import give_back_ends, take_ends
 from asyncstream.runtime.aio.recovery import StepRecovery, Survey, survey, transactional_sinks
 from asyncstream.runtime.aio.wiring import RunWiring
 
@@ -85,8 +86,9 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     history = History(settings.store, settings.values_codec(), settings.key)
     answers: Survey | None = None
     refusals, holder = [], None
-    wiring = RunWiring(graph, lambda operator: None)
+    take_ends(history, graph)
     try:
+        wiring = RunWiring(graph, lambda operator: None)
         current = await settings.store.holder()
         now_ms, seconds, what = time_ms(), settings.lease_seconds, str(settings.store)
         me = Holder.here(now_ms)
@@ -103,6 +105,8 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
         answers = await survey(settings, history, graph, pipeline, wiring, writer)
     except CheckpointError as refusal:
         refusals.append(str(refusal))
+    finally:
+        give_back_ends(history, graph)
     return DryRun(
         pipeline,
         None if answers is None else answers.found.info,

@@ -17,6 +17,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
+from asyncstream.runtime.aio.ends import give_back_ends, take_ends
 from asyncstream.runtime.aio.exchange import Exchange
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.inside import refuse_inside
@@ -91,7 +92,12 @@ class Job(Exchange):
         if self._run.graph.in_use:
             raise PipelineError("this pipeline is running already; its sources and sinks serve one job")
         self._process = os.getpid()
-        await self._run.open()
+        take_ends(self._run, self._run.graph)
+        try:
+            await self._run.open()
+        except BaseException:
+            give_back_ends(self._run, self._run.graph)
+            raise
         if self._cancel_body:
             self._body = asyncio.current_task()
             self._requests = 0 if self._body is None else self._body.cancelling()

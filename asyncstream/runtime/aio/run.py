@@ -39,6 +39,7 @@ from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Attended
 from asyncstream.plan import Graph, left_behind
 from asyncstream.runtime.aio.checkpoints import Checkpointer
+from asyncstream.runtime.aio.ends import give_back_ends
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.journeys import Followed, Tracer
@@ -487,6 +488,7 @@ class Run:
         if not self.finished.done():
             self.finished.set_result(None)
         self.graph.in_use = False
+        give_back_ends(self, self.graph)
 
     async def _closed(self, work: Coroutine[Any, Any, None]) -> None:
         """The first error decides, but all is closed."""
