@@ -37,8 +37,9 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         "enrich",
         parents=[shared],
         help="ask a web service about each row of a file, and write the rows with its answers",
-        epilog="Files are CSV, TSV, JSON lines or Parquet (with the extra [arrow]), as their names end. "
-        "With --resume, Parquet is written as a directory of parts.",
+        epilog="Files are CSV, TSV or JSON lines, perhaps compressed (.gz, or .zst with the extra [zstd]), "
+        "or Parquet (with the extra [arrow]), as their names end. With --resume, Parquet is written as a "
+        "directory of parts.",
     )
     enrich.add_argument("input", metavar="IN", help="the file of rows")
     enrich.add_argument(

@@ -15,6 +15,7 @@ from asyncstream.cli.dashboard import serving
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
 from asyncstream.cli.progress import showing_progress
 from asyncstream.connectors.lines import Malformed
+from asyncstream.connectors.models import Unfit
 from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
@@ -194,8 +195,8 @@ def run_pipeline(
 
 
 def _is_over_line(error: BaseException | None) -> bool:
-    """Whether it is a line of a file that has ended a source."""
-    while error is not None and not isinstance(error, Malformed):
+    """Whether it is a line or a row of a file that has ended a source."""
+    while error is not None and not isinstance(error, Malformed | Unfit):
         error = error.__cause__
     return error is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
 import os
@@ -179,6 +180,36 @@ def test_parquet_is_read_and_written(tmp_path: Path, service: Service, enrich: E
     assert rows_of(tmp_path / "out.jsonl") == expected
     status, said = enrich("out.parquet", "--url", service.url + "/{none}", "--out", "o.jsonl")
     assert (status, "no column 'none'; it has: id, seats" in said) == (1, True)
+
+
+def test_a_row_of_parquet_that_is_nothing_in_python_goes_aside(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    days = arrow.array([0, 2**30, 1], arrow.date32())
+    parquet.write_table(arrow.table({"id": ["N1", "N22", "N333"], "day": days}), tmp_path / "in.parquet")
+    url = ("--url", service.url + "/{id}")
+    status, said = enrich("in.parquet", *url, "--out", "none.jsonl")
+    assert (status, "row 2 of in.parquet: column 'day'" in said) == (1, True)
+    assert said.endswith("--failed FILE writes rows that fail there, and goes on with the others\n")
+    assert enrich("in.parquet", *url, "--out", "out.jsonl", "--failed", "failed.jsonl") == (0, "")
+    assert [row["id"] for row in rows_of(tmp_path / "out.jsonl")] == ["N1", "N333"]
+    (failed,) = rows_of(tmp_path / "failed.jsonl")
+    assert (failed["row_number"], failed["row"]) == (2, {"id": "N22"})
+
+
+def test_lines_may_be_compressed(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(b"id\nN1\nN22\n"))
+    url = ("--url", service.url + "/{id}")
+    assert enrich("in.csv.gz", *url, "--out", "out.jsonl.gz") == (0, "")
+    lines = gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes()).splitlines()
+    assert list(map(json.loads, lines)) == [{"id": "N1", "seats": 20}, {"id": "N22", "seats": 30}]
+    status, said = enrich("in.csv.gz", "--url", service.url + "/{none}", "--out", "o.jsonl")
+    assert (status, "no column 'none'; it has: id" in said) == (1, True)
+    (tmp_path / "in.csv.gz").write_bytes(b"id\nN1\n")
+    status, said = enrich("in.csv.gz", *url, "--out", "o.jsonl")
+    assert (status, "cannot read in.csv.gz: OSError: damaged gzip data" in said) == (1, True)
 
 
 def test_failure_ends_the_run_and_tells_of_the_way_out(
