@@ -107,7 +107,7 @@ class Connection:
         attempts: how many connections in a row may fail before it is an error; None: any number.
         wait_initial: how long to wait after the first that failed; then twice as long, up to `wait_max`.
         wait_max: the longest wait, but for one that the service asks for, which may be an hour.
-        timeout: for a connection to be made, and its answer to begin.
+        timeout: for a connection to be made, and its answer to begin; of a page, to come as a whole.
         on_malformed: "fail" or "reject".
         buffer: how many elements are taken in and not read yet.
     """
