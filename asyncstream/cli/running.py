@@ -206,6 +206,7 @@ async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None,
 
     def start(kept: Checkpoints | None) -> Job:
         job = pipeline.start(checkpoints=kept, end_timeout=PROCESS_PATIENCE)
+        job.graph.check_alone()
         signals.watch(job)
         dashboard.watch(job)
         return job
