@@ -143,12 +143,8 @@ def test_json_lines_become_csv_with_the_columns_of_the_first(
     assert enrich("in.jsonl", "--url", service.url + "/{id}", "--out", "out.csv") == (0, "")
     assert (tmp_path / "out.csv").read_text() == "id,seats\nN1,20\nN404,\nN22,30\n"
     arguments = ("in.jsonl", "--url", service.url + "/{id}", "--out", "out.tsv", "--columns", "seats,id")
-    status, said = enrich(*arguments)
-    assert status == 1
-    assert "KeyError: 'seats'" in said
-    (tmp_path / "in.jsonl").write_text('{"id": "N1"}\n')
-    assert enrich(*arguments, "--overwrite") == (0, "")
-    assert (tmp_path / "out.tsv").read_text() == "seats\tid\n20\tN1\n"
+    assert enrich(*arguments) == (0, "")
+    assert (tmp_path / "out.tsv").read_text() == "seats\tid\n20\tN1\n\tN404\n30\tN22\n"
 
 
 def test_answer_goes_into_one_column(tmp_path: Path, service: Service, enrich: Enrich) -> None:
@@ -197,6 +193,31 @@ def test_a_row_of_parquet_that_is_nothing_in_python_goes_aside(
     assert [row["id"] for row in rows_of(tmp_path / "out.jsonl")] == ["N1", "N333"]
     (failed,) = rows_of(tmp_path / "failed.jsonl")
     assert (failed["row_number"], failed["row"]) == (2, {"id": "N22"})
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_that_are_named_are_empty_where_a_row_has_none(
+    tmp_path: Path, service: Service, enrich: Enrich, ending: str
+) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    (tmp_path / "in.csv").write_text("id\nN404\nN22\n")
+    arguments = ("in.csv", "--url", service.url + "/{id}")
+    assert enrich(*arguments, "--out", f"out.{ending}", "--columns", "id,seats") == (0, "")
+    assert enrich(f"out.{ending}", *arguments[1:], "--out", "again.jsonl", "--into", "x") == (0, "")
+    written = [(row["id"], row["seats"] or None) for row in rows_of(tmp_path / "again.jsonl")]
+    assert written == [("N404", None), ("N22", "30" if ending == "csv" else 30)]
+
+
+def test_columns_that_the_first_row_has_not_are_told_of_with_what_to_do(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    (tmp_path / "in.csv").write_text("id\nN404\nN22\n")
+    status, said = enrich("in.csv", "--url", service.url + "/{id}", "--out", "out.csv")
+    assert (status, "there is no column for 'seats'" in said) == (1, True)
+    assert said.endswith(
+        "--columns A,B,... names the columns of OUT; without it they are those of the first row\n"
+    )
 
 
 def test_lines_may_be_compressed(tmp_path: Path, service: Service, enrich: Enrich) -> None:
