@@ -13,6 +13,7 @@ import aiohttp
 
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.connection import (
+    NOTHING,
     Arrival,
     ConnectedSource,
     ConnectionOptions,
@@ -53,6 +54,7 @@ class EventParser:
         limit: bytes that an event may have.
 
     Attributes:
+        last_id: to go on behind; also of what had an id and no data, which is no event.
         retry_ms: how long the server wants to be left alone when the connection breaks, if it has said.
     """
 
@@ -64,7 +66,7 @@ class EventParser:
         self._data: list[str] = []
         self._size = 0
         self._event = ""
-        self._id = last_id
+        self._id = self.last_id = last_id
         self.retry_ms: int | None = None
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
@@ -99,6 +101,7 @@ class EventParser:
 
     def _line(self, line: str) -> Iterator[ServerSentEvent]:
         if not line:
+            self.last_id = self._id
             if self._data:
                 yield ServerSentEvent("\n".join(self._data), self._event or "message", self._id)
             self._data, self._event, self._size, self._is_within = [], "", 0, False
@@ -205,9 +208,13 @@ class SseSource(ConnectedSource[Any]):
                 has_ended = not (piece := await self._piece(response, parser))
                 try:
                     for event in parser.end() if has_ended else parser.feed(piece):
-                        yield Arrival(self._value(event), event.id or None)
+                        place = event.id or None
+                        yield Arrival(self._value(event), place)
                 except ValueError as error:
                     raise SourceError(f"{shown(self._url)}: {error}") from error
+                if place != (parser.last_id or None):
+                    place = parser.last_id or None
+                    yield Arrival(NOTHING, place)
         finally:
             response.close()
         has_end = (

@@ -261,6 +261,31 @@ async def test_an_event_that_is_not_utf8_costs_itself() -> None:
         await failing.close()
 
 
+async def test_an_id_without_an_event_is_where_to_go_on() -> None:
+    asked: list[str | None] = []
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers.get("Last-Event-ID"))
+        body = {1: "id: 4\n\n", 2: "data: 5\n\nid: 6\n\n"}.get(len(asked))
+        return web.Response(text=body, content_type="text/event-stream", status=204 if body is None else 200)
+
+    async with serve(events) as url:
+        source = SseSource(url, decode="json", **QUICK)
+        assert await read_all(source) == [5]
+        assert asked == [None, "4", "6"]
+        assert source.position() == "6"
+        asked[:] = ["so", "many"]
+        assert await read_all(SseSource(url, decode="json", **QUICK), source.position()) == []
+        assert asked[2:] == ["6"]
+
+    async def nothing_else(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=f"id: {time.time_ns()}\n\n", content_type="text/event-stream")
+
+    async with serve(nothing_else) as url:
+        with pytest.raises(SourceError, match="3 connections in a row failed"):
+            await read_all(SseSource(url, attempts=3, **QUICK))
+
+
 async def test_a_socket_message_without_a_cursor_costs_itself() -> None:
     asked: list[Any] = []
 
