@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
+from pathlib import PurePath
 from typing import Any, Final
 
 from asyncstream.addresses import without_secrets
@@ -112,6 +113,8 @@ def shown_value(name: str, value: object) -> str:
 
 
 def _shown(name: str, value: object) -> str:
+    if isinstance(value, PurePath):
+        value = str(value)
     if isinstance(value, str):
         return repr(without_secrets(value)) if name == "url" or "://" in value else safe_repr(value)
     if isinstance(value, _PLAIN):

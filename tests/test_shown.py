@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,6 +122,7 @@ SHOWN: list[tuple[Any, str]] = [
     (Reduce(max), "Reduce(reduce=max)"),
     (Aggregates(n=Count(), dear=Max("price")), "Aggregates(n=Count(), dear=Max(of='price'))"),
     (JsonLinesSource("a.jsonl"), "JsonLinesSource(path='a.jsonl')"),
+    (JsonLinesSource(Path("a/b.jsonl")), "JsonLinesSource(path='a/b.jsonl')"),
     (CsvSource("a.csv", delimiter=";"), "CsvSource(path='a.csv', delimiter=';')"),
     (GlobSource("*.csv", CsvSource, watch=5), "GlobSource(pattern='*.csv', make=CsvSource, watch=5)"),
     (DeadLetterSource(JsonLinesSource("a")), "DeadLetterSource(letters=JsonLinesSource(path='a'))"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -21,7 +21,10 @@ from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline, seconds
 from asyncstream.cli.tables import FORMATS, columns_of, format_of, reading, writing
 from asyncstream.connectors import JsonLinesSink, to_dead_letter
-from asyncstream.errors import PipelineError, describe_error
+from asyncstream.connectors.lines import Malformed
+from asyncstream.connectors.models import Unfit
+from asyncstream.connectors.rows import MoreColumns
+from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.validation import file_path, text
 
@@ -37,8 +40,9 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         "enrich",
         parents=[shared],
         help="ask a web service about each row of a file, and write the rows with its answers",
-        epilog="Files are CSV, TSV, JSON lines or Parquet (with the extra [arrow]), as their names end. "
-        "With --resume, Parquet is written as a directory of parts.",
+        epilog="Files are CSV, TSV or JSON lines, perhaps compressed (.gz, or .zst with the extra [zstd]), "
+        "or Parquet (with the extra [arrow]), as their names end. With --resume, Parquet is written as a "
+        "directory of parts.",
     )
     enrich.add_argument("input", metavar="IN", help="the file of rows")
     enrich.add_argument(
@@ -67,7 +71,11 @@ def add_enrich_command(commands: Any, shared: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="put the answer into one column; by default its fields become columns and may replace others",
     )
-    rows.add_argument("--columns", metavar="A,B,...", help="columns of OUT, unless it is JSON (all)")
+    rows.add_argument(
+        "--columns",
+        metavar="A,B,...",
+        help="columns of OUT, unless it is JSON (all); what a row lacks of them is empty",
+    )
     rows.add_argument("--order", choices=("ordered", "unordered"), default="ordered", help="of OUT (ordered)")
     rows.add_argument("--in-format", choices=FORMATS, help="what IN is, whatever its name")
     rows.add_argument("--out-format", choices=FORMATS, help="what OUT is, whatever its name")
@@ -117,10 +125,22 @@ def _enrich(options: argparse.Namespace) -> int:
         checkpoints = Checkpoints(store=DirectoryStore(options.resume), every=every)
     elif options.every is not None:
         raise PipelineError("--every needs --resume: without it, no progress is kept")
-    hint = (
-        None if options.failed else "--failed FILE writes rows that fail there, and goes on with the others"
-    )
+
+    def hint(error: AsyncStreamError) -> str | None:
+        if not options.failed and _has_cause(error, UserFunctionError, Malformed, Unfit):
+            return "--failed FILE writes rows that fail there, and goes on with the others"
+        if not options.columns and _has_cause(error, MoreColumns):
+            return "--columns A,B,... names the columns of OUT; without it they are those of the first row"
+        return None
+
     return run_pipeline(enrichment(options), checkpoints, how, hint)
+
+
+def _has_cause(error: BaseException | None, *kinds: type[Exception]) -> bool:
+    """Whether an error is one of these, or comes of one."""
+    while error is not None and not isinstance(error, kinds):
+        error = error.__cause__
+    return error is not None
 
 
 def enrichment(options: argparse.Namespace) -> Pipeline:
@@ -133,9 +153,13 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
     _check_input(Path(options.input), in_format)
     _check_url(options, in_format)
     _check_new(options)
+    columns = _columns(options, in_format)
     lookup = HttpLookup(
         options.url,
-        merge=_merge(None if options.into is None else text("--into", options.into)),
+        merge=_merge(
+            None if options.into is None else text("--into", options.into),
+            () if columns is None or out_format == "jsonl" else columns,
+        ),
         method=options.method or ("POST" if options.send_row else "GET"),
         json=_whole if options.send_row else None,
         headers=_headers(options.header),
@@ -145,7 +169,6 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
         rate=options.rate,
         cache_ttl=options.cache,
     )
-    columns = _columns(options, in_format)
     pipeline = Pipeline("enrich")
     source = reading(options.input, in_format, rejects=options.failed is not None)
     rows = pipeline.source(source, name="rows")
@@ -255,18 +278,19 @@ def _whole(row: Any) -> Any:
     return row
 
 
-def _merge(into: str | None) -> Callable[[Any, Any], Any]:
-    """What makes the result of a row and the answer about it."""
+def _merge(into: str | None, columns: Sequence[str]) -> Callable[[Any, Any], Any]:
+    """What makes the result of a row and the answer about it; it has these columns, and perhaps more."""
+    nothing = dict.fromkeys(columns)
 
     def merge(row: Any, answer: Any) -> Any:
         if into is not None:
-            return {**row, into: answer}
+            return {**nothing, **row, into: answer}
         if answer is None:
-            return row
+            return {**nothing, **row}
         if not isinstance(answer, Mapping):
             raise TypeError(
                 f"the answer is not an object, but of type {type(answer).__name__}: --into gives it a column"
             )
-        return {**row, **answer}
+        return {**nothing, **row, **answer}
 
     return merge

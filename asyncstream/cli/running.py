@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +15,7 @@ from asyncstream.checkpoint import Checkpoints
 from asyncstream.cli.dashboard import serving
 from asyncstream.cli.logs import LEVELS, logging_to_stderr, say, tell
 from asyncstream.cli.progress import showing_progress
-from asyncstream.connectors.lines import Malformed
-from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
+from asyncstream.errors import AsyncStreamError, PipelineError, describe_error
 from asyncstream.pipeline import Pipeline
 from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.process import (
@@ -171,13 +171,16 @@ def _token(options: argparse.Namespace) -> str | None:
 
 
 def run_pipeline(
-    pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions, hint: str | None = None
+    pipeline: Pipeline,
+    checkpoints: Checkpoints | None,
+    options: RunOptions,
+    hint: Callable[[AsyncStreamError], str | None] = lambda error: None,
 ) -> int:
     """
     Run until all sources have ended, or a signal comes; says on stderr how it goes.
 
     Args:
-        hint: what to say when a function has failed on an element, or a source on a malformed line.
+        hint: gives what to say of a failure besides what it says itself.
 
     Returns the exit status: 0 if all went well; 1 if not; 128 + the number of the signal that cut it short.
     The process is to exit with it: it may do so by itself, if threads are left that do not end.
@@ -187,17 +190,10 @@ def run_pipeline(
             status = run_bounded(_run_until_signal(pipeline, checkpoints, options))
         except AsyncStreamError as error:
             tell(error, tracebacks=options.is_verbose and error is not log.told)
-            if hint is not None and (isinstance(error, UserFunctionError) or _is_over_line(error)):
-                say(hint)
+            if advice := hint(error):
+                say(advice)
             status = 1
         return leave(status)
-
-
-def _is_over_line(error: BaseException | None) -> bool:
-    """Whether it is a line of a file that has ended a source."""
-    while error is not None and not isinstance(error, Malformed):
-        error = error.__cause__
-    return error is not None
 
 
 async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None, options: RunOptions) -> int:
@@ -205,6 +201,7 @@ async def _run_until_signal(pipeline: Pipeline, checkpoints: Checkpoints | None,
 
     def start(kept: Checkpoints | None) -> Job:
         job = pipeline.start(checkpoints=kept, end_timeout=PROCESS_PATIENCE)
+        job.graph.check_alone()
         signals.watch(job)
         dashboard.watch(job)
         return job

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from asyncstream.connectors import (
     Sink,
     Source,
 )
+from asyncstream.connectors.files.compression import compression_of, unpacked
+from asyncstream.connectors.lines import open_file
 from asyncstream.errors import PipelineError, describe_error
 
 __all__ = ("FORMATS", "columns_of", "format_of", "reading", "writing")
@@ -26,11 +29,11 @@ __all__ = ("FORMATS", "columns_of", "format_of", "reading", "writing")
 FORMATS = ("csv", "tsv", "jsonl", "parquet")
 """What can be read and written."""
 
+_OF_LINES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+"""Formats by endings behind which there may be one that tells how the lines are compressed."""
+
 _BY_ENDING = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    **{ending + packed: name for ending, name in _OF_LINES.items() for packed in ("", ".gz", ".zst")},
     ".parquet": "parquet",
 }
 
@@ -42,11 +45,14 @@ def format_of(path: str, chosen: str | None, option: str) -> str:
     The format of a file, as `chosen` or by its name; raises `PipelineError` if the name does not tell, which
     names the `option` to choose it by.
     """
-    found = chosen or _BY_ENDING.get(Path(path).suffix.lower())
+    if chosen is not None:
+        return chosen
+    name = Path(path).name.lower()
+    found = next((format for ending, format in _BY_ENDING.items() if name.endswith(ending)), None)
     if found is None:
         raise PipelineError(
-            f"{path}: expected a name that ends in {', '.join(_BY_ENDING)}; for any other name, say what it "
-            f"holds by {option}: {', '.join(FORMATS)}"
+            f"{path}: expected a name that ends in {', '.join(_OF_LINES)}, perhaps with .gz or .zst behind, "
+            f"or in .parquet; for any other name, say what it holds by {option}: {', '.join(FORMATS)}"
         )
     return found
 
@@ -60,7 +66,7 @@ def reading(path: str, format: str, *, rejects: bool) -> Source[Any]:
     if format == "jsonl":
         return JsonLinesSource(path, on_malformed=on_malformed)
     if format == "parquet":
-        return ParquetSource(path)
+        return ParquetSource(path, on_malformed=on_malformed)
     return CsvSource(path, delimiter=_DELIMITERS[format], on_malformed=on_malformed)
 
 
@@ -87,7 +93,8 @@ def columns_of(path: str, format: str) -> list[str] | None:
         return ParquetSource(path).column_names()
     try:
         # what else is read with the header may be no UTF-8: the rows are looked at one by one later
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        plain = unpacked(open_file(path, "rb"), compression_of("infer", path))
+        with TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             columns = next(csv.reader(file, delimiter=_DELIMITERS[format]), [])
         "".join(columns).encode()
     except UnicodeError as error:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncstream.connectors.base import Source, SourceBatch
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.errors import describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.origins import Origin
 from asyncstream.validation import instance, refuse
@@ -76,6 +77,9 @@ class DeadLetterSource(Source[Any]):
     read as one stream; a letter without an origin, of a step that did not keep track of that, may have
     another key after a crash then, or that of another such letter.
 
+    What is no letter goes to `rejected`, as a `RejectedMessage`, where the source of the letters puts aside
+    what it cannot read; otherwise it is a `SourceError`.
+
     Args:
         letters: a source of what `to_dead_letter` made, e.g. `JsonLinesSource("failed.jsonl")`.
     """
@@ -99,16 +103,35 @@ class DeadLetterSource(Source[Any]):
         batch = await self._letters.read()
         if batch is None:
             return None
-        origins: dict[int, Origin] = {}
+        values: list[Any] = []
+        places: list[int] = []  # in the batch, of those that are letters
+        rejected = list(batch.rejected)
         for place, letter in enumerate(batch.values):
-            origin = letter.get("origin") if isinstance(letter, Mapping) else None
+            try:
+                values.append(from_dead_letter(letter))
+                places.append(place)
+            except TypeError as error:
+                malformed = RejectedMessage(repr(self._letters), "", letter, str(error))
+                if not self.rejects:
+                    raise malformed.error() from error
+                rejected.append(malformed)
+        origins: dict[int, Origin] = {}
+        for number, place in enumerate(places):
+            origin = batch.values[place].get("origin")
             if isinstance(origin, list | tuple) and origin:
-                origins[place] = tuple(origin)
-        try:
-            values = [from_dead_letter(letter) for letter in batch.values]
-        except TypeError as error:
-            raise SourceError(str(error)) from error
-        return batch._replace(values=values, origins=origins, split=None)
+                origins[number] = tuple(origin)
+        return batch._replace(
+            values=values,
+            timestamps=batch.timestamps and [batch.timestamps[place] for place in places],
+            rejected=rejected,
+            journeys={
+                number: batch.journeys[place]
+                for number, place in enumerate(places)
+                if place in batch.journeys
+            },
+            origins=origins,
+            split=None,
+        )
 
     def end(self) -> bool:
         return self._letters.end()

@@ -243,6 +243,9 @@ def _of_pydantic(validate: Callable[[Any], Any]) -> Read:
 
 _SCALARS: Final = frozenset({bool, int, float, str, datetime, date, time, Decimal, UUID, Path, PurePath})
 _OF_TABLES: Final = frozenset({bytes, timedelta})
+_NUMBERS: Final = frozenset({int, float, Decimal})
+"""Types that take underscores between digits, as programs have them and rows do not: `12_34` is no number."""
+
 _BOOLS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -262,7 +265,7 @@ def _scalar(kind: Any, is_text: bool, has_bools: bool) -> Read:
         try:
             if type(value) in numbers:
                 return kind(value if type(value) is int else str(value))
-            if convert is not None and type(value) is str:
+            if convert is not None and type(value) is str and not (kind in _NUMBERS and "_" in value):
                 return convert(value)
         except (ArithmeticError, KeyError, ValueError):
             pass

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -39,7 +39,15 @@ from asyncstream.errors import SinkError, describe_error, safe_repr
 from asyncstream.validation import function
 from asyncstream.windowing import WindowResult
 
-__all__ = ("Default", "JsonWriter", "RowWriter", "record_of", "why_unwritten", "without_fields")
+__all__ = (
+    "Default",
+    "JsonWriter",
+    "MoreColumns",
+    "RowWriter",
+    "record_of",
+    "why_unwritten",
+    "without_fields",
+)
 
 Default: TypeAlias = Callable[[Any], Any]
 """Makes of a value of your own one that can be written; raises `TypeError` for others."""
@@ -53,6 +61,20 @@ _PASSED: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACL
 """What orjson is to ask about, for it does not know all of these, or of what is in them."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MoreColumns(ValueError):
+    """
+    Raised for a record that has columns which there are not, and which would be lost.
+
+    Args:
+        more: these columns.
+        argument: by which all of them are named.
+    """
+
+    def __init__(self, more: Iterable[Any], argument: str) -> None:
+        names = ", ".join(map(repr, sorted(map(str, more))))
+        super().__init__(f"there is no column for {names}: name all of them, {argument}=")
 
 
 def record_of(value: Any) -> Mapping[str, Any] | None:

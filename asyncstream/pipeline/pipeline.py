@@ -15,7 +15,6 @@ from asyncstream.connectors.base import Sink, Source, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.frames import Frame
 from asyncstream.connectors.inbox import Inbox
-from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
@@ -251,19 +250,6 @@ class Pipeline:
                     "that routes"
                 )
 
-    def _check_alone(self) -> None:
-        """See that nothing waits for who has the job; an inbox may have what an earlier job left."""
-        for step in self._graph:
-            source = step.source if isinstance(step, SourceStep) else None
-            if isinstance(source, Submissions) and not isinstance(source, DurableSubmissions):
-                what = "nobody can submit to a job that is only run, so it would never end"
-            elif isinstance(step, SinkStep) and isinstance(step.sink, Results):
-                what = "nobody can take the results of a job that is only run, so it would wait for that"
-            else:
-                continue
-            advice = "use `async with pipeline.start() as job:`, or `with pipeline.start_in_thread() as job:`"
-            raise PipelineError(f"step {step.name!r}: {what}; {advice}")
-
     def start_in_thread(
         self,
         *,
@@ -309,7 +295,7 @@ class Pipeline:
         """
         if restart is not None and not isinstance(restart, Restarts):
             raise refuse("restart", "Restarts(...)", restart)
-        self._check_alone()
+        self._graph.check_alone()
         if restart is None:
             async with self.start(clock=clock, checkpoints=checkpoints, state=state) as job:
                 await job.wait()

@@ -15,7 +15,10 @@ from sys import getrecursionlimit
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.memory import Items
+from asyncstream.connectors.outlets import Results
+from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.operators.failures import OnError
 from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec, no_key
@@ -408,6 +411,25 @@ class Graph:
                         f"end it with .{tag}.to(...), or with .{tag}.discard()"
                     )
         self._check_depth()
+
+    def check_alone(self) -> None:
+        """
+        Refuse what would wait for who has the job, where nobody has: `submissions` and `results`. An inbox
+        may have what an earlier job left.
+
+        Raises:
+            PipelineError: if there is such a step.
+        """
+        for step in self:
+            source = step.source if isinstance(step, SourceStep) else None
+            if isinstance(source, Submissions) and not isinstance(source, DurableSubmissions):
+                what = "nobody can submit to a job that is only run, so it would never end"
+            elif isinstance(step, SinkStep) and isinstance(step.sink, Results):
+                what = "nobody can take the results of a job that is only run, so it would wait for that"
+            else:
+                continue
+            advice = "use `async with pipeline.start() as job:`, or `with pipeline.start_in_thread() as job:`"
+            raise PipelineError(f"step {step.name!r}: {what}; {advice}")
 
     def _check_depth(self) -> None:
         allowed = getrecursionlimit() - RESERVED

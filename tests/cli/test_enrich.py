@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
 import os
@@ -142,12 +143,8 @@ def test_json_lines_become_csv_with_the_columns_of_the_first(
     assert enrich("in.jsonl", "--url", service.url + "/{id}", "--out", "out.csv") == (0, "")
     assert (tmp_path / "out.csv").read_text() == "id,seats\nN1,20\nN404,\nN22,30\n"
     arguments = ("in.jsonl", "--url", service.url + "/{id}", "--out", "out.tsv", "--columns", "seats,id")
-    status, said = enrich(*arguments)
-    assert status == 1
-    assert "KeyError: 'seats'" in said
-    (tmp_path / "in.jsonl").write_text('{"id": "N1"}\n')
-    assert enrich(*arguments, "--overwrite") == (0, "")
-    assert (tmp_path / "out.tsv").read_text() == "seats\tid\n20\tN1\n"
+    assert enrich(*arguments) == (0, "")
+    assert (tmp_path / "out.tsv").read_text() == "seats\tid\n20\tN1\n\tN404\n30\tN22\n"
 
 
 def test_answer_goes_into_one_column(tmp_path: Path, service: Service, enrich: Enrich) -> None:
@@ -179,6 +176,61 @@ def test_parquet_is_read_and_written(tmp_path: Path, service: Service, enrich: E
     assert rows_of(tmp_path / "out.jsonl") == expected
     status, said = enrich("out.parquet", "--url", service.url + "/{none}", "--out", "o.jsonl")
     assert (status, "no column 'none'; it has: id, seats" in said) == (1, True)
+
+
+def test_a_row_of_parquet_that_is_nothing_in_python_goes_aside(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    days = arrow.array([0, 2**30, 1], arrow.date32())
+    parquet.write_table(arrow.table({"id": ["N1", "N22", "N333"], "day": days}), tmp_path / "in.parquet")
+    url = ("--url", service.url + "/{id}")
+    status, said = enrich("in.parquet", *url, "--out", "none.jsonl")
+    assert (status, "row 2 of in.parquet: column 'day'" in said) == (1, True)
+    assert said.endswith("--failed FILE writes rows that fail there, and goes on with the others\n")
+    assert enrich("in.parquet", *url, "--out", "out.jsonl", "--failed", "failed.jsonl") == (0, "")
+    assert [row["id"] for row in rows_of(tmp_path / "out.jsonl")] == ["N1", "N333"]
+    (failed,) = rows_of(tmp_path / "failed.jsonl")
+    assert (failed["row_number"], failed["row"]) == (2, {"id": "N22"})
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_that_are_named_are_empty_where_a_row_has_none(
+    tmp_path: Path, service: Service, enrich: Enrich, ending: str
+) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    (tmp_path / "in.csv").write_text("id\nN404\nN22\n")
+    arguments = ("in.csv", "--url", service.url + "/{id}")
+    assert enrich(*arguments, "--out", f"out.{ending}", "--columns", "id,seats") == (0, "")
+    assert enrich(f"out.{ending}", *arguments[1:], "--out", "again.jsonl", "--into", "x") == (0, "")
+    written = [(row["id"], row["seats"] or None) for row in rows_of(tmp_path / "again.jsonl")]
+    assert written == [("N404", None), ("N22", "30" if ending == "csv" else 30)]
+
+
+def test_columns_that_the_first_row_has_not_are_told_of_with_what_to_do(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    (tmp_path / "in.csv").write_text("id\nN404\nN22\n")
+    status, said = enrich("in.csv", "--url", service.url + "/{id}", "--out", "out.csv")
+    assert (status, "there is no column for 'seats'" in said) == (1, True)
+    assert said.endswith(
+        "--columns A,B,... names the columns of OUT; without it they are those of the first row\n"
+    )
+
+
+def test_lines_may_be_compressed(tmp_path: Path, service: Service, enrich: Enrich) -> None:
+    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(b"id\nN1\nN22\n"))
+    url = ("--url", service.url + "/{id}")
+    assert enrich("in.csv.gz", *url, "--out", "out.jsonl.gz") == (0, "")
+    lines = gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes()).splitlines()
+    assert list(map(json.loads, lines)) == [{"id": "N1", "seats": 20}, {"id": "N22", "seats": 30}]
+    status, said = enrich("in.csv.gz", "--url", service.url + "/{none}", "--out", "o.jsonl")
+    assert (status, "no column 'none'; it has: id" in said) == (1, True)
+    (tmp_path / "in.csv.gz").write_bytes(b"id\nN1\n")
+    status, said = enrich("in.csv.gz", *url, "--out", "o.jsonl")
+    assert (status, "cannot read in.csv.gz: OSError: damaged gzip data" in said) == (1, True)
 
 
 def test_failure_ends_the_run_and_tells_of_the_way_out(

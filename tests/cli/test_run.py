@@ -64,6 +64,34 @@ def test_run_says_from_which_checkpoint_it_goes_on(folder: Path) -> None:
     assert (folder / "out.jsonl").read_text() == "1\n2\n3\n4\n"
 
 
+WAITING = """
+from asyncstream import Pipeline
+
+def make():
+    pipeline = Pipeline("job")
+    {body}
+    return pipeline
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ('pipeline.submissions(name="in").discard()', "step 'in': nobody can submit to a job"),
+        (
+            'pipeline.source([1], name="in").results(name="out")',
+            "step 'out': nobody can take the results of a job",
+        ),
+    ],
+)
+def test_what_would_wait_for_who_has_the_job_is_refused(folder: Path, body: str, why: str) -> None:
+    (folder / "waiting.py").write_text(WAITING.format(body=body))
+    for more in ((), ("--checkpoints", "kept", "--max-restarts", "3")):
+        status, said = run(folder, "run", "waiting:make", *more)
+        assert (status, said.startswith(f"asyncstream: {why}")) == (1, True), said
+    assert not (folder / "kept").exists()
+
+
 def test_failure_is_one_line_and_with_v_a_traceback(folder: Path) -> None:
     (folder / "work.py").write_text(WORK.format(bad=2))
     expected = "asyncstream: step 'looks': ValueError: the message, on element 2\n"

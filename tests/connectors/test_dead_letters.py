@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from asyncstream import Checkpoints, JsonLinesSink, JsonLinesSource, MemoryStore, Pipeline
+from asyncstream import (
+    Checkpoints,
+    JsonLinesSink,
+    JsonLinesSource,
+    MemoryStore,
+    Pipeline,
+    RejectedMessage,
+    SourceError,
+)
 from asyncstream.connectors import DeadLetterSource, Items, Source, from_dead_letter, to_dead_letter
 from asyncstream.errors import RetriesExhausted
 from asyncstream.guards import retry
@@ -108,6 +116,47 @@ def test_broker_of_letters_hears_of_the_job_and_of_what_is_done() -> None:
 def test_source_of_letters_is_asked_whatever_a_source_is_asked() -> None:
     asked = {name for name, member in vars(Source).items() if callable(member) and not name.startswith("_")}
     assert asked - set(vars(DeadLetterSource)) == {"splits", "hold"}  # it is read as one stream
+
+
+def _letters(tmp_path: Path, on_malformed: Literal["fail", "reject"]) -> DeadLetterSource:
+    letters = tmp_path / "failed.jsonl"
+    letters.write_text(
+        '{"value": 1, "error": "", "attempts": 1, "origin": ["a", 1]}\n{"id": 2}\nhalf a li\n'
+        '{"value": 3, "error": "", "attempts": 1, "origin": ["a", 3]}\n'
+    )
+    return DeadLetterSource(JsonLinesSource(letters, on_malformed=on_malformed))
+
+
+def test_what_is_no_letter_goes_where_malformed_lines_go(tmp_path: Path) -> None:
+    pipeline = Pipeline()
+    letters = pipeline.source(_letters(tmp_path, "reject"))
+    done: list[int] = []
+    aside: list[Any] = []
+    letters.to(done)
+    letters.rejected.to(aside)
+    run_virtual(pipeline.run())
+    assert done == [1, 3]
+    assert len(aside) == 2
+    (other,) = (each for each in aside if isinstance(each, RejectedMessage))
+    assert other.value == {"id": 2}
+    assert "failed.jsonl" in other.source
+
+    async def read() -> Any:
+        source = _letters(tmp_path, "reject")
+        await source.open()
+        try:
+            return await source.read()
+        finally:
+            await source.close()
+
+    assert run_virtual(read()).origins == {0: ("a", 1), 1: ("a", 3)}
+
+
+def test_the_error_for_what_is_no_letter_names_it(tmp_path: Path) -> None:
+    pipeline = Pipeline()
+    pipeline.source(_letters(tmp_path, "fail")).discard()
+    with pytest.raises(SourceError, match=r"failed.jsonl.*expected a dead letter.*'id': 2"):
+        run_virtual(pipeline.run())
 
 
 @pytest.mark.parametrize("letter", [{}, {"value": 1}, [1], None])

@@ -291,6 +291,21 @@ def test_text_of_a_csv_file_becomes_what_the_fields_say(tmp_path: Path) -> None:
     ]
 
 
+@dataclass
+class Numbers:
+    whole: int = 0
+    real: float = 0.0
+    exact: Decimal = Decimal(0)
+
+
+@pytest.mark.parametrize("field", ["whole", "real", "exact"])
+def test_a_number_with_an_underscore_is_none(field: str) -> None:
+    fit = reader(Numbers, is_text=True)
+    assert getattr(fit({field: "1234"}), field) == 1234
+    with pytest.raises(Unfit, match="got '12_34'"):
+        fit({field: "12_34"})
+
+
 def test_rows_of_a_table_become_objects(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "db")
     connection.execute("CREATE TABLE t (n, price, is_new, colour, text, day)")

@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
+from asyncstream.connectors.rows import Default, JsonWriter, MoreColumns, record_of, without_fields
 from asyncstream.errors import module_of, safe_repr
 
 __all__ = ("Tables", "arrow_ipc", "parquet")
@@ -138,8 +138,7 @@ class Tables:
         kinds = self._kinds_of(columns, types) if self._checks else {}
         if self.schema is not None:
             if more := columns.keys() - set(self.schema.names):
-                what = ", ".join(map(repr, sorted(more)))
-                raise ValueError(f"there is no column for {what}: name all of them, schema=")
+                raise MoreColumns(more, "schema")
             nothing = [None] * len(values)
             arrays = [
                 self._array(columns.get(field.name, nothing), types.get(field.name, set()), field)

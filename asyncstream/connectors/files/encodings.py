@@ -12,7 +12,14 @@ from typing import Any, Final, Protocol
 import orjson
 
 from asyncstream.connectors.lines import column_names, delimiter_of
-from asyncstream.connectors.rows import Default, JsonWriter, RowWriter, record_of, without_fields
+from asyncstream.connectors.rows import (
+    Default,
+    JsonWriter,
+    MoreColumns,
+    RowWriter,
+    record_of,
+    without_fields,
+)
 
 __all__ = ("CsvLines", "Encoding", "JsonLines")
 
@@ -98,8 +105,7 @@ class CsvLines:
             self.find(value)
         if self._found is not None and (record := record_of(value)) is not None:
             if not record.keys() <= self._found:
-                more = ", ".join(map(repr, sorted(map(str, record.keys() - self._found))))
-                raise ValueError(f"there is no column for {more}: name all of them, columns=")
+                raise MoreColumns(record.keys() - self._found, "columns")
             value = {column: record.get(column) for column in self.columns}
         return self._line(self._rows.row(value))
 

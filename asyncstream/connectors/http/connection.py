@@ -39,6 +39,7 @@ from asyncstream.guards.outcomes import server_delay
 from asyncstream.validation import Duration, choice, count, duration_seconds, function
 
 __all__ = (
+    "NOTHING",
     "Arrival",
     "ConnectedSource",
     "Connection",
@@ -61,10 +62,14 @@ Decode: TypeAlias = Literal["json", "text"] | Callable[[Any], Any]
 """What makes an element of what came."""
 
 
+NOTHING: Final = object()
+"""In place of an element: the service has said where to go on, and nothing else."""
+
+
 class Arrival(NamedTuple):
     """
-    What came in: an element, or a `RejectedMessage`; and the place to go on behind it, None: the service does
-    not say.
+    What came in: an element, a `RejectedMessage` or `NOTHING`; and the place to go on behind it, None: the
+    service does not say.
     """
 
     value: Any
@@ -107,7 +112,7 @@ class Connection:
         attempts: how many connections in a row may fail before it is an error; None: any number.
         wait_initial: how long to wait after the first that failed; then twice as long, up to `wait_max`.
         wait_max: the longest wait, but for one that the service asks for, which may be an hour.
-        timeout: for a connection to be made, and its answer to begin.
+        timeout: for a connection to be made, and its answer to begin; of a page, to come as a whole.
         on_malformed: "fail" or "reject".
         buffer: how many elements are taken in and not read yet.
     """
@@ -209,8 +214,9 @@ class ConnectedSource(Source[T]):
         arrivals, self._waiting = self._waiting, deque()
         self._room.set()
         self._place = arrivals[-1].place
-        values = [each.value for each in arrivals if not isinstance(each.value, RejectedMessage)]
-        rejected = [each.value for each in arrivals if isinstance(each.value, RejectedMessage)]
+        came = [each.value for each in arrivals if each.value is not NOTHING]
+        values = [value for value in came if not isinstance(value, RejectedMessage)]
+        rejected = [value for value in came if isinstance(value, RejectedMessage)]
         return SourceBatch(values, None, rejected)
 
     def unread(self) -> int:
@@ -224,7 +230,10 @@ class ConnectedSource(Source[T]):
                 try:
                     async with aclosing(self._arrivals(session, place)) as arrivals:
                         async for arrival in arrivals:
-                            self._failed = 0
+                            if arrival.value is not NOTHING:
+                                self._failed = 0
+                            if self._waiting and self._waiting[-1].value is NOTHING:
+                                self._waiting.pop()
                             while self._is_full():
                                 self._room.clear()
                                 await self._room.wait()

@@ -11,10 +11,12 @@ used again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from asyncstream.connectors.http.answers import ENCODINGS
 from asyncstream.errors import PipelineError
@@ -71,6 +73,7 @@ class _InStep(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._factory = partial(_Protocol, loop=self._loop)  # type: ignore[assignment]
         self._used = WeakSet[Any]()
 
     async def connect(self, *args: Any, **options: Any) -> Any:
@@ -81,6 +84,19 @@ class _InStep(aiohttp.TCPConnector):
                 self._used.add(protocol)
                 return connection
             connection.close()
+
+
+class _Protocol(ResponseHandler):
+    """
+    Has who reads an answer hear of the connection's end, whatever its reason: the client itself closes one on
+    which something comes that is no HTTP, such as a chunk without a length, and leaves its reader waiting.
+    """
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        body: Any = self._payload
+        super().connection_lost(exc)
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("the answer was broken off, or is no HTTP"))
 
 
 def checked_headers(headers: Any) -> dict[str, str]:

@@ -13,6 +13,7 @@ import aiohttp
 
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.connection import (
+    NOTHING,
     Arrival,
     ConnectedSource,
     ConnectionOptions,
@@ -22,7 +23,7 @@ from asyncstream.connectors.http.connection import (
 )
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.lines import BOM
-from asyncstream.errors import SourceError
+from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag
 
 __all__ = ("EventParser", "ServerSentEvent", "SseSource")
@@ -53,6 +54,7 @@ class EventParser:
         limit: bytes that an event may have.
 
     Attributes:
+        last_id: to go on behind; also of what had an id and no data, which is no event.
         retry_ms: how long the server wants to be left alone when the connection breaks, if it has said.
     """
 
@@ -64,11 +66,14 @@ class EventParser:
         self._data: list[str] = []
         self._size = 0
         self._event = ""
-        self._id = last_id
+        self._id = self.last_id = last_id
         self.retry_ms: int | None = None
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
-        """The events that end in this piece; raises `ValueError` if one is too large, or is not UTF-8."""
+        """
+        The events that end in this piece; raises `ValueError` if one is too large. Bytes that are not UTF-8
+        are in them as `surrogateescape` has it.
+        """
         # a line that comes in many pieces is not looked at again with each
         has_end = b"\n" in piece or b"\r" in piece or self._rest.endswith(b"\r")
         self._rest += piece
@@ -78,7 +83,7 @@ class EventParser:
             *lines, rest = _LINE_END.split(self._rest)
             self._rest = bytearray(rest)
             for line in lines:
-                yield from self._line(line.decode())
+                yield from self._line(line.decode(errors=_ESCAPED))
         self._check(len(self._rest))
 
     def end(self) -> Iterator[ServerSentEvent]:
@@ -96,6 +101,7 @@ class EventParser:
 
     def _line(self, line: str) -> Iterator[ServerSentEvent]:
         if not line:
+            self.last_id = self._id
             if self._data:
                 yield ServerSentEvent("\n".join(self._data), self._event or "message", self._id)
             self._data, self._event, self._size, self._is_within = [], "", 0, False
@@ -110,7 +116,7 @@ class EventParser:
             self._data.append(value)
         elif name == "event":
             self._event = value
-        elif name == "id" and "\0" not in value:
+        elif name == "id" and not _NOT_IN_ID.search(value):
             self._id = value
         elif name == "retry" and value.isascii() and value.isdigit() and len(value) <= _RETRY_DIGITS:
             self.retry_ms = int(value)
@@ -118,6 +124,11 @@ class EventParser:
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")
 """Not a carriage return that comes last, for a line feed may follow."""
+
+_ESCAPED: Final = "surrogateescape"
+
+_NOT_IN_ID: Final = re.compile("[\0-\x08\n-\x1f\x7f\ud800-\udfff]")
+"""What no id has that is to be remembered: the standard's NUL, and what no header can bring back."""
 
 _RETRY_DIGITS: Final = 9
 """Of a number of milliseconds that a server may ask for; a longer one is none."""
@@ -194,13 +205,16 @@ class SseSource(ConnectedSource[Any]):
             parser = EventParser(place or "", self._limit)
             has_ended = False
             while not has_ended:
-                has_ended = not (piece := await self._piece(response))
+                has_ended = not (piece := await self._piece(response, parser))
                 try:
-                    events = list(parser.end() if has_ended else parser.feed(piece))
+                    for event in parser.end() if has_ended else parser.feed(piece):
+                        place = event.id or None
+                        yield Arrival(self._value(event), place)
                 except ValueError as error:
                     raise SourceError(f"{shown(self._url)}: {error}") from error
-                for event in events:
-                    yield Arrival(self._value(event), event.id or None)
+                if place != (parser.last_id or None):
+                    place = parser.last_id or None
+                    yield Arrival(NOTHING, place)
         finally:
             response.close()
         has_end = (
@@ -211,11 +225,20 @@ class SseSource(ConnectedSource[Any]):
         if not self._ends:
             raise Interrupted(shown(self._url), retry_ms=parser.retry_ms)
 
-    async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
-        async with answered_within(self._idle_timeout):
-            return await response.content.readany()
+    async def _piece(self, response: aiohttp.ClientResponse, parser: EventParser) -> bytes:
+        try:
+            async with answered_within(self._idle_timeout):
+                return await response.content.readany()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Interrupted(shown(self._url), describe_error(error), parser.retry_ms) from error
 
     def _value(self, event: ServerSentEvent) -> Any:
+        kind, data = event.event.encode(errors=_ESCAPED), event.data.encode(errors=_ESCAPED)
+        try:
+            kind.decode()
+            data.decode()
+        except UnicodeDecodeError as error:
+            return self._malformed(data, error, event.id)
         if self._decode is None:
             return event
         try:

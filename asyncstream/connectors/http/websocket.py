@@ -24,7 +24,6 @@ from asyncstream.connectors.http.connection import (
 )
 from asyncstream.connectors.http.session import Socket
 from asyncstream.connectors.http.urls import shown
-from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, selector
 
@@ -55,6 +54,8 @@ class WebSocketSource(ConnectedSource[Any]):
         subscribe: messages to send when the connection is made; or a function of the cursor that gives them,
             None standing for the beginning.
         cursor: where an element stands in the service's stream: a function, the name of a field, or names.
+            What has none, such as the answer to what is sent first, is malformed; where it is None, one goes
+            on behind the element before.
         decode: "json"; "text"; or a function of the message, which is str or bytes. What cannot be decoded is
             malformed.
         on_end: what it means if the service closes the connection in an orderly way (code 1000): "reconnect",
@@ -125,9 +126,7 @@ class WebSocketSource(ConnectedSource[Any]):
             async for came in socket:
                 socket.heard += 1
                 if came.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                    value = self._value(came.data)
-                    if self._cursor is not None and not isinstance(value, RejectedMessage):
-                        place = self._cursor(value)
+                    value, place = self._value(came.data, place)
                     yield Arrival(value, place)
                 elif came.type is aiohttp.WSMsgType.PING:
                     await socket.pong(came.data)
@@ -190,10 +189,13 @@ class WebSocketSource(ConnectedSource[Any]):
             )
         return Interrupted(shown(self._url), describe_error(error))
 
-    def _value(self, data: str | bytes) -> Any:
+    def _value(self, data: str | bytes, place: Any) -> tuple[Any, Any]:
+        """What a message holds, and where one stands behind it who has stood at a place."""
         try:
-            return self._decode(data)
+            value = self._decode(data)
+            found = None if self._cursor is None else self._cursor(value)
         except SourceError:
             raise
         except Exception as error:
-            return self._malformed(data, error)
+            return self._malformed(data, error), place
+        return value, place if found is None else found

@@ -42,7 +42,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
             result: `key`, `start`, `end`, the names of its aggregates.
         default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         on_conflict: what to do with a row that breaks a constraint of the table, its primary key say: "fail",
-            "ignore" the new row, or "replace" the old one.
+            "ignore" the new row, or "replace" the old one. In a job with checkpoints it fails when its
+            checkpoint is committed, which ends the job, whatever `on_error=` says, until that is mended.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
-from asyncstream.errors import SourceError, told_as
+from asyncstream.errors import SourceError, safe_repr, told_as
 from asyncstream.filesystem.sqlite import database_path, looking_at
 from asyncstream.validation import count, text
 
@@ -25,6 +25,17 @@ __all__ = ("SqliteSource",)
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+class _NoText(bytes):
+    """A text that is not UTF-8, which SQLite takes from whoever writes it."""
+
+
+def _text_or_bytes(data: bytes) -> str | _NoText:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _NoText(data)
 
 
 class SqliteSource(Source[T]):
@@ -49,7 +60,8 @@ class SqliteSource(Source[T]):
         table: the table; one made `WITHOUT ROWID` only by a column.
         by: the column in whose order to read; None: by `rowid`. Texts are in the order of their bytes.
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
-            `connectors.models`. A row that is none is a `SourceError`, after all before it were delivered.
+            `connectors.models`. A row that is none is a `SourceError`, after all before it were delivered; so
+            is one with a text that is not UTF-8.
         batch: how many rows one read brings at most.
     """
 
@@ -95,7 +107,7 @@ class SqliteSource(Source[T]):
             raise
 
     async def read(self) -> SourceBatch[T] | None:
-        columns, rows = await self._do(partial(self._order.select, most=self._batch))
+        columns, rows = await self._do(self._selected)
         if not rows:
             return None
         values: list[Any] = []
@@ -112,6 +124,30 @@ class SqliteSource(Source[T]):
             values.append(value)
         self._order.pass_by(rows[: len(values)])
         return SourceBatch(values)
+
+    def _selected(self, connection: sqlite3.Connection) -> tuple[list[str], list[Any]]:
+        """The next rows; if there is one that cannot be read, those before it, or an error that names it."""
+        try:
+            return self._order.select(connection, self._batch)
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+        connection.text_factory = _text_or_bytes
+        try:
+            columns, rows = self._order.select(connection, self._batch)
+        finally:
+            connection.text_factory = str
+        for place, row in enumerate(rows):
+            cells = zip(columns, row[self._order.width :], strict=True)
+            bad = [(name, bytes(cell)) for name, cell in cells if isinstance(cell, _NoText)]
+            if bad and place:
+                return columns, rows[:place]
+            for name, data in bad:
+                raise SourceError(
+                    f"{self._order.label(row)} of {self._order.what}: column {name!r} holds a text that is "
+                    f"not UTF-8, {safe_repr(data, 60)}"
+                )
+        return columns, rows
 
     def position(self) -> Any:
         return self._order.position()

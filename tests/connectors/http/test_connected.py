@@ -236,6 +236,117 @@ async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
             await read_all(SseSource(url, decode="json", on_end="end"))
 
 
+async def test_an_event_that_is_not_utf8_costs_itself() -> None:
+    body = b"data: 1\n\nid: 7\ndata: \xff\n\n: \xff\nid: \x01\ndata: 3\n\nid: 8\xff\ndata: 4\n\n"
+    headers = {"Content-Type": "text/event-stream"}
+    async with serve(lambda request: _answer(web.Response(body=body, headers=headers))) as url:
+        source = SseSource(url, decode="json", on_malformed="reject", on_end="end")
+        good: list[Any] = []
+        bad: list[RejectedMessage] = []
+        pipeline = Pipeline()
+        numbers = pipeline.source(source)
+        numbers.rejected.to(bad)
+        numbers.to(good)
+        await pipeline.run()
+        assert good == [1, 3, 4]
+        assert [(each.id, each.value) for each in bad] == [("7", b"\xff")]
+        assert source.position() == "7", "an id that no header brings back is none"
+        failing = SseSource(url, decode="json", on_end="end")
+        await failing.open()
+        batch = await failing.read()
+        assert batch is not None
+        assert batch.values == [1]
+        with pytest.raises(SourceError, match="can't decode byte 0xff"):
+            await failing.read()
+        await failing.close()
+
+
+async def test_an_id_without_an_event_is_where_to_go_on() -> None:
+    asked: list[str | None] = []
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers.get("Last-Event-ID"))
+        body = {1: "id: 4\n\n", 2: "data: 5\n\nid: 6\n\n"}.get(len(asked))
+        return web.Response(text=body, content_type="text/event-stream", status=204 if body is None else 200)
+
+    async with serve(events) as url:
+        source = SseSource(url, decode="json", **QUICK)
+        assert await read_all(source) == [5]
+        assert asked == [None, "4", "6"]
+        assert source.position() == "6"
+        asked[:] = ["so", "many"]
+        assert await read_all(SseSource(url, decode="json", **QUICK), source.position()) == []
+        assert asked[2:] == ["6"]
+
+    async def nothing_else(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=f"id: {time.time_ns()}\n\n", content_type="text/event-stream")
+
+    async with serve(nothing_else) as url:
+        with pytest.raises(SourceError, match="3 connections in a row failed"):
+            await read_all(SseSource(url, attempts=3, **QUICK))
+
+
+async def test_a_socket_message_without_a_cursor_costs_itself() -> None:
+    asked: list[Any] = []
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        asked.append(await socket.receive_json())
+        for message in ({"n": 1}, {"ready": True}, {"n": None}) if len(asked) == 1 else ({"n": 2},):
+            await socket.send_json(message)
+        await socket.close(code=1011 if len(asked) == 1 else 1000)
+        return socket
+
+    async with serve(talk) as url:
+        source = WebSocketSource(
+            url, subscribe=lambda n: [n], cursor="n", on_end="end", on_malformed="reject", **QUICK
+        )
+        good: list[Any] = []
+        bad: list[RejectedMessage] = []
+        pipeline = Pipeline()
+        numbers = pipeline.source(source)
+        numbers.rejected.to(bad)
+        numbers.to(good)
+        await pipeline.run()
+        assert good == [{"n": 1}, {"n": None}, {"n": 2}]
+        assert [each.value for each in bad] == ['{"ready": true}']
+        assert asked == [None, 1], "it goes on behind what had a cursor"
+
+
+async def test_an_answer_that_is_no_http_any_more_has_ended() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    times: list[float] = []
+    is_read = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        times.append(asyncio.get_running_loop().time())
+        if b"Last-Event-ID: 1" in request:
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        else:
+            event = b"retry: 200\nid: 1\ndata: 1\n\n"
+            writer.write(head + b"%x\r\n%s\r\n" % (len(event), event))
+            await is_read.wait()
+            writer.write(b"no chunk\r\n")
+        await reader.read()  # it is the client that ends it
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        source = SseSource(url, decode="json", **QUICK)
+        await source.open()
+        async with asyncio.timeout(20):
+            batch = await source.read()
+            assert batch is not None
+            assert batch.values == [1]
+            is_read.set()
+            assert await source.read() is None
+        await source.close()
+    assert times[1] - times[0] >= 0.2, "and is asked for again when it said"
+
+
 def cancels(_: object) -> Any:
     raise asyncio.CancelledError("by its own code")
 

@@ -171,11 +171,35 @@ def test_table_that_counts_on_may_be_called_by_another_case(path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", [None, "n"])
+async def test_row_that_cannot_be_read_is_named_behind_those_before_it(path: Path, by: str | None) -> None:
+    filled(path, 3)
+    execute(path, "UPDATE t SET name = CAST(x'ff' AS TEXT) WHERE n = 2")
+    source = SqliteSource(path, "t", by=by)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values == [value(0), value(1)]
+    with pytest.raises(
+        SourceError, match=r"row 3.* of table 't'.*: column 'name' holds a text that is not UTF-8, b'\\xff'"
+    ) as kept:
+        await source.read()
+    position = source.position()
+    execute(path, "UPDATE t SET name = 'x2' WHERE n = 2")
+    batch = await source.read()
+    assert batch is not None
+    assert batch.values == [value(2)]
+    assert type(batch.values[0]["name"]) is str
+    await source.close()
+    assert position != source.position()
+    assert kept.value is not None
+
+
+@pytest.mark.parametrize("by", [None, "n"])
 async def test_row_that_cannot_be_read_leaves_no_lock(path: Path, by: str | None) -> None:
     execute(path, "CREATE TABLE t (n, text)", "INSERT INTO t VALUES (1, CAST(x'ff' AS TEXT))")
     source = SqliteSource(path, "t", by=by)
     await source.open()
-    with pytest.raises(SourceError, match="Could not decode to UTF-8") as kept:
+    with pytest.raises(SourceError, match="not UTF-8") as kept:
         await source.read()
     await source.close()
     with closing(sqlite3.connect(path, timeout=0)) as database, database:
