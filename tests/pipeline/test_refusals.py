@@ -16,6 +16,7 @@ from asyncstream import (
     AscendingTimestamps,
     AsyncFunction,
     Count,
+    GlobalWindows,
     Items,
     JsonLinesSink,
     JsonLinesSource,
@@ -26,7 +27,7 @@ from asyncstream import (
     PunctuatedWatermarks,
     TumblingWindows,
 )
-from asyncstream.guards import retry
+from asyncstream.guards import batched, retry
 from asyncstream.pipeline import Stream
 from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, PurgingTrigger, Trigger
 
@@ -370,6 +371,26 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.policy_window(length=2, function=partial(fetch)),
         "function: expected a plain function, got",
     ),
+    "aggregate_one_and_named": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), n=Count()),
+        "got (Count(), 'n'); e.g. aggregate(n=Count()), or aggregate(Count()); name= is that of the step",
+    ),
+    "batched_without_its_function": (
+        lambda p, s: s.async_map(batched(size=2)),
+        "; it is still to be given its function: batched(size=2)(fn)",
+    ),
+    "batched_option": (
+        lambda p, s: batched(fetch, max_size=2),  # type: ignore[call-overload]
+        "batched: there is no option 'max_size'; there are: size, wait",
+    ),
+    "windows_that_never_fire": (
+        lambda p, s: s.window_all(GlobalWindows()).collect(),
+        "trigger: expected one to go with GlobalWindows(), which never fires by itself, got None; e.g. Count",
+    ),
+    "joined_windows_that_never_fire": (
+        lambda p, s: s.key_by(plain).join(s.key_by(plain)).window(GlobalWindows()),
+        "trigger: expected one to go with GlobalWindows(), which never fires by itself, got None; e.g. Count",
+    ),
     # side outputs
     "side_of_windows": (
         lambda p, s: s.window_all(TumblingWindows(1)).collect().side("lates"),
@@ -518,6 +539,24 @@ TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {
     "end_of_join": (
         lambda s: s.key_by(plain).join(s.key_by(plain)).map,
         "'Join' object has no attribute 'map'; say first which elements belong together: .within(",
+    ),
+    "end_of_co_group": (
+        lambda s: s.key_by(plain).co_group(s.key_by(plain)).to,
+        "say first which elements belong together: .window(...)",
+    ),
+    "end_of_connected": (
+        lambda s: s.connect(s).to,
+        "say first what to make of their elements: .process(...)",
+    ),
+    "end_of_several": (lambda s: s.connect(s, s).map, "say first what to make of their elements: .process("),
+    "end_of_connected_to_broadcast": (
+        lambda s: s.connect(s.broadcast()).to,
+        "'ConnectedToBroadcast' object has no attribute 'to'; say first what to make of their elements",
+    ),
+    "map_of_broadcast": (lambda s: s.broadcast().map, "bring it to a stream first: stream.connect(it)"),
+    "end_of_table": (
+        lambda s: s.as_table(plain).to,
+        "look its rows up first, for the elements of a stream: ",
     ),
 }
 
