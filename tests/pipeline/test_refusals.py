@@ -287,6 +287,10 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.async_map(fetch, capacity=5),
         "async_map: there is no option 'capacity'; there are: order, concurrency, buffer",
     ),
+    "option_of_threads": (
+        lambda p, s: s.thread_map(plain, workers=5),
+        "thread_map: there is no option 'workers'; there are: threads, order, buffer, timeout",
+    ),
     "per_key_unkeyed": (
         lambda p, s: s.async_map(fetch, order="per_key"),
         "order: expected a key to go with per_key, got none; put .key_by(...) before the step",
