@@ -151,10 +151,10 @@ def instant_ms(value: object) -> int:
     )
 
 
-def count(name: str, value: object, *, least: int = 1) -> int:
-    """`value` as an int of at least `least`."""
+def count(name: str, value: object, *, least: int = 1, advice: str = "") -> int:
+    """`value` as an int of at least `least`; `advice` is what to do if it is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise refuse(name, f"an integer of at least {least}", value)
+        raise refuse(name, f"an integer of at least {least}", value, advice)
     if value >= _TOO_MANY:
         raise refuse(name, "an integer below 2**63", value)
     return value

@@ -37,7 +37,16 @@ from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.threads import ThreadedJob
 from asyncstream.state import StateBackend
-from asyncstream.validation import Duration, choice, duration_seconds, element_type, flag, refuse, text
+from asyncstream.validation import (
+    Duration,
+    choice,
+    duration_seconds,
+    element_type,
+    flag,
+    function,
+    refuse,
+    text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -165,6 +174,7 @@ class Pipeline:
             if ends is not None and not isinstance(ends, Mapping) and not (ends is sinks and callable(ends)):
                 raise refuse(name, "what to use instead, by the names of steps", ends)
         if callable(sinks):
+            function("sinks", sinks, "name", "sink")
             sinks = {
                 step.name: sinks(step.name, step.sink)
                 for step in self._graph

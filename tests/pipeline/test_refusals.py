@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import polars
 import pytest
 from pydantic import BaseModel, RootModel
 
@@ -188,6 +189,10 @@ WRONG: dict[str, tuple[Build, str]] = {
     "source_model": (lambda p, s: p.source(Order()), "it is one element, give a list of it: [...]"),
     "source_async_def": (lambda p, s: p.source(fetch), "await it before and give what it returns, or write"),
     "source_queue": (lambda p, s: p.source(Queue()), "; for what your program puts in use pipeline.subm"),
+    "source_to_collect": (
+        lambda p, s: p.source(polars.LazyFrame({"a": [1]})),
+        "got <LazyFrame>; call its .collect() and give what it returns",
+    ),
     "source_class": (lambda p, s: p.source(Items), "source: expected a Source"),
     "submissions_limit": (
         lambda p, s: p.submissions(limit=0),
@@ -439,6 +444,9 @@ WRONG: dict[str, tuple[Build, str]] = {
         "JsonLinesSink('out.jsonl')",
     ),
     "sink_path": (lambda p, s: s.to(Path("out.parquet")), "; for a file ParquetSink('out.parquet')"),
+    "sink_set": (lambda p, s: s.to({1}), "a function of one element, got {1}; give its method, .add"),
+    "sink_queue": (lambda p, s: s.to(Queue()), "got <Queue maxsize=0>; give its method, .put"),
+    "sink_file": (lambda p, s: s.to(StringIO()), "; give its method, .write"),
     "sink_tuple": (
         lambda p, s: s.to(()),
         "sink: expected a Sink, a list or a function of one element, got ()",
