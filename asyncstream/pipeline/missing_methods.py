@@ -69,7 +69,7 @@ class Fluent:
 
 class Unfinished(Fluent):
     """
-    Base of what stands between two streams, or behind the last: it has no method of theirs.
+    Base of what stands before streams, between two of them, or behind the last: it has no method of theirs.
 
     Attributes:
         comes_next: what to do first, or instead, where a method of a stream is missed.

@@ -18,6 +18,7 @@ from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import (
@@ -59,7 +60,7 @@ __all__ = ("Pipeline", "SourceStream")
 T = TypeVar("T")
 
 
-class Pipeline:
+class Pipeline(Unfinished):
     """
     A plan of sources, steps and sinks, built by method calls and run any number of times.
 
@@ -70,6 +71,8 @@ class Pipeline:
     Args:
         name: what it is called in descriptions.
     """
+
+    comes_next = "begin a stream first: .source(...), or .submissions(...)"
 
     def __init__(self, name: str = "pipeline") -> None:
         self.name = text("name", name)

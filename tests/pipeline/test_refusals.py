@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import polars
 import pytest
@@ -551,6 +551,10 @@ TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {
     "end_of_join": (
         lambda s: s.key_by(plain).join(s.key_by(plain)).map,
         "'Join' object has no attribute 'map'; say first which elements belong together: .within(",
+    ),
+    "map_of_pipeline": (
+        lambda s: cast(Any, Pipeline()).map,
+        "'Pipeline' object has no attribute 'map'; begin a stream first: .source(...), or .submissions(...)",
     ),
     "end_of_co_group": (
         lambda s: s.key_by(plain).co_group(s.key_by(plain)).to,
