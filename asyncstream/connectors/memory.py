@@ -285,6 +285,7 @@ class CallbackSink(CountingSink[T]):
     def __init__(self, function: Callable[[T], Any]) -> None:
         if not callable(function):
             raise refuse("function", "a function of one element", function)
+        takes("function", function, "element")
         self._function = function
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:

@@ -32,7 +32,7 @@ from asyncstream import (
     SplitSource,
     TumblingWindows,
 )
-from asyncstream.connectors import ListSink
+from asyncstream.connectors import CallbackSink, ListSink
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import (
     AdaptiveLimit,
@@ -419,6 +419,7 @@ UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
     "splits": (lambda: SplitSource(Items, plain(plain)), "splits", ""),
     "items": (lambda: Items(plain(plain)), "items", ""),
     "frame": (lambda: FrameSource(plain(plain)), "frame", ""),
+    "callback": (lambda: CallbackSink(plain(_none)), "function", "element"),
     "sinks in place of others": (lambda: Pipeline().with_ends(sinks=plain(plain)), "sinks", "name, sink"),
     "migrated": (
         lambda: Checkpoints(store=MemoryStore(), migrate={"a": plain(_none)}),
