@@ -18,6 +18,7 @@ from asyncstream import (
     AsyncFunction,
     Checkpoints,
     Count,
+    CsvSource,
     FrameSource,
     GlobalWindows,
     Items,
@@ -316,6 +317,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: FrameSource(plain(fetch)),
         "frame: expected a plain function",
     ),
+    "options of a second attempt that is not made": (
+        lambda: HttpLookup("http://api/{}", method="POST", retry_options={"wait_max": 1}),
+        "retry_options: expected attempts= to go with it, for a POST is sent once, got {'wait_max': 1}",
+    ),
+    "how answers are written nowhere": (
+        lambda: guarded(cached, codec="pickle"),
+        "codec: expected a store to go with it, got 'pickle'",
+    ),
     "what is merged": (
         lambda: HttpLookup("http://api/{}", merge="both"),  # type: ignore[arg-type]
         "merge: expected a function, got 'both'",
@@ -329,6 +338,11 @@ def test_what_cannot_work_is_refused_in_words(case: str) -> None:
     with pytest.raises(PipelineError) as caught:
         build()
     assert message in str(caught.value)
+
+
+def test_class_where_another_class_is_wanted_is_not_told_to_be_made() -> None:
+    with pytest.raises(PipelineError, match=r"^model: expected a dataclass, .*, got <class 'dict'>$"):
+        CsvSource("a.csv", model=dict)
 
 
 class Short(KeyedProcessFunction[int, int]):
