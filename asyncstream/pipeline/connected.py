@@ -34,7 +34,7 @@ Out = TypeVar("Out")
 class Broadcast(Unfinished, Shown, Generic[T]):
     """A stream whose elements are for all keys of the one that it is connected with."""
 
-    comes_next = "bring it to a stream first: stream.connect(it).process(...)"
+    _comes_next = "bring it to a stream first: stream.connect(it).process(...)"
 
     def __init__(self, stream: Any) -> None:
         self._stream: Stream[T] = stream
@@ -43,7 +43,7 @@ class Broadcast(Unfinished, Shown, Generic[T]):
 class Several(Unfinished, Shown, Generic[T]):
     """More than two streams for one function."""
 
-    comes_next = "say first what to make of their elements: .process(...)"
+    _comes_next = "say first what to make of their elements: .process(...)"
 
     def __init__(self, streams: Sequence[Stream[Any]], keys: tuple[KeyBy, ...]) -> None:
         self._streams = streams
@@ -96,7 +96,7 @@ class Connected(Several[T], Generic[T, U]):
 class ConnectedToBroadcast(Unfinished, Shown, Generic[T, U]):
     """A stream, and one whose elements are for all its keys."""
 
-    comes_next = Several.comes_next
+    _comes_next = Several._comes_next
 
     def __init__(self, stream: Stream[T], rules: Stream[U]) -> None:
         self._streams = (stream, rules)

@@ -181,7 +181,7 @@ class Ending(Generic[T]):
 class StreamEnd(Unfinished):
     """The sink that a stream ends in: on the side, the elements that it refused."""
 
-    comes_next = "a stream ends there: keep what is before it in a variable, and go on from that"
+    _comes_next = "a stream ends there: keep what is before it in a variable, and go on from that"
 
     def __init__(self, graph: Graph, step: SinkStep) -> None:
         self._graph = graph

@@ -103,7 +103,7 @@ class TwoKeyedStreams(Shown):
 class Join(Unfinished, TwoKeyedStreams, Generic[L, R]):
     """Two keyed streams whose elements are to be paired."""
 
-    comes_next = "say first which elements belong together: .within(before, after) or .window(...)"
+    _comes_next = "say first which elements belong together: .within(before, after) or .window(...)"
 
     def __init__(self, left: Any, right: Any, how: How) -> None:
         super().__init__("join", left, right)
@@ -170,7 +170,7 @@ class Join(Unfinished, TwoKeyedStreams, Generic[L, R]):
 class CoGroup(Unfinished, TwoKeyedStreams, Generic[L, R]):
     """Two keyed streams whose elements are to be grouped by windows."""
 
-    comes_next = "say first which elements belong together: .window(...)"
+    _comes_next = "say first which elements belong together: .window(...)"
 
     def __init__(self, left: Any, right: Any) -> None:
         super().__init__("co_group", left, right)

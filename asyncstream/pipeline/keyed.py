@@ -100,7 +100,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
     elements, and what a firing works on are many. Refuse elements before the windows, in a `map` with it.
     """
 
-    comes_next = "say first what to compute of the windows: .aggregate(...), .reduce(...), .collect()"
+    _comes_next = "say first what to compute of the windows: .aggregate(...), .reduce(...), .collect()"
 
     def __init__(self, stream: Stream[T], key: Callable[[T], K], plan: WindowPlan) -> None:
         self._stream = stream

@@ -68,14 +68,10 @@ class Fluent:
 
 
 class Unfinished(Fluent):
-    """
-    Base of what stands before streams, between two of them, or behind the last: it has no method of theirs.
+    """Base of what stands before streams, between two, or behind the last: it has no method of theirs."""
 
-    Attributes:
-        comes_next: what to do first, or instead, where a method of a stream is missed.
-    """
-
-    comes_next: ClassVar[str]
+    _comes_next: ClassVar[str]
+    """What to do first, or instead, where a method of a stream is missed."""
 
 
 def _no_attribute(of: object, name: str) -> AttributeError:
@@ -87,7 +83,7 @@ def _no_attribute(of: object, name: str) -> AttributeError:
     if not name.startswith("_"):
         if isinstance(of, Unfinished):
             if hasattr(KeyedStream, name) or name in WORDS:
-                advice = of.comes_next
+                advice = of._comes_next
         elif hasattr(KeyedStream, name):
             advice = "put .key_by(...) directly before it"
             if name == "window":

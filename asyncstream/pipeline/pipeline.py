@@ -72,7 +72,7 @@ class Pipeline(Unfinished):
         name: what it is called in descriptions.
     """
 
-    comes_next = "begin a stream first: .source(...), or .submissions(...)"
+    _comes_next = "begin a stream first: .source(...), or .submissions(...)"
 
     def __init__(self, name: str = "pipeline") -> None:
         self.name = text("name", name)

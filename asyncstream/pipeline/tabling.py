@@ -48,7 +48,7 @@ class StreamTable(Unfinished, Shown, Generic[R]):
         deleted: whether a row takes away that of its key.
     """
 
-    comes_next = "look its rows up first, for the elements of a stream: stream.lookup(it)"
+    _comes_next = "look its rows up first, for the elements of a stream: stream.lookup(it)"
 
     def __init__(
         self, stream: Stream[Any], key: Callable[[Any], Any], deleted: Callable[[Any], object] | None
