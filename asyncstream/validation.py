@@ -11,7 +11,7 @@ import dis
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from numbers import Real
@@ -24,6 +24,7 @@ from asyncstream.errors import MissingField, PipelineError, safe_repr
 __all__ = (
     "Duration",
     "Fields",
+    "check_options",
     "check_sides",
     "choice",
     "count",
@@ -150,10 +151,10 @@ def instant_ms(value: object) -> int:
     )
 
 
-def count(name: str, value: object, *, least: int = 1) -> int:
-    """`value` as an int of at least `least`."""
+def count(name: str, value: object, *, least: int = 1, advice: str = "") -> int:
+    """`value` as an int of at least `least`; `advice` is what to do if it is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise refuse(name, f"an integer of at least {least}", value)
+        raise refuse(name, f"an integer of at least {least}", value, advice)
     if value >= _TOO_MANY:
         raise refuse(name, "an integer below 2**63", value)
     return value
@@ -322,6 +323,13 @@ def check_sides(function: object) -> None:
         raise refuse(f"sides of {type(function).__name__}", "a tuple of names", sides, 'e.g. ("late",)')
     for tag in sides or ():
         text(f"sides of {type(function).__name__}", tag)
+
+
+def check_options(method: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse options by name that `method` does not have; `known` are those that it has."""
+    for option in given:
+        if option not in known:
+            raise PipelineError(f"{method}: there is no option {option!r}; there are: {', '.join(known)}")
 
 
 def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import lost, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.folders import contents, sync_folder
 from asyncstream.lease import Holder, Lease, following
@@ -51,7 +51,8 @@ _LOST = frozenset(
 """What reading a file ends in whose contents are gone, and not only out of reach for now."""
 
 
-class DirectoryStore(Shown):
+# by name, for pyright takes no decorated method for an async def of the protocol
+class DirectoryStore(CheckpointStore, Shown):
     """
     Keeps checkpoints in a directory: manifests as `00000042.checkpoint`, large parts as `part-...`.
 

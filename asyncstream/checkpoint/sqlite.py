@@ -22,7 +22,7 @@ from typing import TypeVar
 from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import lost, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, lost, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
@@ -40,7 +40,7 @@ _PATIENCE = 20.0
 """Seconds to wait while another connection writes."""
 
 
-class SqliteStore(Shown):
+class SqliteStore(CheckpointStore, Shown):
     """
     Keeps checkpoints in three tables of an SQLite database.
 

@@ -141,7 +141,7 @@ def time_ms() -> int:
 _CLOCK = SystemClock()
 
 
-class MemoryStore(Shown):
+class MemoryStore(CheckpointStore, Shown):
     """Keeps checkpoints for as long as it lives itself: for tests."""
 
     def __init__(self) -> None:

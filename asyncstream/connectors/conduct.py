@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from asyncstream.connectors.base import Sink, SourceBatch
+from asyncstream.connectors.memory import one_value
 from asyncstream.errors import safe_repr
 
 __all__ = ("fault_of", "way_to_write")
@@ -21,7 +22,7 @@ def fault_of(batch: Any, rejects: bool) -> str | None:
     timestamps: Any = batch.timestamps
     rejected: Any = batch.rejected
     split: Any = batch.split
-    if type(values) is not list and not isinstance(values, Sequence):
+    if type(values) is not list and (one_value(values) or not isinstance(values, Sequence)):
         return f"a SourceBatch has {safe_repr(values)} as its values instead of a list"
     if timestamps is not None:
         if not isinstance(timestamps, Sequence):

@@ -22,7 +22,7 @@ from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, SourceError, told_as
-from asyncstream.validation import count, refuse
+from asyncstream.validation import count, function, refuse
 
 __all__ = ("Frame", "FrameSink", "FrameSource", "is_frame")
 
@@ -100,8 +100,8 @@ class FrameSource(Source[T]):
                 "call its .collect()" if hasattr(type(frame), "collect") else "or a function that makes one"
             )
             raise refuse("frame", "a table with __arrow_c_stream__", frame, advice)
-        self._frame = frame
         self._makes = not is_frame(frame)
+        self._frame = function("frame", frame) if self._makes else frame
         # one that has a schema and no columns is a reader of record batches
         self._is_one_shot = not self._makes and not hasattr(frame, "columns")
         self._rows: RowReader[T] = RowReader(model, on_malformed)

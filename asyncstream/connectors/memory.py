@@ -24,7 +24,7 @@ from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
 from asyncstream.elements import Timestamps
 from asyncstream.errors import PipelineError, SourceError, UserFunctionError, describe_error, safe_repr
-from asyncstream.validation import count, is_async_function, refuse
+from asyncstream.validation import count, is_async_function, refuse, takes
 
 log = logging.getLogger("asyncstream.sources")
 
@@ -79,10 +79,11 @@ class Items(Source[T]):
         if advice := one_value(items):
             raise refuse("items", "an iterable of elements", items, advice)
         if not isinstance(items, Iterable | AsyncIterable):
-            if not callable(items) or is_async_function(items):
+            if not callable(items) or isinstance(items, type) or is_async_function(items):
                 raise refuse(
                     "items", "an iterable or an async iterable", items, "or a function that makes one"
                 )
+            takes("items", items)
             self._make = items
         self._items = items
         self._batch = count("batch", batch)
@@ -284,6 +285,7 @@ class CallbackSink(CountingSink[T]):
     def __init__(self, function: Callable[[T], Any]) -> None:
         if not callable(function):
             raise refuse("function", "a function of one element", function)
+        takes("function", function, "element")
         self._function = function
 
     async def write(self, values: Sequence[T], timestamps: Timestamps) -> None:

@@ -120,7 +120,7 @@ class _Reader:
     def _of_fields(self, model: Any) -> Read:
         needed = _needed(model)
         if needed is None:
-            raise refuse("model", _EXPECTED, model)
+            raise refuse("model", _EXPECTED, model, classes=True)
         try:
             hints = get_type_hints(model)
         except Exception as error:  # an annotation is any expression

@@ -32,7 +32,7 @@ from asyncstream.connectors.cancellation import stopped
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.filesystem.folders import by_their_own_names
 from asyncstream.state import detached
-from asyncstream.validation import Duration, count, duration_seconds, function, refuse, text
+from asyncstream.validation import Duration, count, duration_seconds, flag, function, refuse, takes, text
 
 __all__ = ("GlobSource", "SplitSource")
 
@@ -97,10 +97,12 @@ class SplitSource(Source[T]):
         self._make = function("make", make, "split")
         if not callable(splits) and (isinstance(splits, str) or not isinstance(splits, Iterable)):
             raise refuse("splits", "names of splits, or a function that gives them", splits)
+        if callable(splits):
+            takes("splits", splits)
         self._given = splits if callable(splits) else tuple(text("splits", name) for name in splits)
         self._every = None if every is None else duration_seconds("every", every)
         self._parallel = count("parallel", parallel)
-        self.rejects = bool(rejects)
+        self.rejects = flag("rejects", rejects)
         self._begin()
 
     def _begin(self) -> None:

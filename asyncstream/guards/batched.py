@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar, cast, overload
 
-from asyncstream.guards.guard import Background, Call, Guard, delivery, end, fail
+from asyncstream.guards.guard import Background, Call, Guard, delivery, end, fail, usable_as_decorator
 from asyncstream.operators.call_context import KEEP, on_behalf_of_none
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.validation import Duration, count, duration_seconds
@@ -163,4 +163,7 @@ def batched(fn: Any = None, /, **options: Any) -> Any:
         fn: as of `Batched`; None: make a decorator.
         options: `size` and `wait`, as of `Batched`.
     """
-    return (lambda fn: Batched(fn, **options)) if fn is None else Batched(fn, **options)
+    return _batched(fn, **options)
+
+
+_batched: Any = usable_as_decorator(Batched)  # whose types know nothing of lists

@@ -149,7 +149,8 @@ class Cached(Guard[In, Out]):
         self._lease: int | None = None  # milliseconds
         self._flight: SingleFlight[In, Out] | None = None
         if store is None:
-            others = {"name": name or None, "lease": lease, "clock": clock}
+            kept = None if codec == "json" else codec
+            others = {"name": name or None, "lease": lease, "clock": clock, "codec": kept}
             for what, given in others.items():
                 if given is not None:
                     raise refuse(what, "a store to go with it", given, "e.g. store='answers.db'")

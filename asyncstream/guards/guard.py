@@ -21,11 +21,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 
 from asyncstream.aside import Tasks, heed, in_its_loop, raisable
 from asyncstream.clock import monotonic_seconds
-from asyncstream.errors import PipelineError, safe_repr
+from asyncstream.errors import safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
 from asyncstream.sharing import Shared, hold, release
 from asyncstream.shown import shown_value
-from asyncstream.validation import refuse
+from asyncstream.validation import check_options, refuse
 
 __all__ = (
     "Background",
@@ -285,14 +285,11 @@ def usable_as_decorator(make: Callable[Concatenate[Call[Any, Any], P], Guard[Any
 
     constructor: Callable[..., Any] = make
 
-    known = inspect.signature(make).parameters
+    known = list(inspect.signature(make).parameters)[1:]
 
     @functools.wraps(make, updated=())
     def guard(fn: Any = None, /, **options: Any) -> Any:
-        for option in options:
-            if option not in known:
-                there_are = ", ".join(list(known)[1:])
-                raise PipelineError(f"{name}: there is no option {option!r}; there are: {there_are}")
+        check_options(name, options, known)
         return _Unapplied(constructor, **options) if fn is None else constructor(fn, **options)
 
     guard.__name__ = guard.__qualname__ = name = written(make)

@@ -86,7 +86,7 @@ class RateLimiter(Shown):
     """
 
     def __init__(self, rate: int, *, per: Duration = 1.0, burst: int | None = None) -> None:
-        self.rate = count("rate", rate)
+        self.rate = count("rate", rate, advice="for fewer than one in a second give a longer per=")
         self.per = duration_seconds("per", per)
         self.burst = self.rate if burst is None else count("burst", burst)
         if self.burst > self.rate:

@@ -128,6 +128,9 @@ class WindowJoinSpec(Spec):
     operator = WindowJoinOperator
     counters = COUNTERS
 
+    def __post_init__(self) -> None:
+        self.plan.check_firing()
+
     def build(self) -> WindowJoinOperator:
         return WindowJoinOperator(self.key_of, self.plan, self.made)
 

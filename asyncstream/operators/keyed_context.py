@@ -63,14 +63,14 @@ class KeyedContext:
         self._register_event: Callable[[int, Any], object] = timers.event.register
         self._register_processing: Callable[[int, Any], object] = timers.register_processing
         self._clock = clock
-        self.forget_timestamp()
+        self._forget_timestamp()
 
     @property
     def timestamp_or_none(self) -> int | None:
         """`timestamp`, or None where there is none: for functions that work with and without event time."""
         return self.timestamp
 
-    def forget_timestamp(self) -> None:
+    def _forget_timestamp(self) -> None:
         """There is no timestamp until one is set; for whoever drives the function."""
         kind: Any = type(self)
         self.__class__ = _without_timestamp(kind)
@@ -106,7 +106,7 @@ class KeyedContext:
         register = self._register_processing
         register(timestamp, self.key)
 
-    def refuse_timers(self, function: str) -> None:
+    def _refuse_timers(self, function: str) -> None:
         """This function, told by its class, has no `on_timer`; for whoever drives it."""
 
         def register(timestamp: int, key: Any) -> None:
@@ -118,7 +118,7 @@ class KeyedContext:
 
         self._register_event = self._register_processing = register
 
-    def limit_timers(self, most: int) -> None:
+    def _limit_timers(self, most: int) -> None:
         """No more event-time timers than these are to be set from now on; for whoever drives the function."""
         register, numbers = self._register_event, count(1)
 

@@ -132,7 +132,7 @@ class KeyedFunctionOperator(TimedOperator):
         )
         self._ctx = self._new_context()
         if getattr(self._on_timer, "__func__", None) is self.declares.on_timer:
-            self._ctx.refuse_timers(type(self._function).__name__)
+            self._ctx._refuse_timers(type(self._function).__name__)
         take(self, self.context.name, self._function)
         self._function.open(self._ctx)
 
@@ -163,7 +163,7 @@ class KeyedFunctionOperator(TimedOperator):
                 else:
                     emitter.timestamp = None
                     if ctx.timestamp_or_none is not None:
-                        ctx.forget_timestamp()
+                        ctx._forget_timestamp()
                 if (result := process_element(value, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
         except BaseException as error:
@@ -189,7 +189,7 @@ class KeyedFunctionOperator(TimedOperator):
                 else:
                     emitter.timestamp = None
                     if ctx.timestamp_or_none is not None:
-                        ctx.forget_timestamp()
+                        ctx._forget_timestamp()
                 if (result := process_element(value, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)
             except BaseException as error:
@@ -201,7 +201,7 @@ class KeyedFunctionOperator(TimedOperator):
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
             self._catch_up()
-            self._ctx.limit_timers(len(self._timers.event) + RUNAWAY)
+            self._ctx._limit_timers(len(self._timers.event) + RUNAWAY)
         self._ctx.domain = _EVENT
         self._timers.advance_watermark(timestamp)
         self._emitter.flush()

@@ -19,6 +19,7 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy, no_key
 from asyncstream.pipeline.ending import shown_on_error
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.shown import Shown
 from asyncstream.validation import instance
@@ -30,15 +31,19 @@ U = TypeVar("U")
 Out = TypeVar("Out")
 
 
-class Broadcast(Shown, Generic[T]):
+class Broadcast(Unfinished, Shown, Generic[T]):
     """A stream whose elements are for all keys of the one that it is connected with."""
+
+    _comes_next = "bring it to a stream first: stream.connect(it).process(...)"
 
     def __init__(self, stream: Any) -> None:
         self._stream: Stream[T] = stream
 
 
-class Several(Shown, Generic[T]):
+class Several(Unfinished, Shown, Generic[T]):
     """More than two streams for one function."""
+
+    _comes_next = "say first what to make of their elements: .process(...)"
 
     def __init__(self, streams: Sequence[Stream[Any]], keys: tuple[KeyBy, ...]) -> None:
         self._streams = streams
@@ -88,8 +93,10 @@ class Connected(Several[T], Generic[T, U]):
         return super().process(function, on_error=on_error, name=name)
 
 
-class ConnectedToBroadcast(Shown, Generic[T, U]):
+class ConnectedToBroadcast(Unfinished, Shown, Generic[T, U]):
     """A stream, and one whose elements are for all its keys."""
+
+    _comes_next = Several._comes_next
 
     def __init__(self, stream: Stream[T], rules: Stream[U]) -> None:
         self._streams = (stream, rules)

@@ -16,7 +16,7 @@ from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline.frame_result import FrameResult
-from asyncstream.pipeline.missing_methods import Fluent
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
 from asyncstream.validation import Fields, selector
@@ -178,8 +178,10 @@ class Ending(Generic[T]):
         return name
 
 
-class StreamEnd(Fluent):
+class StreamEnd(Unfinished):
     """The sink that a stream ends in: on the side, the elements that it refused."""
+
+    _comes_next = "a stream ends there: keep what is before it in a variable, and go on from that"
 
     def __init__(self, graph: Graph, step: SinkStep) -> None:
         self._graph = graph

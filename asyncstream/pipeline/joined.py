@@ -21,7 +21,7 @@ from asyncstream.joins import (
 )
 from asyncstream.operators.spec import KeyBy
 from asyncstream.pipeline.keyed import shown_plan
-from asyncstream.pipeline.missing_methods import Fluent
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.per_key import KeyedResults
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
@@ -100,8 +100,10 @@ class TwoKeyedStreams(Shown):
         return Joined(self._left._graph, self._left._step(kind, name, spec, details, self._outputs))
 
 
-class Join(Fluent, TwoKeyedStreams, Generic[L, R]):
+class Join(Unfinished, TwoKeyedStreams, Generic[L, R]):
     """Two keyed streams whose elements are to be paired."""
+
+    _comes_next = "say first which elements belong together: .within(before, after) or .window(...)"
 
     def __init__(self, left: Any, right: Any, how: How) -> None:
         super().__init__("join", left, right)
@@ -165,8 +167,10 @@ class Join(Fluent, TwoKeyedStreams, Generic[L, R]):
         return self._windows("join", self._how, assigner, trigger, evictor, allowed_lateness, name)
 
 
-class CoGroup(TwoKeyedStreams, Generic[L, R]):
+class CoGroup(Unfinished, TwoKeyedStreams, Generic[L, R]):
     """Two keyed streams whose elements are to be grouped by windows."""
+
+    _comes_next = "say first which elements belong together: .window(...)"
 
     def __init__(self, left: Any, right: Any) -> None:
         super().__init__("co_group", left, right)

@@ -17,7 +17,7 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
 from asyncstream.pipeline.ending import shown_on_error
-from asyncstream.pipeline.missing_methods import Fluent
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.shown import shown_ms
@@ -92,13 +92,15 @@ class KeyedStream(PerKey[K, T]):
         return WindowedStream(self, self._key_by, WindowPlan.counting(size, slide))
 
 
-class WindowedStream(Fluent, Generic[K, T]):
+class WindowedStream(Unfinished, Generic[K, T]):
     """
     Elements grouped by windows, waiting to be told what to compute.
 
     There is no `on_error` here: an aggregate that raises may have changed what it had folded from other
     elements, and what a firing works on are many. Refuse elements before the windows, in a `map` with it.
     """
+
+    _comes_next = "say first what to compute of the windows: .aggregate(...), .reduce(...), .collect()"
 
     def __init__(self, stream: Stream[T], key: Callable[[T], K], plan: WindowPlan) -> None:
         self._stream = stream
@@ -169,7 +171,9 @@ class WindowedStream(Fluent, Generic[K, T]):
             process: makes of the aggregate's result what is emitted instead; an object of this step alone.
         """
         if (function is None) == (not aggregates):
-            raise refuse("aggregate", "named aggregates or one AggregateFunction", function or aggregates)
+            got = tuple(aggregates) if function is None else (function, *aggregates)
+            advice = "e.g. aggregate(n=Count()), or aggregate(Count()); name= is that of the step"
+            raise refuse("aggregate", "named aggregates or one AggregateFunction", got, advice)
         folding = Aggregates(**aggregates) if function is None else function
         return self._add("aggregate", name, folding, process)
 

@@ -7,9 +7,9 @@ another framework tries the words of that one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-__all__ = ("WORDS", "Fluent")
+__all__ = ("WORDS", "Fluent", "Unfinished")
 
 _ROLLING: Final = ".reduce(...) for a result with each element, .window(...).aggregate(...) for one of many"
 _ENDS: Final = ".to(...) of a sink, a list or a function"
@@ -34,6 +34,10 @@ WORDS: Final = {
         ("sliding sliding_window session session_window time_window", ".window(...)"),
         ("sink sink_to sinkTo add_sink addSink output foreach for_each subscribe", _ENDS),
         ("print show", ".to(print)"),
+        (
+            "batch buffer chunked",
+            ".async_map(batched(...)) for one call, .key_by(...).count_window(...) for lists",
+        ),
         ("peek inspect", ".map(...) of a function that returns its element"),
         ("name uid", "name= of the method that adds the step"),
         ("async_wait unordered_wait ordered_wait amap map_async", ".async_map(...)"),
@@ -63,25 +67,23 @@ class Fluent:
             raise _no_attribute(self, name)
 
 
+class Unfinished(Fluent):
+    """Base of what stands before streams, between two, or behind the last: it has no method of theirs."""
+
+    _comes_next: ClassVar[str]
+    """What to do first, or instead, where a method of a stream is missed."""
+
+
 def _no_attribute(of: object, name: str) -> AttributeError:
     """The error for an attribute that `of` has not."""
-    # they import the module of streams, which imports this one
-    from asyncstream.pipeline.ending import StreamEnd
-    from asyncstream.pipeline.joined import Join
+    # it imports the module of streams, which imports this one
     from asyncstream.pipeline.keyed import KeyedStream, WindowedStream
-    from asyncstream.pipeline.stream import Stream
 
     advice = ""
     if not name.startswith("_"):
-        if isinstance(of, WindowedStream):
+        if isinstance(of, Unfinished):
             if hasattr(KeyedStream, name) or name in WORDS:
-                advice = "say first what to compute of the windows: .aggregate(...), .reduce(...), .collect()"
-        elif isinstance(of, Join):
-            if hasattr(Stream, name):
-                advice = "say first which elements belong together: .within(before, after) or .window(...)"
-        elif isinstance(of, StreamEnd):
-            if hasattr(KeyedStream, name) or name in WORDS:
-                advice = "a stream ends there: keep what is before it in a variable, and go on from that"
+                advice = of._comes_next
         elif hasattr(KeyedStream, name):
             advice = "put .key_by(...) directly before it"
             if name == "window":

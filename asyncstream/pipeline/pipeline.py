@@ -17,6 +17,7 @@ from asyncstream.connectors.frames import Frame
 from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import (
@@ -36,7 +37,16 @@ from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.threads import ThreadedJob
 from asyncstream.state import StateBackend
-from asyncstream.validation import Duration, choice, duration_seconds, element_type, flag, refuse, text
+from asyncstream.validation import (
+    Duration,
+    choice,
+    duration_seconds,
+    element_type,
+    flag,
+    function,
+    refuse,
+    text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -49,7 +59,7 @@ __all__ = ("Pipeline", "SourceStream")
 T = TypeVar("T")
 
 
-class Pipeline:
+class Pipeline(Unfinished):
     """
     A plan of sources, steps and sinks, built by method calls and run any number of times.
 
@@ -60,6 +70,8 @@ class Pipeline:
     Args:
         name: what it is called in descriptions.
     """
+
+    _comes_next = "begin a stream first: .source(...), or .submissions(...)"
 
     def __init__(self, name: str = "pipeline") -> None:
         self.name = text("name", name)
@@ -164,6 +176,7 @@ class Pipeline:
             if ends is not None and not isinstance(ends, Mapping) and not (ends is sinks and callable(ends)):
                 raise refuse(name, "what to use instead, by the names of steps", ends)
         if callable(sinks):
+            function("sinks", sinks, "name", "sink")
             sinks = {
                 step.name: sinks(step.name, step.sink)
                 for step in self._graph

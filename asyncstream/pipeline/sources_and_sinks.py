@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import os
 import queue
-from collections.abc import AsyncIterable, Iterable, MutableSequence
+from collections.abc import AsyncIterable, Iterable, Mapping, MutableSequence, MutableSet
 from typing import Any, Literal
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -65,7 +66,10 @@ def as_sink(sink: Any) -> Sink[Any]:
     if callable(sink) and not isinstance(sink, type) and not runs_nothing:
         takes("sink", sink, "element")
         return CallbackSink(sink)
-    raise refuse("sink", "a Sink, a list or a function of one element", sink, _of_file(sink, "Sink"))
+    advice = _of_file(sink, "Sink") or next(
+        (say for kind, say in _METHODS.items() if isinstance(sink, kind)), ""
+    )
+    raise refuse("sink", "a Sink, a list or a function of one element", sink, advice)
 
 
 def _not_yet(source: object) -> str:
@@ -74,6 +78,8 @@ def _not_yet(source: object) -> str:
         return "for what your program puts in use pipeline.submissions() and job.submit(element)"
     if inspect.iscoroutine(source) or is_async_function(source):
         return "await it before and give what it returns, or write an async def that yields each element"
+    if hasattr(type(source), "collect"):  # a LazyFrame of Polars, a DataFrame of Spark
+        return "call its .collect() and give what it returns"
     return ""
 
 
@@ -86,5 +92,12 @@ def _of_file(path: object, end: Literal["Source", "Sink"]) -> str:
     found = [f"{kind}{end}({shown})"] if kind else [f"{each}{end}(path)" for each in _KINDS.values()]
     return f"for a file {' or '.join(found)}"
 
+
+_METHODS: Mapping[type, str] = {
+    MutableSet: "give its method, .add",
+    asyncio.Queue: "give its method, .put",
+    io.IOBase: "give its method, .write",
+}
+"""What takes elements by a method."""
 
 _KINDS = {".csv": "Csv", ".jsonl": "JsonLines", ".parquet": "Parquet"}

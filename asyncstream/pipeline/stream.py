@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.errors import PipelineError
@@ -32,6 +32,7 @@ from asyncstream.plan import Graph, Input, OperatorStep, Output
 from asyncstream.validation import (
     Duration,
     Fields,
+    check_options,
     choice,
     duration_ms,
     element_type,
@@ -53,6 +54,10 @@ __all__ = ("AsyncResults", "SideStreams", "Stream")
 T = TypeVar("T")
 U = TypeVar("U")
 K = TypeVar("K")
+
+_OF_CALLS: Final = tuple(AsyncWaitOptions.__annotations__)
+_OF_THREADS: Final = ("threads", *(option for option in _OF_CALLS if option != "concurrency"))
+"""The options of async steps, and of those whose calls are made in threads."""
 
 
 class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
@@ -304,6 +309,7 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
         if "concurrency" in options:
             advice = "threads= says how many calls run at once"
             raise refuse("concurrency", "none for thread_map", options["concurrency"], advice)
+        check_options("thread_map", options, _OF_THREADS)
         function = InThreads(fn, threads=threads)
         return self._async_step("async_map", name, function, {**options, "concurrency": function.threads})
 
@@ -417,10 +423,7 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
     def _async_step(
         self, kind: str, name: str | None, fn: Any, options: AsyncWaitOptions
     ) -> AsyncResults[Any]:
-        known = AsyncWaitOptions.__annotations__
-        for option in options:
-            if option not in known:
-                raise PipelineError(f"{kind}: there is no option {option!r}; there are: {', '.join(known)}")
+        check_options(kind, options, _OF_CALLS)
         checked: dict[str, Any] = {**options}  # by the settings, which take what users may pass
         settings = AsyncWaitSettings(fn, key_by=self._key(), flat=kind == "async_flat_map", **checked)
         spec = AsyncWaitSpec(settings)

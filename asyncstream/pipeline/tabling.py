@@ -12,6 +12,7 @@ from asyncstream.keyed import By, Change, Changes, DeduplicateSpec, Keep, change
 from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.spec import Spec
+from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.plan import Graph, Output
 from asyncstream.shown import Shown
 from asyncstream.state import TimeToLive
@@ -37,7 +38,7 @@ R = TypeVar("R")
 U = TypeVar("U")
 
 
-class StreamTable(Shown, Generic[R]):
+class StreamTable(Unfinished, Shown, Generic[R]):
     """
     A stream that is kept as a table: of each key the row that came last. Made by `stream.as_table`.
 
@@ -46,6 +47,8 @@ class StreamTable(Shown, Generic[R]):
         key: gives the key of a row.
         deleted: whether a row takes away that of its key.
     """
+
+    _comes_next = "look its rows up first, for the elements of a stream: stream.lookup(it)"
 
     def __init__(
         self, stream: Stream[Any], key: Callable[[Any], Any], deleted: Callable[[Any], object] | None

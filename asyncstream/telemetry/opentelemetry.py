@@ -30,7 +30,7 @@ from asyncstream.metrics import Distribution, Metric
 from asyncstream.operators.journey import Span, Trace
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.measuring import CATALOG, Told
-from asyncstream.validation import refuse
+from asyncstream.validation import real_number, refuse
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
@@ -69,19 +69,24 @@ def instrument(
         The same job.
 
     Raises:
-        PipelineError: if the job has been entered.
+        PipelineError: if the job has been entered, or an argument is not as described.
         MissingExtra: if opentelemetry is not installed.
     """
     if not callable(getattr(job, "trace", None)):
         raise refuse("job", "a Job", job, "e.g. instrument(pipeline.start())")
-    if not isinstance(sample, int | float) or not 0 <= sample <= 1:
-        raise refuse("sample", "a number from 0 to 1", sample)
+    real_number("sample", sample, "a number from 0 to 1", lambda share: 0 <= share <= 1)
     try:
         from opentelemetry import metrics, trace
     except ImportError as error:
         raise MissingExtra("OpenTelemetry", "opentelemetry") from error
-    job.trace(ElementTracer((tracer_provider or trace.get_tracer_provider()).get_tracer(SCOPE), sample))
-    _observe(job, meter_provider or metrics.get_meter_provider())
+    meters = metrics.get_meter_provider() if meter_provider is None else meter_provider
+    tracers = trace.get_tracer_provider() if tracer_provider is None else tracer_provider
+    if not isinstance(meters, metrics.MeterProvider):
+        raise refuse("meter_provider", "a MeterProvider of OpenTelemetry", meters)
+    if not isinstance(tracers, trace.TracerProvider):
+        raise refuse("tracer_provider", "a TracerProvider of OpenTelemetry", tracers)
+    job.trace(ElementTracer(tracers.get_tracer(SCOPE), sample))
+    _observe(job, meters)
     return job
 
 

@@ -40,7 +40,18 @@ from asyncstream.testing.segment import (
     parts_of_operator,
     parts_of_stream,
 )
-from asyncstream.validation import Duration, choice, count, instant_ms, is_async_function, refuse, takes, text
+from asyncstream.validation import (
+    Duration,
+    choice,
+    count,
+    flag,
+    instant_ms,
+    is_async_function,
+    refuse,
+    selector,
+    takes,
+    text,
+)
 from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
 
 __all__ = ("Harness", "HarnessSnapshot", "harness")
@@ -177,17 +188,18 @@ class Harness:
         self._head(input).process(value, None if at is None else instant_ms(at))
 
     def push_all(
-        self, values: Iterable[Any], at: Callable[[Any], Instant] | None = None, *, input: int = 0
+        self, values: Iterable[Any], at: Callable[[Any], Instant] | str | None = None, *, input: int = 0
     ) -> None:
         """
         Several elements arrive at once, in one batch.
 
         Args:
-            at: gives the event time of an element.
+            at: gives the event time of an element: a function, or the name of a field; None: they have none.
             input: as for `push`.
         """
-        batch = list(values)
-        self._head(input).process_batch(batch, None if at is None else [instant_ms(at(one)) for one in batch])
+        batch, time_of = list(values), None if at is None else selector("at", at)
+        timestamps = None if time_of is None else [instant_ms(time_of(one)) for one in batch]
+        self._head(input).process_batch(batch, timestamps)
 
     def advance(self, watermark: Instant, *, input: int = 0) -> None:
         """
@@ -221,7 +233,7 @@ class Harness:
 
     def set_idle(self, idle: bool = True, *, input: int = 0) -> None:
         """An input is not to be waited for any more, or is to be again."""
-        self._head(input).set_idle(idle)
+        self._head(input).set_idle(flag("idle", idle))
 
     def end(self) -> None:
         """
@@ -261,8 +273,8 @@ class Harness:
         Raises:
             PipelineError: if the function has declared its side outputs (`sides`) and this is none of them.
         """
-        if side is not None and self._sides is not None:
-            choice("side", side, tuple(self._sides))
+        if side is not None:
+            text("side", side) if self._sides is None else choice("side", side, tuple(self._sides))
         found: list[Element] = []
         rest: list[Emitted] = []
         for one in self._outlet.emitted:

@@ -29,9 +29,10 @@ def job_of(state: Any, key: str = JOB) -> Job:
     """
     job = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
     if not isinstance(job, Job):
+        options = "" if key == JOB else f", key={key!r}"
         raise PipelineError(
             f"the service has no job as {key!r} in its state; give the service "
-            "lifespan=asyncstream.web.lifespan(pipeline)"
+            f"lifespan=asyncstream.web.lifespan(pipeline{options})"
         )
     return job
 

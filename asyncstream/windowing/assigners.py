@@ -319,7 +319,7 @@ class GlobalWindows(SlicedWindows):
 
     Attributes:
         fire_at_end: whether the default trigger fires at the end of time, when a finite stream has ended;
-            else it never fires.
+            else it never fires, and windows without another are refused.
     """
 
     event_time = False  # never late, not even at the end of time

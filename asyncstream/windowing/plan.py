@@ -33,6 +33,7 @@ from asyncstream.windowing.triggers import (
     ContinuousProcessingTimeTrigger,
     CountTrigger,
     EventTimeTrigger,
+    NeverTrigger,
     Ticks,
     Trigger,
 )
@@ -205,6 +206,18 @@ class WindowPlan:
     def closes_with_input(self) -> bool:
         """Whether windows end with the clock, so that those that are open at the end fire then."""
         return not (self.assigner.event_time or isinstance(self.assigner, GlobalWindows))
+
+    def check_firing(self) -> None:
+        """
+        See that the windows fire, now that the plan is whole.
+
+        Raises:
+            PipelineError: if they wait for a trigger, and there is none.
+        """
+        if self.trigger is None and isinstance(self.assigner.default_trigger(), NeverTrigger):
+            expected = f"one to go with {self.assigner!r}, which never fires by itself"
+            advice = "e.g. CountTrigger(100), or GlobalWindows(fire_at_end=True)"
+            raise refuse("trigger", expected, None, advice)
 
     def _check_merging(self) -> None:
         trigger, aggregate = self.effective_trigger, self.aggregate

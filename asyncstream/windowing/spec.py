@@ -51,6 +51,9 @@ class WindowSpec(Spec):
 
     counters = COUNTERS
 
+    def __post_init__(self) -> None:
+        self.plan.check_firing()
+
     def build(self) -> Operator:
         return window_operator(self.key_by, self.plan)
 

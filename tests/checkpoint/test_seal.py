@@ -72,7 +72,7 @@ def test_damaged_one_under_a_key_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"short", "a text of sixteen", 3, bytearray(16)])
 def test_weak_key_is_refused_and_not_shown(key: Any) -> None:
-    with pytest.raises(PipelineError, match="key: expected at least 16 bytes") as caught:
+    with pytest.raises(PipelineError, match=r"^key: expected at least 16 bytes, got (0|5|a \w+)$") as caught:
         Checkpoints(store=MemoryStore(), key=key)
     assert "short" not in str(caught.value)
     assert "kkkk" not in repr(Checkpoints(store=MemoryStore(), key=KEY))

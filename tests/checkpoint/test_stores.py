@@ -708,3 +708,9 @@ async def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(PipelineError):
         make()
+
+
+@pytest.mark.parametrize("store", [DirectoryStore, MemoryStore, SqliteStore])
+def test_stores_say_by_name_that_they_are_one(store: type[Any]) -> None:
+    # to mypy their methods would do, but what a decorator has made is no async def to pyright
+    assert CheckpointStore in store.__mro__

@@ -156,7 +156,7 @@ def test_a_context_of_ones_own_stays_one() -> None:
     given = function.ctx
     ctx = Own(given._out, given._state, given._timers, given._clock)
     for timestamp in (5, 6):
-        ctx.forget_timestamp()
+        ctx._forget_timestamp()
         assert isinstance(ctx, Own)
         assert ctx.timestamp_or_none is None
         ctx.timestamp = timestamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from asyncio import Queue
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -17,7 +18,10 @@ from asyncstream import (
     AsyncFunction,
     Checkpoints,
     Count,
+    CsvSource,
+    FrameSource,
     GlobalWindows,
+    Items,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ManualClock,
@@ -29,12 +33,16 @@ from asyncstream import (
     SplitSource,
     TumblingWindows,
 )
+from asyncstream.connectors import CallbackSink, ListSink
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import (
     AdaptiveLimit,
     Breaker,
     Budget,
+    LimitServer,
     RateLimiter,
+    SharedConcurrency,
+    SharedLimit,
     adaptive_concurrency,
     cached,
     circuit_breaker,
@@ -43,6 +51,7 @@ from asyncstream.guards import (
     retry,
 )
 from asyncstream.state import AggregatingDescriptor, ReducingDescriptor
+from asyncstream.testing import harness, sink_contract, source_contract
 from asyncstream.web import app
 from asyncstream.windowing import CountTrigger, DeltaEvictor, DeltaTrigger, ProcessingTimeoutTrigger, Reduce
 
@@ -109,6 +118,16 @@ FLAGS: dict[str, Callable[..., object]] = {
     "uvloop": lambda **flag: Pipeline().run_blocking(**flag),
     "checkpoints": lambda **flag: Pipeline().describe(**flag),
     "cookies": lambda **flag: HttpLookup("http://api/{}", **flag),
+    "rejects": lambda **flag: SplitSource(Items, ["a"], **flag),
+    "idle": lambda **flag: harness(CountTrigger(1), window=TumblingWindows(1)).set_idle(**flag),
+    **{
+        name: lambda **flag: sink_contract(lambda folder: ListSink([]), lambda folder: [], range(16), **flag)
+        for name in ("transactional", "durable", "fenced", "in_order", "rewinds")
+    },
+    **{
+        name: lambda **flag: source_contract(lambda folder: Items([1]), range(8), **flag)
+        for name in ("replayable", "ends", "replays_in_order")
+    },
 }
 
 
@@ -265,6 +284,47 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: HttpLookup("http://api/{}", retry_options=[1]),  # type: ignore[arg-type]
         "retry_options: expected options by name, got [1]",
     ),
+    "a limit that processes share, of nothing": (
+        lambda: SharedConcurrency(0, scope=SharedLimit("sqlite:///limits.db")),
+        "most: expected an integer of at least 1, got 0",
+    ),
+    "a rate below one": (
+        lambda: guarded(rate_limit, rate=0.5),
+        "rate: expected an integer of at least 1, got 0.5; for fewer than one in a second give a longer per=",
+    ),
+    "a port that is true": (
+        lambda: LimitServer(port=True),
+        "port: expected an integer of at least 0, got True",
+    ),
+    "no port": (lambda: LimitServer(port=2**16), "port: expected a port, or 0, got 65536"),
+    "streams by number": (
+        lambda: numbers().policy_window(length=3, streams=2, stream_of=int),
+        "streams: expected at least one name, each once, got 2",
+    ),
+    "streams that have no names": (
+        lambda: numbers().policy_window(length=3, streams=[2], stream_of=int),
+        "streams: expected a non-empty text, got 2",
+    ),
+    "what is late of no name": (
+        lambda: numbers().policy_window(length=3, late="too\nlate"),
+        "late: expected a text of printable characters, got",
+    ),
+    "items of a class": (
+        lambda: Items(Queue),  # type: ignore[arg-type]
+        "items: expected an iterable or an async iterable, got <class",
+    ),
+    "frames that come later": (
+        lambda: FrameSource(plain(fetch)),
+        "frame: expected a plain function",
+    ),
+    "options of a second attempt that is not made": (
+        lambda: HttpLookup("http://api/{}", method="POST", retry_options={"wait_max": 1}),
+        "retry_options: expected attempts= to go with it, for a POST is sent once, got {'wait_max': 1}",
+    ),
+    "how answers are written nowhere": (
+        lambda: guarded(cached, codec="pickle"),
+        "codec: expected a store to go with it, got 'pickle'",
+    ),
     "what is merged": (
         lambda: HttpLookup("http://api/{}", merge="both"),  # type: ignore[arg-type]
         "merge: expected a function, got 'both'",
@@ -278,6 +338,11 @@ def test_what_cannot_work_is_refused_in_words(case: str) -> None:
     with pytest.raises(PipelineError) as caught:
         build()
     assert message in str(caught.value)
+
+
+def test_class_where_another_class_is_wanted_is_not_told_to_be_made() -> None:
+    with pytest.raises(PipelineError, match=r"^model: expected a dataclass, .*, got <class 'dict'>$"):
+        CsvSource("a.csv", model=dict)
 
 
 class Short(KeyedProcessFunction[int, int]):
@@ -365,6 +430,11 @@ UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "merged": (lambda: HttpLookup("http://x/{id}", merge=plain(_none)), "merge", "element, answer"),
     "split": (lambda: SplitSource(plain(_none), ["a"]), "make", "split"),
+    "splits": (lambda: SplitSource(Items, plain(plain)), "splits", ""),
+    "items": (lambda: Items(plain(plain)), "items", ""),
+    "frame": (lambda: FrameSource(plain(plain)), "frame", ""),
+    "callback": (lambda: CallbackSink(plain(_none)), "function", "element"),
+    "sinks in place of others": (lambda: Pipeline().with_ends(sinks=plain(plain)), "sinks", "name, sink"),
     "migrated": (
         lambda: Checkpoints(store=MemoryStore(), migrate={"a": plain(_none)}),
         "migrate['a']",

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import polars
 import pytest
 from pydantic import BaseModel, RootModel
 
@@ -16,6 +17,7 @@ from asyncstream import (
     AscendingTimestamps,
     AsyncFunction,
     Count,
+    GlobalWindows,
     Items,
     JsonLinesSink,
     JsonLinesSource,
@@ -26,7 +28,7 @@ from asyncstream import (
     PunctuatedWatermarks,
     TumblingWindows,
 )
-from asyncstream.guards import retry
+from asyncstream.guards import batched, retry
 from asyncstream.pipeline import Stream
 from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, PurgingTrigger, Trigger
 
@@ -187,6 +189,10 @@ WRONG: dict[str, tuple[Build, str]] = {
     "source_model": (lambda p, s: p.source(Order()), "it is one element, give a list of it: [...]"),
     "source_async_def": (lambda p, s: p.source(fetch), "await it before and give what it returns, or write"),
     "source_queue": (lambda p, s: p.source(Queue()), "; for what your program puts in use pipeline.subm"),
+    "source_to_collect": (
+        lambda p, s: p.source(polars.LazyFrame({"a": [1]})),
+        "got <LazyFrame>; call its .collect() and give what it returns",
+    ),
     "source_class": (lambda p, s: p.source(Items), "source: expected a Source"),
     "submissions_limit": (
         lambda p, s: p.submissions(limit=0),
@@ -286,6 +292,10 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.async_map(fetch, capacity=5),
         "async_map: there is no option 'capacity'; there are: order, concurrency, buffer",
     ),
+    "option_of_threads": (
+        lambda p, s: s.thread_map(plain, workers=5),
+        "thread_map: there is no option 'workers'; there are: threads, order, buffer, timeout",
+    ),
     "per_key_unkeyed": (
         lambda p, s: s.async_map(fetch, order="per_key"),
         "order: expected a key to go with per_key, got none; put .key_by(...) before the step",
@@ -370,6 +380,26 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.policy_window(length=2, function=partial(fetch)),
         "function: expected a plain function, got",
     ),
+    "aggregate_one_and_named": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), n=Count()),
+        "got (Count(), 'n'); e.g. aggregate(n=Count()), or aggregate(Count()); name= is that of the step",
+    ),
+    "batched_without_its_function": (
+        lambda p, s: s.async_map(batched(size=2)),
+        "; it is still to be given its function: batched(size=2)(fn)",
+    ),
+    "batched_option": (
+        lambda p, s: batched(fetch, max_size=2),  # type: ignore[call-overload]
+        "batched: there is no option 'max_size'; there are: size, wait",
+    ),
+    "windows_that_never_fire": (
+        lambda p, s: s.window_all(GlobalWindows()).collect(),
+        "trigger: expected one to go with GlobalWindows(), which never fires by itself, got None; e.g. Count",
+    ),
+    "joined_windows_that_never_fire": (
+        lambda p, s: s.key_by(plain).join(s.key_by(plain)).window(GlobalWindows()),
+        "trigger: expected one to go with GlobalWindows(), which never fires by itself, got None; e.g. Count",
+    ),
     # side outputs
     "side_of_windows": (
         lambda p, s: s.window_all(TumblingWindows(1)).collect().side("lates"),
@@ -414,6 +444,9 @@ WRONG: dict[str, tuple[Build, str]] = {
         "JsonLinesSink('out.jsonl')",
     ),
     "sink_path": (lambda p, s: s.to(Path("out.parquet")), "; for a file ParquetSink('out.parquet')"),
+    "sink_set": (lambda p, s: s.to({1}), "a function of one element, got {1}; give its method, .add"),
+    "sink_queue": (lambda p, s: s.to(Queue()), "got <Queue maxsize=0>; give its method, .put"),
+    "sink_file": (lambda p, s: s.to(StringIO()), "; give its method, .write"),
     "sink_tuple": (
         lambda p, s: s.to(()),
         "sink: expected a Sink, a list or a function of one element, got ()",
@@ -518,6 +551,28 @@ TOO_EARLY: dict[str, tuple[Callable[[Any], object], str]] = {
     "end_of_join": (
         lambda s: s.key_by(plain).join(s.key_by(plain)).map,
         "'Join' object has no attribute 'map'; say first which elements belong together: .within(",
+    ),
+    "map_of_pipeline": (
+        lambda s: cast(Any, Pipeline()).map,
+        "'Pipeline' object has no attribute 'map'; begin a stream first: .source(...), or .submissions(...)",
+    ),
+    "end_of_co_group": (
+        lambda s: s.key_by(plain).co_group(s.key_by(plain)).to,
+        "say first which elements belong together: .window(...)",
+    ),
+    "end_of_connected": (
+        lambda s: s.connect(s).to,
+        "say first what to make of their elements: .process(...)",
+    ),
+    "end_of_several": (lambda s: s.connect(s, s).map, "say first what to make of their elements: .process("),
+    "end_of_connected_to_broadcast": (
+        lambda s: s.connect(s.broadcast()).to,
+        "'ConnectedToBroadcast' object has no attribute 'to'; say first what to make of their elements",
+    ),
+    "map_of_broadcast": (lambda s: s.broadcast().map, "bring it to a stream first: stream.connect(it)"),
+    "end_of_table": (
+        lambda s: s.as_table(plain).to,
+        "look its rows up first, for the elements of a stream: ",
     ),
 }
 

@@ -285,6 +285,7 @@ def _batch(*parts: Any) -> SourceBatch[Any]:
         (_batch([1], 10), "has 10 as its timestamps instead of a list"),
         (_batch(iter([1])), "as its values instead of a list"),
         (_batch({1, 2}), "as its values instead of a list"),
+        (_batch("a line"), "has 'a line' as its values instead of a list"),
         (_batch(None), "has None as its values"),
         (_batch([1], None, ["no"]), "has rejected 'no', but the source does not say rejects = True"),
         ([1, 2], r"read\(\) gave \[1, 2\] instead of a SourceBatch"),

@@ -163,6 +163,8 @@ def windowed(draw: st.DrawFn, keys: str, ordered: bool, account: Account) -> Win
             WindowPlan(assigner, trigger, evictor, lateness)
         except PipelineError:  # triggers that cannot merge, with sessions
             trigger = None
+    if trigger is None and isinstance(assigner, GlobalWindows):
+        assigner = GlobalWindows(fire_at_end=True)
     step = Windowed(
         keys,
         assigner,

@@ -422,6 +422,14 @@ def test_metrics_of_a_job_that_is_gone_are_not_shown() -> None:
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PipelineError, match="sample: expected a number from 0 to 1"):
         instrument(orders().start(), sample=2)
+    wrongs: list[dict[str, Any]] = [
+        {"sample": True},
+        {"meter_provider": ""},
+        {"tracer_provider": TracerProvider},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(PipelineError, match=f"^{next(iter(wrong))}: expected a "):
+            instrument(orders().start(), **wrong)
     with pytest.raises(PipelineError, match="tracer: expected a Tracer"):
         orders().start().trace("tracer")  # type: ignore[arg-type]
 

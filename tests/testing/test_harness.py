@@ -281,6 +281,18 @@ def test_side_outputs_are_collected_by_their_tags() -> None:
         assert tested.collect("failed") == []
 
 
+def test_times_of_many_are_read_by_a_function_or_the_name_of_a_field() -> None:
+    ways: list[Any] = ["at", lambda event: event["at"]]
+    for at in ways:
+        with harness(lambda stream: stream.map("at")) as tested:
+            tested.push_all([{"at": 5}, {"at": 7}], at=at)
+            assert tested.collect(timestamps=True) == [(5, 5), (7, 7)]
+            with pytest.raises(PipelineError, match="at: expected a function, got 5; or the name of a field"):
+                tested.push_all([{"at": 5}], at=cast(Any, 5))
+            with pytest.raises(PipelineError, match="side: expected a non-empty text, got True"):
+                tested.collect(cast(Any, True))
+
+
 def test_side_output_that_the_segment_reads_is_its_own() -> None:
     def both(stream: Stream[str]) -> Stream[Any]:
         numbers = stream.map(int, on_error="route")

@@ -305,6 +305,22 @@ def test_pipeline_that_is_made_already_is_refused() -> None:
         simulate(cast(Any, Pipeline("made")), {"orders": range(3)})
 
 
+def test_function_that_forgets_to_return_its_pipeline_is_told_so() -> None:
+    with pytest.raises(
+        SimulationFailed, match="make_pipeline: expected a function that returns a Pipeline, got No"
+    ):
+        simulate(cast(Any, lambda life: None), {"orders": range(3)})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seed": "5"}, {"seed": -1}, {"events": 5}, {"events": "orders"}, {"plan": {}}], ids=str
+)
+def test_story_that_cannot_be_told_is_refused(wrong: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"events": {"orders": range(3)}} | wrong
+    with pytest.raises(PipelineError, match=f"{next(iter(wrong))}: expected"):
+        simulate(lambda life: orders(price_of), **given)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -164,8 +164,12 @@ def test_every_answer_says_what_a_browser_may_do() -> None:
 def test_job_comes_from_the_state_of_the_service_where_it_is_mounted() -> None:
     async def main() -> list[Answer]:
         async with echo().start() as job:
-            with pytest.raises(PipelineError, match="no job as 'job'"):
+            with pytest.raises(PipelineError, match=r"no job as 'job' .*lifespan\(pipeline\)$"):
                 await get(None, "/status")
+            with pytest.raises(
+                PipelineError, match=r"no job as 'other' .*lifespan\(pipeline, key='other'\)$"
+            ):
+                await request(app(key="other"), http("/readyz", state={"job": job}))
             mounted = {"state": {"job": job}, "root_path": "/a/ops"}
             return [
                 await get(None, "/a/ops/status", **mounted),

@@ -178,6 +178,9 @@ class HttpLookup(AsyncFunction[In, Out]):
             raise refuse("cache_options", "cache_ttl= to go with it", cache_options)
         if attempts is None:
             attempts = 1 if method in ("POST", "PATCH") else 5
+            if attempts == 1 and retry_options is not None:
+                expected = f"attempts= to go with it, for a {method} is sent once"
+                raise refuse("retry_options", expected, retry_options)
         ask: Callable[[_Request], Awaitable[Any]] = self._send
         if rate is not None:
             ask = rate_limit(ask, rate=rate) if isinstance(rate, int) else rate_limit(ask, limiter=rate)

@@ -107,5 +107,7 @@ def checked_headers(headers: Any) -> dict[str, str]:
         for part in item
     ):
         # without what came: it may be a key
-        raise PipelineError("headers: expected a mapping of texts without line ends")
+        raise PipelineError(
+            f"headers: expected a mapping of texts without line ends, got a {type(headers).__name__}"
+        )
     return dict(headers)

@@ -69,7 +69,7 @@ class SharedConcurrency(Shown, Exchanging):
         decrease: float = 0.7,
     ) -> None:
         instance("scope", scope, SharedLimit)
-        least = most if least is None else count("least", least)
+        least = count("most", most) if least is None else count("least", least)
         begin = first_limit(least, count("most", most, least=least), start)
         real_number("decrease", decrease, "a number between 0 and 1", lambda n: 0 < n < 1)
         self._options = {"least": least, "start": start, "latency": latency, "decrease": decrease}

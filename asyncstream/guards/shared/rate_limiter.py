@@ -86,7 +86,7 @@ class SharedRateLimiter(Shown, Exchanging):
     _meanwhile = "calls wait for it when what was leased is used"
 
     def __init__(self, rate: int, *, per: Duration = 1.0, scope: SharedLimit) -> None:
-        self.rate = count("rate", rate)
+        self.rate = count("rate", rate, advice="for fewer than one in a second give a longer per=")
         self.per = duration_seconds("per", per)
         instance("scope", scope, SharedLimit)
         self.scope = scope

@@ -29,7 +29,7 @@ import orjson
 from asyncstream.errors import PipelineError
 from asyncstream.guards.shared.records import Compared
 from asyncstream.shown import Shown
-from asyncstream.validation import refuse, text
+from asyncstream.validation import count, refuse, text
 
 __all__ = ("LimitServer", "ServedRecords", "address_of")
 
@@ -57,7 +57,7 @@ class LimitServer(Shown):
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._host = text("host", host)
-        if not isinstance(port, int) or not 0 <= port < 65536:
+        if count("port", port, least=0) >= 65536:
             raise refuse("port", "a port, or 0", port)
         self._port = port
         self._secret = secrets.token_hex(16)

@@ -125,7 +125,7 @@ class Exchange:
         """
         seconds = _seconds(timeout)
         submissions = self._open_submissions(to, durable, id)
-        self.check_process()
+        self._check_process()
         if running_loop() is self._run.loop:
             raise PipelineError(
                 "job.submit_threadsafe() would hold the event loop of the job; use `await job.submit(...)`"
@@ -283,7 +283,7 @@ class Exchange:
         if self._run.phase in ("new", "opening"):
             raise PipelineError("the job is not running yet; enter it: `async with pipeline.start() as job:`")
 
-    def check_process(self) -> None:
+    def _check_process(self) -> None:
         """
         See that this is the process of the job: in one that was forked from it, its loop does not run.
 

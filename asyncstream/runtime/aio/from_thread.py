@@ -167,7 +167,7 @@ class FromThread:
         """Do it in the loop of the job."""
         try:
             loop = self._loop_of_job()
-            self._job.check_process()
+            self._job._check_process()
             if loop is running_loop():
                 raise PipelineError(
                     "this would hold the event loop of the job; await the job's own method there"

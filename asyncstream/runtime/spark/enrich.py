@@ -16,7 +16,7 @@ from asyncstream.runtime.spark.plan import SparkPlan
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import need_frame
 from asyncstream.runtime.spark.settings import PlanSettings
-from asyncstream.validation import flag, refuse, text
+from asyncstream.validation import check_options, flag, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -129,10 +129,7 @@ def async_step(
     fn: Function, name: str, options: AsyncWaitOptions, *, flat: bool
 ) -> tuple[Graph, AsyncWaitSettings]:
     """A graph of one async step between the source "rows" and the sink "results"."""
-    known = AsyncWaitOptions.__annotations__
-    for option in options:
-        if option not in known:
-            raise PipelineError(f"{name}: there is no option {option!r}; there are: {', '.join(known)}")
+    check_options(name, options, tuple(AsyncWaitOptions.__annotations__))
     checked: dict[str, Any] = {**options}
     settings = AsyncWaitSettings(fn, flat=flat, **checked)
     if text("name", name) in ("rows", "results", "failed", "timed_out"):

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
 from asyncstream.errors import PipelineError, describe_error, safe_repr
+from asyncstream.validation import function
 
 __all__ = (
     "Check",
@@ -81,7 +82,7 @@ class Contract(Generic[T]):
     """
 
     def __init__(self, make: Callable[[Path], T]) -> None:
-        self._maker = make
+        self._maker: Callable[[Path], T] = function("make", make, "folder")
         self._made: list[T] = []
         self._limit: tuple[asyncio.Task[Any] | None, asyncio.Timeout] | None = None  # of the check that runs
 

@@ -12,6 +12,7 @@ from asyncstream.connectors.base import Sink
 from asyncstream.testing.contracts.checks import Check, differing
 from asyncstream.testing.contracts.epochs import TransactionalContract
 from asyncstream.testing.contracts.writes import WRITES, SinkContract
+from asyncstream.validation import flag
 
 __all__ = ("sink_contract",)
 
@@ -51,6 +52,13 @@ def sink_contract(
         PipelineError: if there are too few elements, or two are equal.
     """
     differing("elements", elements, WRITES)
+    for name, promised in (
+        ("transactional", transactional),
+        ("durable", durable),
+        ("fenced", fenced),
+        ("rewinds", rewinds),
+    ):
+        flag(name, promised)
     if not transactional:
         return SinkContract(make, read, elements, in_order).checks()
     return TransactionalContract(make, read, elements, in_order, durable, fenced, rewinds).checks()

@@ -16,6 +16,7 @@ from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing.contracts.checks import Check, Contract, Places, differing, expect, expect_equal
 from asyncstream.testing.contracts.lives import CODEC, HOPS, interrupted
+from asyncstream.validation import flag, function
 
 __all__ = ("SourceContract", "source_contract")
 
@@ -93,14 +94,14 @@ class SourceContract(Contract[Source[Any]]):
         replays_in_order: bool,
     ) -> None:
         super().__init__(make)
-        self._replays_in_order = replays_in_order
-        self._split_of = split_of
+        self._replays_in_order = flag("replays_in_order", replays_in_order)
+        self._split_of = None if split_of is None else function("split_of", split_of, "element")
         self._lease = 0
         self._expected = self._by_split(expected)
         self._places = Places(self._expected)
-        self._prepare = prepare or (lambda folder: None)
-        self._replayable = replayable
-        self._ends = ends
+        self._prepare = (lambda folder: None) if prepare is None else function("prepare", prepare, "folder")
+        self._replayable = flag("replayable", replayable)
+        self._ends = flag("ends", ends)
 
     def _by_split(self, elements: Sequence[Any]) -> list[Any]:
         """The elements of one split after the other, each in order; those of a whole as they are."""

@@ -22,6 +22,7 @@ from asyncstream.testing.contracts.checks import (
     expect_equal,
 )
 from asyncstream.testing.contracts.lives import CUTS, Report, begun, interrupted, leading
+from asyncstream.validation import flag
 
 __all__ = ("StoreContract", "store_contract")
 
@@ -54,7 +55,7 @@ class StoreContract(Contract[CheckpointStore]):
 
     def __init__(self, make: Callable[[Path], CheckpointStore], durable: bool) -> None:
         super().__init__(make)
-        self._lead = leading(durable)
+        self._lead = leading(flag("durable", durable))
 
     async def _lease(self, store: CheckpointStore, seconds: float = 30.0) -> Lease:
         """A lease of a job that is over as soon as it has it: others may follow at once."""

@@ -12,6 +12,7 @@ from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.conduct import way_to_write
 from asyncstream.testing.contracts.checks import Contract, expect, expect_equal, given
 from asyncstream.testing.contracts.lives import HOPS, interrupted
+from asyncstream.validation import flag, refuse, takes
 
 __all__ = ("WRITES", "SinkContract")
 
@@ -32,8 +33,11 @@ class SinkContract(Contract[Sink[Any]]):
         in_order: bool,
     ) -> None:
         super().__init__(make)
+        if not callable(read):
+            raise refuse("read", "a function", read)
+        takes("read", read, "folder")
         self._read = read
-        self._in_order = in_order
+        self._in_order = flag("in_order", in_order)
         size = len(elements) // WRITES
         self._writes = [list(elements[size * n : size * (n + 1)]) for n in range(WRITES)]
 

@@ -25,7 +25,7 @@ from asyncstream.testing.simulation.outside import (
     SimulatedStore,
 )
 from asyncstream.testing.simulation.world import FaultPlan, Life, SimulatedDisk, SimulatedFailure, World
-from asyncstream.validation import function, instance
+from asyncstream.validation import count, function, instance, refuse
 
 __all__ = ("Simulation", "SimulationFailed", "line", "simulate")
 
@@ -97,7 +97,7 @@ def simulate(
         expected: what the sink is to hold in the end, in any order; by the sinks' names if there are several.
             A `PlainSimulatedSink` may hold elements more often than expected, though not less often. None:
             what the sinks hold after a life in which nothing goes wrong.
-        seed: where all chance comes from; that of the module `random`, too.
+        seed: where all chance comes from; that of the module `random`, too. At least 0.
         plan: how unkind the world is.
         replay: the command that tells this story again, for the message of a failure.
         types: classes that the values are made of, as in `Checkpoints`.
@@ -107,12 +107,15 @@ def simulate(
         PipelineError: if an argument is not as described.
     """
     function("make_pipeline", make_pipeline, "life")
-    plan = instance("plan", plan or FaultPlan(), FaultPlan)
+    plan = instance("plan", FaultPlan() if plan is None else plan, FaultPlan)
+    if isinstance(events, str) or not isinstance(events, Mapping | Sequence):
+        raise refuse("events", "a sequence, or sequences by the names of sources", events)
+    count("seed", seed, least=0)
     replay = replay or f"simulate(..., seed={seed})"
     types = tuple(types)
-    make: Callable[[Life], Pipeline] = make_pipeline
+    make: Callable[[Life], Pipeline] = partial(_made, make_pipeline)
     if isinstance(events, Mapping):
-        make = partial(_in_the_world, make_pipeline, events)
+        make = partial(_in_the_world, make, events)
         events = []
     if expected is None:
         undisturbed = _tell(make, World(seed, events), replace(plan.kind(), lives=0), replay, types)
@@ -123,6 +126,13 @@ def simulate(
         if wrong := _difference(wanted, world.disks.get(name)):
             raise SimulationFailed(world, f"{name}: {wrong}", replay)
     return told
+
+
+def _made(make_pipeline: Callable[[Life], Pipeline], life: Life) -> Pipeline:
+    pipeline = make_pipeline(life)
+    if not isinstance(pipeline, Pipeline):
+        raise refuse("make_pipeline", "a function that returns a Pipeline", pipeline)
+    return pipeline
 
 
 def _in_the_world(

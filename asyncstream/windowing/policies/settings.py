@@ -7,12 +7,12 @@ bare number of seconds, which other steps take, is refused here: `length=20` cou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from asyncstream.validation import Duration, choice, count, duration_ms, flag, refuse
+from asyncstream.validation import Duration, choice, count, duration_ms, flag, refuse, text
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
     EvictionPolicy,
@@ -117,8 +117,10 @@ def policy_settings(
     lag_ms = duration_ms("lag", lag, zero=True)
     interval_ms = duration_ms("watermark_interval", watermark_interval)
     idle_after_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
-    names = (ONLY_STREAM,) if streams is None else tuple(streams)
-    if not names or isinstance(streams, str) or len(set(names)) < len(names):
+    if isinstance(streams, str) or not isinstance(streams, Iterable | None):
+        raise refuse("streams", "at least one name, each once", streams)
+    names = (ONLY_STREAM,) if streams is None else tuple(text("streams", name) for name in streams)
+    if not names or len(set(names)) < len(names):
         raise refuse("streams", "at least one name, each once", streams)
     _check_late(late, outputs, event_time)
     return PolicySettings(
@@ -137,9 +139,7 @@ def _extent(name: str, value: object) -> tuple[int | None, int | None]:
 
 
 def _check_late(late: object, outputs: Collection[str] | None, event_time: bool) -> None:
-    if not isinstance(late, str) or not late:
-        raise refuse("late", "the tag of an output", late)
-    if late == LATE:
+    if text("late", late) == LATE:
         return
     if not event_time:
         raise refuse("late", 'nothing with time="processing", where no element is late', late)

@@ -405,12 +405,12 @@ def test_what_may_do_its_work_twice_is_not_sent_again_unless_asked() -> None:
 
     for how, expected in (
         ({"method": "POST"}, 1),
-        ({"method": "PUT"}, 5),
-        ({"method": "POST", "attempts": 2}, 2),
+        ({"method": "PUT", "retry_options": QUICK}, 5),
+        ({"method": "POST", "attempts": 2, "retry_options": QUICK}, 2),
     ):
         requests = 0
         with pytest.raises((HttpError, RetriesExhausted)):
-            answer(fail, retry_options=QUICK, **how)
+            answer(fail, **how)
         assert requests == expected
 
 

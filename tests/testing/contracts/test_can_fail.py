@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import ANY
 
 import pytest
@@ -392,6 +392,30 @@ def test_elements_by_which_little_is_seen_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"expected no two that are equal, got 1\.0 twice"):
         source_contract(lambda folder: Counting(), [1, 2, 1.0])
     assert source_contract(lambda folder: Counting(), deque(NUMBERS))
+
+
+def test_functions_that_are_awaited_by_nobody_and_objects_in_place_of_them_are_refused() -> None:
+    async def later(folder: Path) -> None:
+        pass
+
+    wrong: dict[str, Callable[[], object]] = {
+        "make: expected a function, got JsonLinesSink": lambda: sink_contract(
+            cast(Any, JsonLinesSink("out.jsonl")), lines, ELEMENTS
+        ),
+        "read: expected a function, got 5": lambda: sink_contract(
+            lambda folder: JsonLinesSink(folder / "out.jsonl"), cast(Any, 5), ELEMENTS
+        ),
+        "prepare: expected a plain function": lambda: source_contract(
+            lambda folder: Counting(), NUMBERS, prepare=later
+        ),
+        "split_of: expected a function, got 'split'": lambda: source_contract(
+            lambda folder: Counting(), NUMBERS, split_of=cast(Any, "split")
+        ),
+        "make: expected a function that takes": lambda: store_contract(cast(Any, lambda: None)),
+    }
+    for message, build in wrong.items():
+        with pytest.raises(PipelineError, match=f"^{message}"):
+            build()
 
 
 def test_elements_are_found_also_by_what_equals_them_with_another_hash() -> None:
