@@ -3,16 +3,26 @@ An object of the user's that serves one at a time, since it may remember things:
 function, a run with its sources and sinks.
 
 Within a pipeline the plan refuses it in a second step; here it is refused in a second job, and in any other
-operator, while the first still serves. A user that is gone without giving it back is served no more.
+operator, while the first still serves. A user that is gone without giving it back is served no more; nor is a
+run whose event loop is closed, as where a program has left its job to `asyncio.run`.
 """
 
 from __future__ import annotations
 
+from typing import Any, Protocol, runtime_checkable
 from weakref import ref
 
 from asyncstream.errors import PipelineError
 
 __all__ = ("give_back", "take")
+
+
+@runtime_checkable
+class _OnLoop(Protocol):
+    """A user that can do nothing without its event loop."""
+
+    loop: Any
+
 
 _users: dict[int, ref[object]] = {}
 """Whom an object serves, by the object's identity."""
@@ -25,7 +35,7 @@ def take(user: object, step: str, thing: object) -> None:
     """
     mine = ref(user)
     taken = _users.setdefault(id(thing), mine)()  # in one step: a job in another thread may begin
-    if taken is None:
+    if taken is None or (isinstance(taken, _OnLoop) and taken.loop.is_closed()):
         _users[id(thing)] = mine
     elif taken is not user:
         raise PipelineError(

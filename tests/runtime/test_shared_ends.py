@@ -114,3 +114,17 @@ async def test_dry_run_leaves_the_sink_of_a_job_alone(tmp_path: Path) -> None:
     await two.dry_run(Checkpoints(store=MemoryStore()))
     async with one.start(checkpoints=Checkpoints(store=MemoryStore(), ahead="allow_behind")):
         pass
+
+
+def test_a_source_serves_again_when_the_loop_of_a_job_that_was_never_closed_is() -> None:
+    source = Items(range(10))
+    left: list[Any] = []
+
+    async def leaves() -> None:
+        one, _ = reading(source)
+        left.append(await one.start().__aenter__())
+
+    asyncio.run(leaves())
+    two, found = reading(source)
+    asyncio.run(two.run())
+    assert found == list(range(10))
