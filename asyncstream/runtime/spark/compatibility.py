@@ -180,6 +180,10 @@ def differences(
         found.append(
             f"Spark knows no time before 1970: the watermark that it shows is {SHIFT_YEARS} years later"
         )
+        found.append(
+            "a query has one watermark, and this is it: a step of Spark's own that follows another, such as "
+            "a window behind withWatermark, goes into a query of its own, which reads what this has written"
+        )
         if sum(bool(timed.steps) for timed in timed_inputs(graph)) > 1:
             found.append(
                 "a query that is started again has forgotten how far each of several inputs had come: its "
