@@ -41,7 +41,8 @@ def _check_step(step: OperatorStep) -> None:
     if step.spec.needs_loop is not None:
         raise PipelineError(
             f"step {step.name!r} {step.spec.needs_loop}, which takes an event loop that lasts as long as "
-            "the job; a task on Spark has none: run this embedded, or look up in a stream (as_table)"
+            "the job; a task on Spark has none: run this embedded, look up in a stream (as_table), or call "
+            "for each element (async_map)"
         )
     if step.is_keyed:
         _check_keys(step)
