@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncstream import PipelineError
 from asyncstream.runtime.spark import enrich, enrich_column, need_java
 from tests.spark.cluster import ROOT, event_columns
 from tests.spark.contract import batches_of, on_spark
@@ -48,11 +49,16 @@ def main() -> None:
     spark = remote_session()
     rows = spark.createDataFrame([(row["key"], row["ts"], row["v"]) for row in ROWS], event_columns())
     labelled = rows.withColumn("label", enrich_column(label, StringType())("key", "v"))
-    found = {
+    found: dict[str, Any] = {
         "enriched": [row.asDict() for row in enrich(rows, Doubled(), schema=event_columns()).collect()],
         "labels": [row.label for row in labelled.collect()],
         "bounded": [row.line for row in on_spark(spark, rows, define, key_groups=5)["lines"].collect()],
     }
+    marked = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    try:
+        on_spark(spark, marked.selectExpr("'k' AS key", "value AS ts", "value AS v"), define)
+    except PipelineError as error:
+        found["refused"] = str(error)
     (out / "found").write_text(json.dumps(found))
     run(spark, source, checkpoint, out)
 

@@ -26,4 +26,5 @@ def test_connect_gives_what_the_embedded_engine_gives(tmp_path: Path) -> None:
     assert found["enriched"] == [row | {"v": row["v"] * 2} for row in ROWS]
     assert found["labels"] == [f"{row['key']}-{row['v']}" for row in ROWS]
     assert sorted(found["bounded"]) == embedded_to_the_end(ROWS, define)
+    assert "inputs['rows'] comes from a watermark of Spark's" in found["refused"]
     assert sorted(written(out)) == embedded(batches_in(checkpoint), define)

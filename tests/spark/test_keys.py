@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -102,6 +103,7 @@ def test_what_has_no_hash_has_no_group_and_is_told_what_to_give_instead(key: Any
             datetime(2024, 1, 1, tzinfo=UTC),
             pd.Timestamp("2024-01-01", tz="UTC"),
         ],
+        [datetime(2024, 11, 3, 1, 30, tzinfo=ZoneInfo("America/New_York"), fold=fold) for fold in (0, 1)],
         [pd.Timestamp(np.datetime64("2024-01-01", unit)) for unit in ("s", "ms", "ns")],
         [timedelta(seconds=5), pd.Timedelta(5, "s"), pd.Timedelta(np.timedelta64(5, "s"))],
         [range(0, 3, 2), range(0, 4, 2)],

@@ -129,8 +129,26 @@ def test_inputs_and_outputs_must_match_the_pipeline(spark: SparkSession) -> None
 
 def test_watermark_of_sparks_own_is_refused(spark: SparkSession, tmp_path: Any) -> None:
     marked = a_stream(spark, tmp_path).selectExpr("timestamp_millis(ts) AS at", "key", "v")
-    with pytest.raises(PipelineError, match="leave withWatermark out"):
+    with pytest.raises(PipelineError, match=r"on column 'at'.*leave withWatermark out"):
         planned(marked.withWatermark("at", "1 second"), lambda s: s)
+
+
+def test_second_watermark_in_a_query_is_refused_where_event_time_is_followed(
+    spark: SparkSession, tmp_path: Any
+) -> None:
+    from pyspark.sql.functions import col
+
+    rows = a_stream(spark, tmp_path)
+    marked = rows.selectExpr("*", "timestamp_millis(ts) AS at").withWatermark("at", "1 second")
+    once = marked.dropDuplicatesWithinWatermark(["key"]).drop("at")
+    earlier = planned(rows, lambda s: counted(timed(s)), outputs={"out": "key string"})["out"]
+    for behind in (once, earlier, rows.union(once)):
+        with pytest.raises(PipelineError, match=r"inputs\['rows'\] comes from a watermark .* one watermark"):
+            planned(behind, lambda s: counted(timed(s)))
+        assert planned(behind, lambda s: s)["out"].isStreaming
+        assert planned(behind, lambda s: s.key_by(key_of).count_window(2).collect())["out"].isStreaming
+    unmarked = marked.withColumn("at", col("at").alias("at", metadata={}))
+    assert planned(unmarked, lambda s: s)["out"].isStreaming
 
 
 def test_stream_refuses_watermarks_that_spark_does_not_have(spark: SparkSession, tmp_path: Any) -> None:

@@ -128,7 +128,19 @@ def test_a_table_that_is_read_in_the_background_is_refused() -> None:
         table = LookupTable.from_call(planes, every=60)
         return {"looked": timed.lookup(table, on="key", name="look"), "all": timed.map(dict)}
 
-    with pytest.raises(PipelineError, match=r"step 'look' looks things up in a table .* run this embedded"):
+    with pytest.raises(PipelineError, match=r"step 'look' looks things up in a table .* \(as_table\)"):
+        on_stand_in([], define)
+
+
+async def asked(*_: Any) -> Any:
+    return []
+
+
+def test_jobs_at_a_provider_are_refused_and_calls_named_in_their_place() -> None:
+    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+        return {"batch": timed.async_batch(asked, asked, asked, size=2, name="ask"), "all": timed.map(dict)}
+
+    with pytest.raises(PipelineError, match=r"step 'ask' has jobs .* call for each element \(async_map\)"):
         on_stand_in([], define)
 
 

@@ -41,7 +41,8 @@ def _check_step(step: OperatorStep) -> None:
     if step.spec.needs_loop is not None:
         raise PipelineError(
             f"step {step.name!r} {step.spec.needs_loop}, which takes an event loop that lasts as long as "
-            "the job; a task on Spark has none: run this embedded, or look up in a stream (as_table)"
+            "the job; a task on Spark has none: run this embedded, look up in a stream (as_table), or call "
+            "for each element (async_map)"
         )
     if step.is_keyed:
         _check_keys(step)
@@ -179,6 +180,10 @@ def differences(
         )
         found.append(
             f"Spark knows no time before 1970: the watermark that it shows is {SHIFT_YEARS} years later"
+        )
+        found.append(
+            "a query has one watermark, and this is it: a step of Spark's own that follows another, such as "
+            "a window behind withWatermark, goes into a query of its own, which reads what this has written"
         )
         if sum(bool(timed.steps) for timed in timed_inputs(graph)) > 1:
             found.append(

@@ -20,7 +20,7 @@ from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import check_columns, struct_type
-from asyncstream.runtime.spark.session import need_frame, need_session, shuffle_partitions
+from asyncstream.runtime.spark.session import has_watermark, need_frame, need_session, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stage_frames import StageFrames
 from asyncstream.runtime.spark.stages import StageKind, stages_of
@@ -91,6 +91,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._has_state = any(stage.kind is StageKind.KEYED for stage in self._stages)
         if self._has_state:
             _check_session(spark, graph)
+            _check_watermarks(graph, inputs)
         key_groups, partitions = settings.resolved(shuffle_partitions(spark))
         self._terms = self._common_terms(key_groups, partitions)
         start = settings.start_from
@@ -344,11 +345,15 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
     for name, frame in inputs.items():
         need_frame(f"inputs[{name!r}]", frame, spark)
         check_columns(f"inputs[{name!r}]", frame.schema)
-        if any("spark.watermarkDelayMs" in (field.metadata or {}) for field in frame.schema.fields):
-            raise PipelineError(
-                f"inputs[{name!r}] has a watermark of Spark's already; leave withWatermark out, and give the "
-                "pipeline its event time with stream.event_time(...)"
-            )
+        for field in frame.schema.fields:
+            if "spark.watermarkDelayMs" in (field.metadata or {}):
+                column = repr(field.name)
+                raise PipelineError(
+                    f"inputs[{name!r}] has a watermark of Spark's already, on column {column}, and what "
+                    "comes out would not have it; leave withWatermark out, and give the pipeline its event "
+                    "time with stream.event_time(...), or declare it behind. If it has done its work, drop "
+                    f"the column, or take it without: col({column}).alias({column}, metadata={{}})"
+                )
     kinds = {frame.isStreaming for frame in inputs.values()}
     if len(kinds) > 1:
         raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
@@ -364,6 +369,18 @@ def _check_session(spark: SparkSession, graph: Graph) -> None:
             f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
         )
     check_policy(spark.conf, [timed.steps for timed in timed_inputs(graph)])
+
+
+def _check_watermarks(graph: Graph, inputs: Mapping[str, DataFrame]) -> None:
+    """Refuse another watermark in the query of a stream that follows event time: the least of all counts."""
+    follows = any(timed.steps for timed in timed_inputs(graph))
+    for name, frame in inputs.items():
+        if follows and has_watermark(frame):
+            raise PipelineError(
+                f"inputs[{name!r}] comes from a watermark of Spark's, or from keyed steps of another plan; a "
+                "query of Spark's has one watermark for all, so nothing here would ever be over: write what "
+                "comes before this, to a table or a log, and read that in a query of its own"
+            )
 
 
 def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Mapping[str, StructType]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = (
+    "has_watermark",
     "local_spark",
     "need_frame",
     "need_java",
@@ -228,6 +229,23 @@ def partitions_of(frame: DataFrame) -> int | None:
         return None if unknown else int(plan.toRdd().getNumPartitions())
     except Exception:  # over Spark Connect there is no plan here; and what fails will fail again when it runs
         return None
+
+
+def has_watermark(frame: DataFrame) -> bool:
+    """
+    Whether Spark has been given a watermark on the way to a stream, whatever columns are left, as far as it
+    tells.
+    """
+    given: Any = frame
+    try:
+        shown = (
+            given._explain_string(extended=True)
+            if _is_remote(frame)
+            else given._jdf.queryExecution().analyzed().toString()
+        )
+    except Exception:  # what fails will fail again when it runs
+        return False
+    return re.search(r"^\W*EventTimeWatermark\b", shown, re.MULTILINE) is not None
 
 
 def _version(java: str) -> int | None:

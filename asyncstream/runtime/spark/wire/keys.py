@@ -113,10 +113,9 @@ def _plain(key: datetime | timedelta) -> datetime | timedelta:
     """One of Python's own, of which equal ones have the same parts."""
     if isinstance(key, timedelta):
         return timedelta(key.days, key.seconds, key.microseconds)
-    if key.tzinfo is not None:
-        key = key.astimezone(UTC)
-    date, time = key.date(), key.time()
-    return datetime.combine(date, time.replace(fold=0), key.tzinfo)
+    # of an hour that the clock shows twice, Python takes both for the same
+    key = datetime.combine(key.date(), key.time().replace(fold=0), key.tzinfo)
+    return key if key.tzinfo is None else key.astimezone(UTC)
 
 
 def _hash_of_parts(state: Any) -> int:
