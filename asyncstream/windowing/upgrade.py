@@ -210,9 +210,11 @@ def _as_contents(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan)
         set_timers += [(timestamp, key, window) for (key, window), _ in rows]
     merging: dict[Any, list[Any]] = {}
     for key, window, _, pending in panes:
-        # one that is to fire has its clean-up timer set then
-        due_ms = max_timestamp(window) + (0 if pending else plan.allowed_lateness_ms)
-        set_timers.append((due_ms, key, window))
+        last_ms = max_timestamp(window)
+        goes_ms = last_ms + plan.allowed_lateness_ms
+        # without a timer for that, one that fires early would have one set a millisecond later
+        due_ms = {last_ms, goes_ms} if pending else {goes_ms}
+        set_timers += [(each_ms, key, window) for each_ms in due_ms]
         if plan.assigner.merging:
             merging.setdefault(key, []).append([window, window])
     set_timers.sort(key=lambda timer: timer[0])
