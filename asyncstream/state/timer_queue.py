@@ -147,6 +147,14 @@ class TimerQueue:
         if table.peek(timestamp, (key, namespace)) is MISSING:
             table.put(timestamp, (key, namespace), None)
 
+    def register_all(self, timestamp: int, timers: Sequence[tuple[Hashable, Hashable]]) -> None:
+        """Have timers at `timestamp`, of keys that have had some before, given by key and namespace."""
+        if not timers:
+            return
+        self.register(timestamp, *timers[0])
+        if len(timers) > 1:
+            self._table.rows(timestamp).update(dict.fromkeys(timers))
+
     def _register_beside(self, timestamp: int, timer: tuple[Any, Any]) -> None:
         """Register a timer, of whose timestamp others may be elsewhere."""
         table = self._table
@@ -255,9 +263,17 @@ class TimerQueue:
             self._sweep()
 
     def pop(self, until: float) -> tuple[int, list[tuple[int, Any]]] | None:
+        """As `take`, with the timestamp and its key for each timer."""
+        found = self.take(until)
+        if found is None:
+            return None
+        timestamp, timers = found
+        return timestamp, [(timestamp, key) for key, _ in timers]
+
+    def take(self, until: float) -> tuple[int, list[tuple[Any, Any]]] | None:
         """
-        The earliest timestamp with timers, not later than `until`, and for each the timestamp and its key;
-        they are gone then.
+        The earliest timestamp with timers, not later than `until`, and for each its key and namespace; they
+        are gone then.
         """
         table = self._table
         if table.is_remote:
@@ -270,12 +286,12 @@ class TimerQueue:
             timestamp = self._pop_first()
             timer = table.lone.pop(timestamp, MISSING)
             if timer is not MISSING:
-                return timestamp, [(timestamp, whole_key(timer)[0])]
+                return timestamp, [whole_key(timer)]
             if table.has_older and timestamp in table:
                 table.adopt(timestamp)
             bucket = table.young.pop(timestamp, None)
             if bucket:
-                return timestamp, [(timestamp, key) for key, _ in bucket]
+                return timestamp, list(bucket)
             self._stale -= self._stale > 0
 
     def fill(self, timers: Sequence[tuple[int, Any]]) -> None:

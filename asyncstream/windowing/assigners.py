@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from itertools import chain
+from math import gcd
 from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
@@ -119,6 +120,10 @@ class SlicedWindows(WindowAssigner):
         """The starts of the slices of a window, by time; perhaps of those only that are `known`."""
         return window[:1]
 
+    def ends_at_multiples(self, interval_ms: int, /) -> bool:
+        """Whether the last millisecond of a window may be a multiple of an interval."""
+        return True
+
 
 class TumblingWindows(SlicedWindows):
     """
@@ -209,6 +214,9 @@ class SlidingWindows(SlicedWindows):
             starts = chain.from_iterable((start, start + cut_ms) for start in starts)
         return (start for start in starts if start < end)
 
+    def ends_at_multiples(self, interval_ms: int) -> bool:
+        return (self.offset_ms + self.size_ms - 1) % gcd(self.slide_ms, interval_ms) == 0
+
 
 class CumulativeWindows(SlicedWindows):
     """
@@ -247,6 +255,9 @@ class CumulativeWindows(SlicedWindows):
 
     def starts_in(self, window: Span, known: Collection[int]) -> Iterable[int]:
         return range(*window, self.step_ms)
+
+    def ends_at_multiples(self, interval_ms: int) -> bool:
+        return (self.offset_ms - 1) % gcd(self.step_ms, interval_ms) == 0
 
 
 class Sessions(WindowAssigner):

@@ -1,9 +1,9 @@
 """
 The accumulators of slices, by slice and key, and of windows: what a window holds is merged of its slices.
 
-Theory. A window may also be kept *whole*, where the order of its elements matters, and where it was so in a
-snapshot of another kind of operator. What it holds of a key is then an accumulator of its own, with those of
-its slices behind it; either may be missing.
+Theory. A window may also be kept *whole*, where the order of its elements matters, where it fires before its
+end, and where it was so in a snapshot of another kind of operator. What it holds of a key is then an
+accumulator of its own, with those of its slices behind it; either may be missing.
 
 Where windows overlap, the number of a key's first element stands behind its accumulator, in the same list: a
 window's results come in the order in which its keys first came. And slices are merged by time, which for
@@ -27,7 +27,7 @@ from typing import Any, Final
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.state import MISSING, Cell, Table, Tables
 from asyncstream.state.keys import SOUND, check_key
-from asyncstream.state.rows import Rows
+from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.plan import RULES, WindowPlan
@@ -66,7 +66,7 @@ class PaneStore:
         self._is_disjoint = slicing.is_disjoint
         listed = in_place(aggregate)
         is_shared = can_merge(aggregate) and (aggregate.order_free or aggregate.joins_in_order)
-        self.can_share = self._is_disjoint or is_shared
+        self.can_share = self._is_disjoint or (is_shared and not plan.fires_early)
         self.has_epochs = is_shared and not (self._is_disjoint or aggregate.order_free)
         self.aggregate = aggregate if self._is_disjoint else listed
         self.add_each, self.gather = listed.add_each, listed.gather
@@ -135,11 +135,6 @@ class PaneStore:
             accumulator.append(next(self.numbers))
         return accumulator
 
-    def taken(self, place: Span, key: Any) -> Any:
-        """The accumulator of a key in a slice, where it is not young; a new one, if there is none."""
-        accumulator = self.slices.take(place, key)
-        return self.begin(key) if accumulator is MISSING else accumulator
-
     def put(self, place: Span, key: Any, value: Any) -> None:
         """Put an element into a slice, which may be before the latest one."""
         table = self.slices
@@ -190,11 +185,6 @@ class PaneStore:
             self.whole.put(window, key, accumulator)
         return accumulator
 
-    def row(self, windows: Iterable[Span], cells_of: Iterable[Rows], key: Any) -> list[Any]:
-        """The accumulators of a key in whole windows, given their young rows, too; to be changed."""
-        places = zip(windows, cells_of, strict=True)
-        return [cells.get(key) or self.own(window, key) for window, cells in places]
-
     def forget(self, window: Span, keys: Iterable[Any] | None = None) -> None:
         """Hold nothing more of a window, or of these keys in it, but what it shares with others."""
         table = self.slices if self._is_disjoint else self.whole
@@ -202,6 +192,10 @@ class PaneStore:
             table.drop(window)
         for key in keys or ():
             table.remove(window, key)
+
+    def young(self, window: Span) -> Rows:
+        """What a window holds of some keys, to be read only, where windows are whole or slices."""
+        return (self.slices if self._is_disjoint else self.whole).young.get(window, NO_ROWS)
 
     def merged(self, window: Span, key: Any) -> Any:
         """What a window holds of one key; to be read, not changed."""

@@ -6,7 +6,8 @@ the continuous triggers do for `WindowOperator`. The operator knows when they do
 so none is asked. What is kept is the same, so each operator goes on with what another kind has kept.
 
 The last millisecond of a window is its last tick. In event time that is the end at which it fires anyway, so
-there is no timer for it. Windows do not overlap here, so ticks of event time never tie with another's end.
+there is no timer for it, and nothing would tell whether it is before a tick of another window that comes just
+then. `WindowOperator` does the plans in which one may (`WindowPlan.kept`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import OperatorContext
 from asyncstream.state import MISSING, Table
+from asyncstream.state.rows import Rows
 from asyncstream.timers import TimerService
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import WindowPlan
@@ -27,7 +29,7 @@ __all__ = ("TickingWindowOperator",)
 
 class TickingWindowOperator(PaneWindowOperator):
     """
-    Windows that do not overlap, with an aggregate, and ticks before their end.
+    Tumbling, sliding and cumulative windows with an aggregate, and ticks before their end.
 
     Emits besides at the ticks; those of the clock wait while there is no room.
     Snapshot holds: accumulators by window and key, and for each of these the next tick, with its timer.
@@ -44,8 +46,8 @@ class TickingWindowOperator(PaneWindowOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._timers = timers = TimerService(
-            self._on_timer,
-            self._on_timer,
+            self._on_clock,
+            self._on_clock,
             context.wake_at,
             self._emitter.has_room,
             context.wake_with_room,
@@ -70,16 +72,42 @@ class TickingWindowOperator(PaneWindowOperator):
         if tick < max_timestamp(window) or not self._ticks.event_time:
             self._register(tick, key, window)
 
-    def _on_timer(self, tick: int, key: Any, window: Span) -> None:
-        if self._next.peek(window, key) != tick:
-            return  # another kind of operator has set it, for late elements
-        if max_timestamp(window) <= self._watermark and not self._ticks.event_time:
-            return  # it is due since a restore, and fires with the next watermark
-        if tick < max_timestamp(window):
-            self._set(self._ticks.after(tick, max_timestamp(window)), key, window)
-        accumulator = self._panes.merged(window, key)
-        if accumulator is not MISSING:
-            self._emit_one(window, key, accumulator)
+    def _tick_until(self, time_ms: float) -> None:
+        """Have the ticks of event time up to this."""
+        while (due := self._timers.event.take(time_ms)) is not None:
+            for following, timers in self._tick(*due).items():
+                self._timers.event.register_all(following, timers)
+
+    def _on_clock(self, tick: int, key: Any, window: Span) -> None:
+        if max_timestamp(window) > self._watermark:  # else it is due since a restore, as the next one shows
+            for following in self._tick(tick, [(key, window)]):
+                self._timers.register_processing(following, key, window)
+
+    def _tick(self, tick: int, timers: list[tuple[Any, Span]]) -> dict[int, list[tuple[Any, Span]]]:
+        """Fire windows of keys with a tick of theirs; gives the timers to be set, by the next tick."""
+        ticks, panes = self._ticks, self._panes
+        again: dict[int, list[tuple[Any, Span]]] = {}
+        known: dict[Span, tuple[Rows, Rows, int, list[Any]]] = {}
+        for timer in timers:
+            key, window = timer
+            at_hand = known.get(window)
+            if at_hand is None:
+                last_ms = max_timestamp(window)
+                following = ticks.after(tick, last_ms)
+                has_timer = following < last_ms or (tick < last_ms and not ticks.event_time)
+                waiting = again.setdefault(following, []) if has_timer else []
+                at_hand = known[window] = panes.young(window), self._next.rows(window), following, waiting
+            held, nexts, following, waiting = at_hand
+            if nexts.get(key) != tick and self._next.peek(window, key) != tick:
+                continue  # another kind of operator has set it, for late elements
+            nexts[key] = following
+            waiting.append(timer)
+            accumulator = held.get(key, MISSING)
+            if accumulator is MISSING:
+                accumulator = panes.merged(window, key)
+            if accumulator is not MISSING:
+                self._emit_one(window, key, accumulator)
+        return again
 
     def _drop_ticks(self, window: Span) -> None:
         if not self._ticks.event_time:
@@ -113,15 +141,15 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def _fire(self, watermark: float) -> None:
         super()._fire(watermark)
-        self._timers.event.advance(watermark, self._on_timer)
+        self._tick_until(watermark)
 
     def _fire_window(self, window: Span) -> None:
-        self._timers.event.advance(max_timestamp(window) - 1, self._on_timer)
+        self._tick_until(max_timestamp(window) - 1)
         if self._firings.again or not self._lateness_ms:
             self._drop_ticks(window)
         super()._fire_window(window)
 
     def _clean_up(self, place: Span, is_slice: bool) -> None:
-        self._timers.event.advance(max_timestamp(place) - 1 + self._lateness_ms, self._on_timer)
+        self._tick_until(max_timestamp(place) - 1 + self._lateness_ms)
         super()._clean_up(place, is_slice)
         self._drop_ticks(place)

@@ -11,7 +11,8 @@ of its slices while it is still to fire, and fires for the keys that its slices 
   held becomes whole windows, and each element is added to each of its windows in turn: *in order*. For each
   key the accumulators of the windows of a slice stand in one *row*, and one compiled loop goes along it.
 * A trigger may count elements before a window's end or after it, and fire with every so many-th
-  (`plan.Firings`). For windows that do not overlap the counts stand in tables beside the accumulators.
+  (`plan.Firings`). The counts stand in tables, by window. Windows that overlap are in order if they fire
+  before their end: to merge each from its slices, time and again, would cost more than is shared.
 
 Which windows have fired follows from how far event time had come when the operator last fired, `fired_ms`.
 After a restore elements may come before it is known again how far that was, or it is not known at all: then
@@ -45,10 +46,10 @@ from asyncstream.windowing.windows import Span, max_timestamp, new_result
 
 __all__ = ("PaneWindowOperator",)
 
-_NOWHERE: Final[tuple[int, int, Rows, Any, Any, int]] = (0, 0, {}, None, None, 0)
+_NOWHERE: Final[tuple[int, int, Rows, Any, Any, Any]] = (0, 0, {}, None, None, None)
 """
-A slice that has nothing, its rows, what adds to one, what gives a key its own (None: the loop does), and with
-every how many-th element its window fires (0: with none).
+A slice that has nothing, its rows, what adds to one, what gives a key its own, and what counts an element of
+a row (None: nothing does).
 """
 
 _COUNTS: Final = "trigger/"
@@ -87,6 +88,7 @@ class PaneWindowOperator(PlainWindowOperator):
         if firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
+        self._shares_counted = firings.late > 1 and not plan.slicing.is_disjoint
         self._is_unsure = False  # whether `fired_ms` says too little of the windows behind event time
         self._lateness_before_ms = self._lateness_ms
         self._schedule = Schedule(self._lateness_ms)
@@ -96,19 +98,18 @@ class PaneWindowOperator(PlainWindowOperator):
     # ------------------------------------------------------------------ elements
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        start, end, cells, add, row_of, early = self._at_hand
+        start, end, cells, add, row_of, count = self._at_hand
         if type(timestamp) is int and start <= timestamp < end:
             try:
                 key = self._key_by(value)
                 accumulator = cells.get(key, MISSING)
-                if accumulator is MISSING and row_of is not None:
-                    accumulator = row_of(key)
-                if accumulator is not MISSING:
-                    cells[key] = accumulator = add(accumulator, value)
-                    if early:
-                        self._count(self._early, early, (start, end), key, accumulator)
-                        self._emitter.flush()
-                    return
+                if accumulator is MISSING:
+                    accumulator = row_of(key, timestamp)
+                cells[key] = accumulator = add(accumulator, value)
+                if count is not None:
+                    count(key, accumulator)
+                    self._emitter.flush()
+                return
             except OrderMatters:
                 pass
             except BaseException as error:
@@ -195,8 +196,9 @@ class PaneWindowOperator(PlainWindowOperator):
             raise
         except BaseException as error:
             self._fail(value, timestamp, error)
-        row_of = None if ticks else partial(panes.taken, (start, end))
-        self._at_hand = (start, end, cells, add, row_of, early)
+        row_of = partial(self._accumulator_in, (start, end))
+        count = partial(self._count, self._early, early, (start, end)) if early else None
+        self._at_hand = (start, end, cells, add, row_of, count)
         self._emitter.flush()
 
     def _count(self, counts: Table, every: int, window: Span, key: Any, accumulator: Any) -> None:
@@ -209,13 +211,30 @@ class PaneWindowOperator(PlainWindowOperator):
         if counted == every:
             self._emit_one(window, key, accumulator)
 
+    def _accumulator_in(self, place: Span, key: Any, timestamp: int) -> Any:
+        """That of a key in a slice, if it is not young; a new one, if there is none."""
+        accumulator = self._panes.slices.take(place, key)
+        if accumulator is MISSING:
+            accumulator = self._panes.begin(key)
+            if self._firings.ticks:
+                self._begin(place, key, timestamp)
+        return accumulator
+
+    def _row_in(self, windows: list[Span], cells_of: list[Rows], key: Any, timestamp: int) -> list[Any]:
+        """The accumulators of a key in whole windows, given their young rows, too."""
+        if self._firings.ticks:
+            for window in windows:
+                self._begin(window, key, timestamp)
+        own, places = self._panes.own, zip(windows, cells_of, strict=True)
+        return [cells.get(key) or own(window, key) for window, cells in places]
+
     def _begin(self, window: Span, key: Any, timestamp: int) -> None:
         """A key comes into a window with this element; where windows tick, it does so from now on."""
 
     def _add_in_order(self, elements: Iterator[tuple[Any, Any]]) -> None:
         panes, key_by, add_each = self._panes, self._key_by, self._panes.add_each
         settled = max(self._watermark, self._fired_ms)
-        start, end, rows, _, row_of, _ = _NOWHERE
+        start, end, rows, _, row_of, count = _NOWHERE
         value: Any = None
         timestamp: Any = 0
         try:
@@ -229,15 +248,35 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     rows = self._rows.of((start, end))
-                    row_of = partial(panes.row, windows, [panes.whole.rows(window) for window in windows])
+                    row_of = partial(self._row_in, windows, [panes.whole.rows(window) for window in windows])
+                    count = self._counting(windows)
                 row = rows.get(key, MISSING)
                 if row is MISSING:
-                    row = rows[key] = row_of(key)
+                    row = rows[key] = row_of(key, timestamp)
                 add_each(row, value)
+                if count is not None:
+                    count(key, row)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        self._at_hand = (start, end, rows, add_each, row_of, 0)
+        self._at_hand = (start, end, rows, add_each, row_of, count)
         self._emitter.flush()
+
+    def _counting(self, windows: list[Span]) -> Callable[[Any, list[Any]], None] | None:
+        """What counts an element in each of these windows, given its key and row; None: nothing does."""
+        if not (every := self._firings.early):
+            return None
+        table, count, most = self._early, self._count, every - 1
+        counts_of = [(window, table.rows(window), table.has_older_rows(window)) for window in windows]
+
+        def count_each(key: Any, row: list[Any]) -> None:
+            for (window, counts, has_older), accumulator in zip(counts_of, row, strict=True):
+                counted = counts.get(key, every if has_older else 0)
+                if counted < most:
+                    counts[key] = counted + 1
+                else:
+                    count(table, every, window, key, accumulator)
+
+        return count_each
 
     def take_in(self, partials: Partials) -> None:
         """Accept elements that are folded as `partials` says; the side output "late" is not read."""
@@ -301,6 +340,8 @@ class PaneWindowOperator(PlainWindowOperator):
             panes.put(place, key, value)
         for window in windows:
             if max_timestamp(window) <= self._watermark:
+                if self._shares_counted and window not in self._late:
+                    self._schedule.keep(window, window, "window")
                 self._count(self._late, self._firings.late, window, key, panes.merged(window, key))
                 continue
             self._fire_again(window, key)
@@ -425,6 +466,8 @@ class PaneWindowOperator(PlainWindowOperator):
                 schedule.arm(window)
         for window in self._again.namespaces():
             schedule.arm(window)
+        for window in self._late.namespaces():
+            schedule.keep(window, window, "window")
         seen: set[Span] = set()
         for start in sorted(panes.ends):
             for window in self._slicing.windows_of(start):

@@ -177,11 +177,13 @@ class WindowPlan:
         # a function is told of each window that goes, in the order of time: after their ends only slices that
         # are windows themselves go like that
         is_told = self.process is not None and clears(self.process) and self.allowed_lateness_ms > 0
-        is_default = self.firings == AT_END and not is_told
         if type(self.assigner) in (SessionWindows, DynamicSessionWindows):  # a subclass may assign otherwise
             return "contents" if is_told or self._ticks_go_on else "sessions"
         slicing = sliced(self.assigner)
-        return "panes" if slicing is not None and (is_default or slicing.is_disjoint) else "contents"
+        if slicing is None:
+            return "contents"
+        # panes do not remember whose element came first into two windows of which one ticks as the other ends
+        return "panes" if slicing.is_disjoint or not (is_told or self._has_ties(slicing)) else "contents"
 
     @property
     def slicing(self) -> SlicedWindows:
@@ -203,6 +205,11 @@ class WindowPlan:
         return not ticks.event_time or (self.allowed_lateness_ms > 0 and not self.firings.again)
 
     @property
+    def fires_early(self) -> bool:
+        """Whether a window gives results while elements come to it."""
+        return self.firings is not None and bool(self.firings.early or self.firings.ticks)
+
+    @property
     def closes_with_input(self) -> bool:
         """Whether windows end with the clock, so that those that are open at the end fire then."""
         return not (self.assigner.event_time or isinstance(self.assigner, GlobalWindows))
@@ -218,6 +225,11 @@ class WindowPlan:
             expected = f"one to go with {self.assigner!r}, which never fires by itself"
             advice = "e.g. CountTrigger(100), or GlobalWindows(fire_at_end=True)"
             raise refuse("trigger", expected, None, advice)
+
+    def _has_ties(self, slicing: SlicedWindows) -> bool:
+        """Whether a window may tick, in event time, just when another one ends."""
+        ticks = None if self.firings is None else self.firings.ticks
+        return ticks is not None and ticks.event_time and slicing.ends_at_multiples(ticks.interval_ms)
 
     def _check_merging(self) -> None:
         trigger, aggregate = self.effective_trigger, self.aggregate

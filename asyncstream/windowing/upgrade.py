@@ -231,9 +231,11 @@ def _as_contents(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan)
     set_timers = dict.fromkeys(_timers_in(beside))
     merging: dict[Any, list[Any]] = {}
     for key, window, _, pending in panes:
-        # one that is to fire has its clean-up timer set then
-        due_ms = max_timestamp(window) + (0 if pending else plan.allowed_lateness_ms)
-        set_timers.setdefault((due_ms, key, window))
+        last_ms = max_timestamp(window)
+        goes_ms = last_ms + plan.allowed_lateness_ms
+        # without a timer for that, one that fires early would have one set a millisecond later
+        for due_ms in (last_ms, goes_ms) if pending else (goes_ms,):
+            set_timers.setdefault((due_ms, key, window))
         if plan.assigner.merging:
             merging.setdefault(key, []).append([window, window])
     tables = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asyncstream.state import Tables
@@ -15,10 +15,12 @@ from asyncstream.timers import TimerService
 Timer = tuple[int, str, int]
 Action = tuple[str, Timer]
 
-TIMERS = st.tuples(st.integers(-20, 40), st.sampled_from("ab"), st.integers(0, 1))
+TIMERS = st.tuples(st.integers(-6, 9), st.sampled_from("ab"), st.integers(0, 1))
 ACTIONS = st.tuples(st.sampled_from(["register", "register", "delete"]), TIMERS)
 STEPS = st.lists(
-    st.one_of(ACTIONS, st.tuples(st.just("advance"), st.integers(0, 15)), st.just(("restart", 0)))
+    st.one_of(
+        ACTIONS, st.tuples(st.sampled_from(["advance", "take"]), st.integers(0, 4)), st.just(("restart", 0))
+    )
 )
 
 
@@ -42,13 +44,25 @@ class SortedModel:
             del self.timers[timer]
             fire(*timer)
 
+    def take(self, until: int) -> tuple[int, list[tuple[str, int]]] | None:
+        earliest = min((timestamp for timestamp, _, _ in self.timers), default=until + 1)
+        taken = [timer for timer in self.timers if timer[0] == earliest <= until]
+        for timer in taken:
+            del self.timers[timer]
+        return (earliest, [(key, namespace) for _, key, namespace in taken]) if taken else None
+
+    def register_all(self, timestamp: int, timers: list[tuple[str, int]]) -> None:
+        for timer in timers:
+            self.register(timestamp, *timer)
+
 
 @settings(max_examples=400, deadline=None)
+@example([("register", (0, "b", 0)), ("register", (0, "a", 0)), ("take", 9), ("take", 9)], [])
 @given(STEPS, st.lists(st.lists(ACTIONS, max_size=3), max_size=12))
 def test_fires_as_a_sorted_list_would(steps: list[Any], reactions: list[list[Action]]) -> None:
     def play(queue: Any, restart: Callable[[Any], Any]) -> list[Any]:
         fired: list[Any] = []
-        now = -25
+        now = -7
 
         def fire(timestamp: int, key: str, namespace: int) -> None:
             fired.append((now, timestamp, key, namespace))
@@ -60,6 +74,12 @@ def test_fires_as_a_sorted_list_would(steps: list[Any], reactions: list[list[Act
             if kind == "advance":
                 now += argument
                 queue.advance(now, fire)
+            elif kind == "take":
+                now += argument
+                taken = queue.take(now)
+                fired.append((now, taken))
+                if taken is not None:
+                    queue.register_all(now + 2, taken[1])
             elif kind == "restart":
                 queue = restart(queue)
             else:

@@ -57,6 +57,9 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "ticking": windows(
         WindowPlan(TumblingWindows(0.01), ContinuousEventTimeTrigger(0.003), aggregate=TOTAL_OF_SECOND)
     ),
+    "ticking, sliding": windows(
+        WindowPlan(SlidingWindows(0.02, 0.01), ContinuousEventTimeTrigger(0.004), aggregate=TOTAL_OF_SECOND)
+    ),
     "session": windows(WindowPlan(SessionWindows(0.005), aggregate=TOTAL_OF_SECOND)),
     "general": windows(WindowPlan(TumblingWindows(0.01), trigger=CountTrigger(2))),
     "policy": lambda: policy_window(2, tumbling=True, time="processing", key_by=key_of),

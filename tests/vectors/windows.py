@@ -83,15 +83,19 @@ class TracedTicks(TickingWindowOperator):
 
     where: dict[str, Any]
 
-    def _on_timer(self, tick: int, key: Any, window: Any) -> None:
-        self._emitter.flush()
-        self.where["timer"] = ["e" if self._ticks.event_time else "p", tick]
-        self.where["cb"] += 1
-        try:
-            super()._on_timer(tick, key, window)
+    def _tick(self, tick: int, timers: list[Any]) -> dict[int, list[Any]]:
+        again: dict[int, list[Any]] = {}
+        for timer in timers:
             self._emitter.flush()
-        finally:
-            self.where["timer"] = None
+            self.where["timer"] = ["e" if self._ticks.event_time else "p", tick]
+            self.where["cb"] += 1
+            try:
+                for following, some in super()._tick(tick, [timer]).items():
+                    again.setdefault(following, []).extend(some)
+                self._emitter.flush()
+            finally:
+                self.where["timer"] = None
+        return again
 
 
 class TracedSessions(FiringSessionOperator):

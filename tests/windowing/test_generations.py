@@ -19,6 +19,7 @@ from asyncstream.windowing import (
     AfterWatermark,
     Aggregates,
     Collect,
+    ContinuousEventTimeTrigger,
     Count,
     CountEvictor,
     CountTrigger,
@@ -73,6 +74,15 @@ PLANS: dict[str, Any] = {
     ),
     "early and late": lambda late: WindowPlan(
         SlidingWindows(ms(9), ms(4)), AfterWatermark(early=CountTrigger(2), late=CountTrigger(2)), None, late
+    ),
+    "late": lambda late: WindowPlan(
+        CumulativeWindows(ms(12), ms(3)), AfterWatermark(late=CountTrigger(2)), None, late, FREE
+    ),
+    "ticks": lambda late: WindowPlan(
+        SlidingWindows(ms(9), ms(3)), ContinuousEventTimeTrigger(ms(3)), None, late, FREE
+    ),
+    "ticks of windows apart": lambda late: WindowPlan(
+        TumblingWindows(ms(9)), ContinuousEventTimeTrigger(ms(2)), None, late, FREE
     ),
     "evicted": lambda late: WindowPlan(SessionWindows(ms(4)), None, CountEvictor(2), late),
     "dynamic": lambda late: WindowPlan(dynamic(), None, None, late, ORDERED),

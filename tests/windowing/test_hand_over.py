@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from asyncstream.codec import JsonCodec
 from asyncstream.operators.base import Operator
 from asyncstream.windowing import (
+    AfterWatermark,
     Collect,
     Count,
     CountDistinct,
+    CountTrigger,
     SessionWindows,
     SlidingWindows,
     Sum,
@@ -31,12 +33,17 @@ SETS = Aggregates(n=Count(), times=CountDistinct(lambda value: value[1]), values
 TOTAL = Sum(lambda value: value[1] / 8)
 """Of floats, with which the order of elements matters."""
 
+TWO = CountTrigger(2)
+
 ALL: dict[str, Callable[[], Operator]] = {
     **OPERATORS,
     "tumbling, saved": windows(WindowPlan(TumblingWindows(0.01), aggregate=SETS, allowed_lateness_ms=10)),
     "sliding, late": windows(WindowPlan(SlidingWindows(0.02, 0.005), aggregate=SETS, allowed_lateness_ms=10)),
     "sliding, in order": windows(WindowPlan(SlidingWindows(0.02, 0.005), aggregate=TOTAL)),
     "sliding, apart": windows(WindowPlan(SlidingWindows(0.005, 0.01), aggregate=SETS)),
+    "sliding, early and late": windows(
+        WindowPlan(SlidingWindows(0.02, 0.005), AfterWatermark(early=TWO, late=TWO), None, 10, TOTAL)
+    ),
     "session, late": windows(WindowPlan(SessionWindows(0.005), aggregate=SETS, allowed_lateness_ms=10)),
 }
 

@@ -105,7 +105,7 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(SessionWindows(size), PurgingTrigger(AfterWatermark())) is SessionWindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2))) is PaneWindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2)), None, 1) is PaneWindowOperator
-    assert choice(SlidingWindows(size, slide), AfterWatermark(early=CountTrigger(2))) is WindowOperator
+    assert choice(SlidingWindows(size, slide), AfterWatermark(early=CountTrigger(2))) is PaneWindowOperator
     assert choice(SessionWindows(size), AfterWatermark(early=CountTrigger(2))) is FiringSessionOperator
     assert choice(TumblingWindows(size), PurgingTrigger(EventTimeTrigger()), None, 1) is WindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(early=CountTrigger(2))) is PaneWindowOperator
