@@ -119,9 +119,8 @@ class Checkpoints:
         self.values_codec()
         if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _KEY_BYTES):
             got = len(self.key) if isinstance(self.key, bytes) else f"a {type(self.key).__name__}"
-            raise PipelineError(
-                f"key: expected at least {_KEY_BYTES} bytes, got {got}"
-            )  # it is not to be shown
+            # it is not to be shown
+            raise PipelineError(f"key: expected at least {_KEY_BYTES} bytes, got {got}")
         count("tolerate", self.tolerate, least=0)
         duration_seconds("timeout", self.timeout)
         if self.restore not in ("newest", "none"):
