@@ -376,10 +376,9 @@ class SessionWindowOperator(PlainWindowOperator):
             for end, _, key in due:
                 sessions = table.get(None, key)
                 session = session_at(sessions, end)
-                if (
-                    session is not None and session.armed
-                ):  # else its key stood there twice, as two have merged
-                    self._fire_at_end(key, sessions, session)
+                if session is None or not session.armed:
+                    continue  # its key stood there twice, since sessions have merged
+                self._fire_at_end(key, sessions, session)
 
     def _fire_at_end(self, key: Any, sessions: list[Session], session: Session) -> None:
         self._emit_one((session.start, session.end), key, session.accumulator)
