@@ -107,6 +107,18 @@ async def read_all(source: Source[Any], position: Any = None) -> list[Any]:
     return values
 
 
+async def read_and_rejected(source: Source[Any]) -> tuple[list[Any], list[RejectedMessage]]:
+    """What a pipeline reads of a source, and what it puts aside."""
+    good: list[Any] = []
+    bad: list[RejectedMessage] = []
+    pipeline = Pipeline()
+    elements = pipeline.source(source)
+    elements.to(good)
+    elements.rejected.to(bad)
+    await pipeline.run()
+    return good, bad
+
+
 def sse(url: str, **options: Any) -> Source[Any]:
     return SseSource(f"{url}/events", decode="json", **(QUICK | options))
 
@@ -219,15 +231,9 @@ async def test_malformed_message_costs_itself(tmp_path: Path) -> None:
         return web.Response(text=text, content_type="text/event-stream")
 
     async with serve(events) as url:
-        pipeline = Pipeline()
-        good: list[Any] = []
-        bad: list[RejectedMessage] = []
-        numbers = pipeline.source(
+        good, bad = await read_and_rejected(
             SseSource(f"{url}/?key=secret", decode="json", on_malformed="reject", on_end="end")
         )
-        numbers.to(good)
-        numbers.rejected.to(bad)
-        await pipeline.run()
         assert good == [1, 3]
         assert [(each.id, each.value) for each in bad] == [("7", "{half")]
         assert "not JSON" in bad[0].reason
@@ -241,13 +247,7 @@ async def test_an_event_that_is_not_utf8_costs_itself() -> None:
     headers = {"Content-Type": "text/event-stream"}
     async with serve(lambda request: _answer(web.Response(body=body, headers=headers))) as url:
         source = SseSource(url, decode="json", on_malformed="reject", on_end="end")
-        good: list[Any] = []
-        bad: list[RejectedMessage] = []
-        pipeline = Pipeline()
-        numbers = pipeline.source(source)
-        numbers.rejected.to(bad)
-        numbers.to(good)
-        await pipeline.run()
+        good, bad = await read_and_rejected(source)
         assert good == [1, 3, 4]
         assert [(each.id, each.value) for each in bad] == [("7", b"\xff")]
         assert source.position() == "7", "an id that no header brings back is none"
@@ -302,13 +302,7 @@ async def test_a_socket_message_without_a_cursor_costs_itself() -> None:
         source = WebSocketSource(
             url, subscribe=lambda n: [n], cursor="n", on_end="end", on_malformed="reject", **QUICK
         )
-        good: list[Any] = []
-        bad: list[RejectedMessage] = []
-        pipeline = Pipeline()
-        numbers = pipeline.source(source)
-        numbers.rejected.to(bad)
-        numbers.to(good)
-        await pipeline.run()
+        good, bad = await read_and_rejected(source)
         assert good == [{"n": 1}, {"n": None}, {"n": 2}]
         assert [each.value for each in bad] == ['{"ready": true}']
         assert asked == [None, 1], "it goes on behind what had a cursor"
