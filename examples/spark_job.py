@@ -103,7 +103,8 @@ def main() -> None:
     found = plan(spark, some_orders(spark, 6_000))
     print(found.describe())
     found["minutes"].orderBy("minute_ms", "shop").show(6)
-    print("no price:", found["failed"].count(), "orders, such as", found["failed"].first())
+    failed = found["failed"]
+    print(f"no price: {failed.count()} orders, such as {failed.first()}")
     spark.stop()
 
 
