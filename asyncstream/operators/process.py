@@ -242,11 +242,11 @@ class KeyedFunctionOperator(TimedOperator):
         """Have the function handle a timer of the domain that the context is in."""
         ctx, emitter = self._ctx, self._emitter
         ctx.key = self._state.key = key
-        if ctx.domain is _EVENT and MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-            ctx.timestamp = emitter.timestamp = timestamp
-        else:  # a timer may be where no timestamp may
+        if timestamp > MAX_TIMESTAMP or timestamp < MIN_TIMESTAMP or ctx.domain is not _EVENT:
             ctx.timestamp = at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
             emitter.timestamp = at_ms if ctx.domain is _EVENT else None
+        else:
+            ctx.timestamp = emitter.timestamp = timestamp
         try:
             if (result := self._on_timer(timestamp, ctx, self._emit)) is not None:
                 nothing_returned(result, self._kinds, self.context.name)

@@ -12,7 +12,7 @@ timestamps in order. A timer that shares its timestamp with no other has no buck
 compared; the others in a heap. What always holds:
 
 * a timestamp that has a timer is in the run or in the heap, in the heap only if it is not later than the
-  run's last: so one that is later has no timers yet, and nothing needs to be looked up;
+  last that was put into the run: so one that is later has no timers yet, and nothing needs to be looked up;
 * what is there besides is *stale*: its timers are gone, since taking a number out of the middle is dear.
   Stale ones are counted and swept out once they are the majority, so that a timer moved ahead with every
   element (a session, a time-out) does not leave a trail behind.
@@ -97,6 +97,7 @@ class TimerQueue:
         self._coming = coming
         self._table = timer_table("timers") if table is None else table
         self._run: deque[int] = deque()
+        self._last = -math.inf  # the last that was put into the run, which may have fired since
         self._heap: list[int] = []
         self._stale = 0
         self._advancing = False
@@ -120,20 +121,20 @@ class TimerQueue:
             if table.has_older and table.is_remote:
                 self._register_beside(timestamp, (key, namespace))
                 return
-            run = self._run
-            is_latest = not run or timestamp > run[-1]
-            if is_latest or not table.has_older or timestamp not in table:
-                if type(key) in SOUND:
-                    timer = key if namespace is None else (key, namespace)
-                else:
-                    check_key(key)
-                    timer = (key, namespace)
-                if is_latest or timestamp not in table.lone:
+            if type(key) in SOUND:
+                timer = key if namespace is None else (key, namespace)
+            else:
+                check_key(key)
+                timer = (key, namespace)
+            if timestamp > self._last:
+                self._last = timestamp
+                table.lone[timestamp] = timer
+                self._run.append(timestamp)
+                return
+            if not table.has_older or timestamp not in table:
+                if timestamp not in table.lone:
                     table.lone[timestamp] = timer
-                    if is_latest:
-                        run.append(timestamp)
-                    else:
-                        heappush(self._heap, timestamp)
+                    heappush(self._heap, timestamp)
                 else:
                     table.rows(timestamp)[key, namespace] = None
                 return
@@ -213,7 +214,9 @@ class TimerQueue:
                     self._put_back(timestamp, leads)
                     break
                 if timestamp > reached:
-                    reached, repeats, most = timestamp, 0, _RUNAWAY
+                    reached = timestamp
+                    if repeats:
+                        repeats, most = 0, _RUNAWAY
                 else:
                     repeats += 1
                     if repeats > most:
@@ -324,6 +327,7 @@ class TimerQueue:
         before: TimerQueue | None = table.derived
         if before is not None and before is not self:
             self._run, self._heap, self._stale = before._run, before._heap, before._stale
+            self._last = before._last
             table.derived = self
             return
         self._rebuild(())
@@ -337,9 +341,9 @@ class TimerQueue:
 
     def _put_down(self, timestamp: int) -> None:
         """Have a timestamp among the others."""
-        run = self._run
-        if not run or timestamp > run[-1]:
-            run.append(timestamp)
+        if timestamp > self._last:
+            self._last = timestamp
+            self._run.append(timestamp)
         else:
             heappush(self._heap, timestamp)
 
@@ -368,6 +372,7 @@ class TimerQueue:
         self._heap.clear()
         self._run.clear()
         self._run.extend(sorted(table.namespaces() if timestamps is None else timestamps))
+        self._last = self._run[-1] if self._run else -math.inf
         self._stale = 0
         table.derived = self
         if table.is_remote:
