@@ -140,8 +140,8 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
         self._opened: asyncio.Future[bool] = self._loop.create_future()
-        self._answers: dict[int, asyncio.Future[str]] = {}
-        self._early: dict[int, str] = {}  # answers that were quicker than the question was written down
+        self._answers: dict[int | None, asyncio.Future[str]] = {}
+        self._early: dict[int | None, str] = {}  # answers quicker than the question was written down
         self._broken = ""
         self._most_bytes: int | None = None  # of a packet, that the broker takes
         self._room = Condition()
@@ -259,9 +259,13 @@ class Connection:
             raise MqttError(describe_error(error)) from error
 
     async def answered(self, mid: int | None) -> None:
-        """The broker has answered the packet of this number; raises `Refused` if it does not take that."""
-        if self._broken or mid is None:
-            raise MqttError(self._broken or "the connection is broken")
+        """
+        The broker has answered the packet of this number; raises `Refused` if it does not take that.
+
+        A packet has no number where the client's thread has lost the connection; why, it is about to say.
+        """
+        if self._broken:
+            raise MqttError(self._broken)
         failure = self._early.pop(mid, None)
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
@@ -473,6 +475,32 @@ async def test_of_a_broker_that_says_why_it_ends_a_connection_nothing_else_is_to
             await read(source)
         assert "a second client" not in str(raised.value)
         await source.close()
+
+
+async def test_of_a_connection_lost_a_moment_ago_the_reason_is_waited_for() -> None:
+    ends = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1000)  # CONNECT
+            connection.sendall(bytes([0x20, 3, 0, 0, 0]))
+            assert ends.wait(60)
+            connection.sendall(bytes([0xE0, 2, 0x8B, 0]))
+
+    with socket.create_server((HOST, 0)) as server, ThreadPoolExecutor() as threads:
+        serving = threads.submit(serve, server)
+        connection = Connection(address_of(f"mqtt://{HOST}:{server.getsockname()[1]}"), None)
+        await connection.open()
+        client = connection._client
+        assert client is not None
+        assert client._thread is not None
+        ends.set()
+        client._thread.join(60)  # the loop stands still meanwhile, so it has not heard of it
+        with pytest.raises(MqttError, match="Server shutting down"):
+            await connection.subscribe(["t"])
+        await connection.close()
+        serving.result(60)
 
 
 def threads_of(name: str) -> list[threading.Thread]:
