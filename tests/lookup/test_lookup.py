@@ -515,6 +515,19 @@ def test_a_change_log_is_a_table() -> None:
         assert [row and row[1] for _, row in tested.collect()] == [1, 1, 2, None]
 
 
+def test_a_row_of_a_change_log_may_say_that_it_is_gone() -> None:
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        table = rows.as_table("id", deleted="withdrawn")
+        return events.lookup(table, on=lambda event: event, into=lambda _, row: row is not None)
+
+    row = {"id": 1, "withdrawn": False}
+    with harness(define) as tested:
+        for kind, withdrawn in (("+I", False), ("+U", True), ("+U", False), ("-U", True), ("-D", False)):
+            tested.push(Change(kind, {**row, "withdrawn": withdrawn}), input=1)  # type: ignore[arg-type]
+            tested.push(1)
+        assert tested.collect() == [True, False, True, True, False]
+
+
 def test_only_elements_move_time() -> None:
     def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
         return events.lookup(rows.as_table(lambda row: row), on=lambda event: event)
