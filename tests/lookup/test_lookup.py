@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -139,6 +140,7 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
         ),
         (lambda folder: LookupTable.from_call(_listed), "a mapping of keys to rows, got list"),
         (lambda folder: LookupTable.from_call(_mapped, "id"), "a list of rows, got dict"),
+        (lambda folder: LookupTable.from_call(_framed, "id"), "a list of rows, got DataFrame; .* to_dicts"),
         (lambda folder: LookupTable.from_call(_listed, "name"), "step 'lookup': .* row .* no field 'name'"),
         (lambda folder: LookupTable.from_call(_listed, lambda row: []), "row .* has no key: .* unhashable"),
     ],
@@ -188,6 +190,10 @@ async def _listed() -> Any:
 
 async def _mapped() -> Any:
     return {"1": PLANES[0]}
+
+
+async def _framed() -> polars.DataFrame:
+    return polars.DataFrame({"id": ["1"]})
 
 
 class Service(AsyncFunction[None, Any]):
