@@ -120,7 +120,8 @@ class PerKey(Stream[T], Generic[K, T]):
         """
         The first `n` elements of each key: a `Ranking` whenever they change.
 
-        Of elements that rank alike, the first to come is before the others. NaN ranks last in either order.
+        Of elements that rank alike, the first to come is before the others. NaN, or a tuple with one, ranks
+        last in either order.
 
         Args:
             n: how many, at least 1.
@@ -171,8 +172,8 @@ class PerKey(Stream[T], Generic[K, T]):
         name: str | None = None,
     ) -> KeyedResults[T]:
         """
-        For each element the one of its key with the smallest value so far; of equal ones the first. NaN
-        gives way to any other.
+        For each element the one of its key with the smallest value so far; of equal ones the first. NaN,
+        or a tuple with one, gives way to any other.
 
         Args:
             by: gives the value: a function, or the name of a field.

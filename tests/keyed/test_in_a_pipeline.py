@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -215,12 +216,13 @@ def test_rolling_results_come_with_each_element() -> None:
 
 
 @pytest.mark.parametrize(("order", "best"), [("ascending", "min_by"), ("descending", "max_by")])
-def test_nan_is_never_among_the_first_while_there_are_numbers(order: Any, best: str) -> None:
+@pytest.mark.parametrize("by", [float, Decimal, lambda value: (value, 0)])
+def test_nan_is_never_among_the_first_while_there_are_numbers(order: Any, best: str, by: Any) -> None:
     for values in permutations([math.nan, 1.0, 3.0, math.nan, 2.0], 4):
         numbers = sorted((value for value in values if value == value), reverse=order == "descending")
         with (
-            harness(lambda stream: stream.key_by(no_key).top(3, abs, order=order)) as top,
-            harness(lambda stream: getattr(stream.key_by(no_key), best)(abs)) as rolling,
+            harness(lambda stream: stream.key_by(no_key).top(3, by, order=order)) as top,
+            harness(lambda stream: getattr(stream.key_by(no_key), best)(by)) as rolling,
         ):
             top.push_all(values)
             first = top.collect()[-1].values
