@@ -27,6 +27,7 @@ from asyncstream.keyed.changes import (
     Change,
     ChangeKind,
     ChangeLog,
+    is_same,
 )
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, Spec
@@ -220,12 +221,15 @@ def _place_of(value: Any, rows: list[Row]) -> int | None:
     Of rows with NaN that is one of which a checkpoint keeps the same bytes: they are equal only while they
     hold the very same NaN, and after a restart they do not.
     """
-    for place, row in enumerate(rows):
-        if row[1] == value:
-            return place
+    try:
+        for place, row in enumerate(rows):
+            if row[1] == value:
+                return place
+    except (TypeError, ValueError):  # arrays among them
+        return next((place for place, row in enumerate(rows) if is_same(row[1], value)), None)
     try:
         kept = _CODEC.encode(value)
-        if _CODEC.decode(kept) == value:
+        if is_same(_CODEC.decode(kept), value):
             return None
         return next((place for place, row in enumerate(rows) if _CODEC.encode(row[1]) == kept), None)
     except CodecError:
