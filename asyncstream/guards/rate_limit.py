@@ -270,6 +270,11 @@ class RateLimit(Guard[In, Out]):
         self._fixed_weight = (
             1.0 if callable(weight) else real_number("weight", weight, expected, lambda n: 0 <= n < math.inf)
         )
+        most = math.inf
+        if self._ours is not None:
+            most = self._ours.burst if isinstance(self._ours, RateLimiter) else self._ours.rate
+        if self._fixed_weight > most:
+            raise refuse("weight", f"at most {most}, which is all that may start at once", weight)
 
     async def invoke(self, value: In) -> Out:
         weight = self._fixed_weight if self._weight is None else self._weight(value)
