@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from asyncstream.errors import safe_repr
 
-__all__ = ("SOUND", "check_hash", "check_key", "equals_itself")
+__all__ = ("SOUND", "check_hash", "check_key", "check_map_key", "equals_itself")
 
 SOUND: Final = frozenset({str, int, bytes, bool, type(None)})
 """Types of which every value equals itself; in a loop that counts, asked before `check_key` is called."""
@@ -61,6 +61,20 @@ def check_key(key: Any) -> None:
             f"a key must equal itself, got {safe_repr(key)}: otherwise each of its elements would have a key "
             "of its own, and state that is never found again; have key_by return something else in its "
             "place, such as None, or filter such elements out before"
+        )
+
+
+def check_map_key(key: Any) -> None:
+    """
+    Refuse a key of a map in state that does not equal itself, or is made of parts that do not.
+
+    Raises:
+        ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
+    """
+    if not equals_itself(key):
+        raise ValueError(
+            f"a key of a map must equal itself, got {safe_repr(key)}: otherwise each put of it would be an "
+            "entry of its own, which is never found again; put something else in its place, such as None"
         )
 
 
