@@ -74,7 +74,7 @@ class Tabling(Generic[T]):
         Keep this stream as a table, for `lookup`: of each key the element that came last.
 
         The elements may be `Change`s, as a change log has them: rows are then what they are about, also for
-        `key` and `deleted`.
+        `key` and `deleted`. Both rows of a replacement must have the same key.
 
         Args:
             key: of a row: a function, the name of a field, or several; None: the key of the stream.
