@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from functools import partial
 from struct import Struct
@@ -103,6 +103,9 @@ class SqliteCache(CacheStore):
         return {**super().__getstate__(), "_disk": None, "_reader": None, "_writer": None}
 
     # ------------------------------------------------------------------ the file
+
+    def place(self) -> Hashable:
+        return os.path.realpath(self._path)
 
     async def connect(self) -> None:
         await self.disconnect()  # if it was open in a loop that has ended

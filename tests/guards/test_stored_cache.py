@@ -248,7 +248,8 @@ async def test_a_function_of_other_code_finds_nothing(file: Path) -> None:
     assert renamed.metrics()["cache_misses"] == 0
 
 
-async def test_functions_that_look_alike_are_refused_in_one_store(file: Path) -> None:
+@pytest.mark.parametrize("others", ["the same", "path", "address", "another object"])
+async def test_functions_that_look_alike_are_refused_in_one_store(file: Path, others: str) -> None:
     def asking(service: str) -> Any:
         async def ask(_: int) -> str:
             return service
@@ -256,11 +257,24 @@ async def test_functions_that_look_alike_are_refused_in_one_store(file: Path) ->
         return ask
 
     store, asked = SqliteCache(file), asking("a")
-    async with cached(asked, store=store), cached(asked, store=store):
-        other = cached(asking("b"), store=store)
+    told = {"the same": store, "path": file, "address": f"sqlite:///{file}"}
+    other: Any = told.get(others) or SqliteCache(f"{file.parent}/./{file.name}")
+    async with cached(asked, store=store), cached(asked, store=other):
         with pytest.raises(PipelineError, match=r"look alike .* cached\(\.\.\., name='planes'\)"):
-            await answers(other, 1)
-        assert await answers(cached(asking("b"), store=store, name="b"), 1) == ["b"]
+            await answers(cached(asking("b"), store=other), 1)
+        assert await answers(cached(asking("b"), store=other, name="b"), 1) == ["b"]
+
+
+def test_function_of_an_event_loop_that_has_ended_without_a_close_keeps_none_out(file: Path) -> None:
+    async def ask(number: int) -> int:
+        async def asked(given: int) -> int:
+            return given + number
+
+        guarded = cached(asked, store=file)
+        await guarded.open()
+        return await guarded(number)
+
+    assert [asyncio.run(ask(number)) for number in (1, 2)] == [2, 4]
 
 
 async def test_requests_of_lookups_are_told_apart_by_what_is_asked(file: Path) -> None:
