@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 
 from asyncstream import AsyncFunction, ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.errors import DamagedCache, HttpError
+from asyncstream.errors import DamagedCache, HttpError, StateError
 from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
 from asyncstream.guards.cache_store import Group
 from asyncstream.testing.loop import run_virtual
@@ -610,6 +611,24 @@ async def test_a_file_that_another_process_makes_at_the_same_moment_is_taken(
     await store.open()
     assert done > place
     await store.close()
+
+
+async def test_a_cache_without_its_folder_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    store = SqliteCache(tmp_path / "none" / "answers.db", on_damage="renew")
+    with pytest.raises(StateError, match=r"answers\.db cannot be opened: .*; its folder must be there"):
+        await answers(cached(Answers(0), store=store), 1)
+
+
+async def test_a_file_that_is_locked_is_not_taken_for_damaged(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(file)
+    monkeypatch.setattr("asyncstream.guards.sqlite_cache._PATIENCE", 0)
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StateError, match=r"answers\.db cannot be opened: .* locked$"):
+            await answers(cached(Answers(0), store=SqliteCache(file, on_damage="renew")), 1)
+    assert not file.with_name("answers.db.damaged").exists()
 
 
 async def test_a_database_of_something_else_is_left_alone(file: Path) -> None:
