@@ -188,9 +188,17 @@ def check_not_inside(name: str, shared: object, fn: object) -> None:
     Raises:
         PipelineError: if one has: a call would wait for the place that it has itself.
     """
-    if any(isinstance(guard, Guard) and getattr(guard, name, None) is shared for guard in chain(fn)):
+    if any(isinstance(guard, Guard) and _are_one(getattr(guard, name, None), shared) for guard in chain(fn)):
         advice = "a call would wait for the place that it has itself"
         raise refuse(name, "one that no guard inside of this one has", shared, advice)
+
+
+def _are_one(one: object, other: object) -> bool:
+    """Whether two are the same, or what they have in common with other processes is."""
+    scope = getattr(one, "scope", None)
+    return one is other or (
+        scope is not None and type(one) is type(other) and scope == getattr(other, "scope", None)
+    )
 
 
 class Background(Tasks):

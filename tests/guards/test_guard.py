@@ -17,6 +17,7 @@ from asyncstream.guards import (
     AdaptiveLimit,
     Breaker,
     Guard,
+    SharedLimit,
     adaptive_concurrency,
     batched,
     cached,
@@ -217,6 +218,18 @@ def test_what_a_guard_inside_has_is_refused() -> None:
     with pytest.raises(PipelineError, match="breaker: expected one that no guard inside"):
         circuit_breaker(retry(circuit_breaker(Plain(), breaker=breaker)), breaker=breaker)
     concurrency_limit(concurrency_limit(Plain(), limit=limit), limit=AdaptiveLimit(most=1))
+
+
+def test_what_a_guard_inside_shares_with_the_same_processes_is_refused() -> None:
+    def scope(name: str) -> SharedLimit:
+        return SharedLimit("sqlite:///limits.db", name=name)
+
+    with pytest.raises(PipelineError, match="limit: expected one that no guard inside of this one has"):
+        concurrency_limit(adaptive_concurrency(Plain(), most=3, scope=scope("a")), most=3, scope=scope("a"))
+    with pytest.raises(PipelineError, match="breaker: expected one that no guard inside of this one has"):
+        circuit_breaker(retry(circuit_breaker(Plain(), scope=scope("a"))), scope=scope("a"))
+    concurrency_limit(concurrency_limit(Plain(), most=3, scope=scope("b")), most=3, scope=scope("a"))
+    concurrency_limit(circuit_breaker(Plain(), scope=scope("a")), most=3, scope=scope("a"))
 
 
 def test_limiter_of_others_and_a_guard_that_declares_nothing_have_no_counters() -> None:
