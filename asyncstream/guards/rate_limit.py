@@ -24,14 +24,14 @@ import math
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakSet
 
 from asyncstream.aside import in_its_loop
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, refuse_beside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
-from asyncstream.guards.shared.exchanging import waits
+from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
@@ -231,6 +231,8 @@ class RateLimit(Guard[In, Out]):
         limiter: a rate shared with others, instead.
         weight: of each call: a number, or a function of the element.
     """
+
+    together: ClassVar = {STORE_AWAY: max}
 
     def __init__(
         self,
