@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asyncstream.aside import in_its_loop
 from asyncstream.clock import SystemClock
@@ -48,6 +48,17 @@ MOST_WAITING: Final = 10_000
 
 _PATIENCE: Final = 10.0
 """Seconds that the last group gets when a store is closed."""
+
+
+class _User(NamedTuple):
+    """Whose answers are kept, and in which event loop it uses them."""
+
+    function: Hashable
+    loop: asyncio.AbstractEventLoop
+
+
+_users_of: Final[dict[Hashable, dict[bytes, _User]]] = {}
+"""By place and namespace, of this process."""
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +111,7 @@ class CacheStore(Shown):
 
     def __init__(self, size: int) -> None:
         self.size = count("size", size)
-        self._users: dict[bytes, object] = {}
+        self._users: dict[bytes, _User] | None = None  # those of its place, from the first on
         self._begin()
 
     def _begin(self) -> None:
@@ -113,6 +124,10 @@ class CacheStore(Shown):
         self._room: asyncio.Future[None] | None = None  # done when what waits to be written is being written
 
     # ------------------------------------------------------------------ what each store does its way
+
+    def place(self) -> Hashable:
+        """The same for all objects that keep their answers in one place; None: no other does."""
+        return None
 
     async def connect(self) -> None:
         """
@@ -183,17 +198,23 @@ class CacheStore(Shown):
         Raises:
             PipelineError: if another function's are.
         """
-        known = self._users.setdefault(namespace, function)
-        if known is not function and known != function:
+        if self._users is None:
+            place = self.place()
+            self._users = {} if place is None else _users_of.setdefault(place, {})
+        user = _User(function, asyncio.get_running_loop())
+        known = self._users.get(namespace, user)
+        if known.function is not function and known.function != function and not known.loop.is_closed():
             raise PipelineError(
                 f"cached: two functions that look alike keep their answers in {self}, and each would be "
                 "given the other's; tell them apart: cached(..., name='planes')"
             )
+        self._users[namespace] = user
 
     def disclaim(self, namespace: bytes, function: Hashable) -> None:
         """The opposite of `claim`; the first of several guards of one function that ends does it for all."""
-        if self._users.get(namespace) == function:
-            del self._users[namespace]
+        users = self._users or {}
+        if namespace in users and users[namespace].function == function:
+            del users[namespace]
 
     async def get(self, key: bytes) -> bytes | None:
         """What is kept for a key; None if there is nothing, or the store is away."""
@@ -321,6 +342,6 @@ class CacheStore(Shown):
             "_under_way": Group(),
             "_writing": None,
             "_is_open": False,
-            "_users": {},
+            "_users": {},  # copies of one function are as two there
             "_room": None,
         }

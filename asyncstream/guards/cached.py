@@ -126,7 +126,10 @@ class Cached(Guard[In, Out]):
         )
         self._errors = errors if isinstance(errors, tuple) else (errors,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in self._errors):
-            raise refuse("errors", "types of exceptions, as a tuple", errors)
+            raise refuse("errors", "types of exceptions, as a tuple", errors, classes=True)
+        if math.isinf(min(self._ttl, self._negative_ttl)) and (stale_for or stale_if_error):
+            advice = "an answer that is fresh for ever is never stale"
+            raise refuse("ttl", "a length of time beside stale_for= and stale_if_error=", ttl, advice)
         self._cache: MutableMapping[Any, Any]
         self._use: Callable[[Any], None] | None = None
         """Tells the cache that an entry was used; None: it is told by being read."""

@@ -8,14 +8,14 @@ processes share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
 from asyncstream.guards.breaker import Breaker
 from asyncstream.guards.guard import Call, Guard, check_not_inside, refuse_beside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
-from asyncstream.guards.shared.exchanging import waits
+from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.validation import Duration, choice, instance, refuse
 
 __all__ = ("CircuitBreaker", "circuit_breaker")
@@ -45,6 +45,7 @@ class CircuitBreaker(Guard[In, Out]):
     """
 
     counted = ("circuit_opened", "circuit_waited", "circuit_refused")
+    together: ClassVar = {"circuit_state": max, STORE_AWAY: max}
 
     def __init__(
         self,

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, refuse_beside, usable_as_decorator
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
-from asyncstream.guards.shared.exchanging import waits
+from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
@@ -179,6 +179,7 @@ class LimitedGuard(Guard[In, Out]):
     """Base of the guards that go by a limit."""
 
     limit: AdaptiveLimit | SharedConcurrency
+    together: ClassVar = {"concurrency_limit": min, STORE_AWAY: max}
 
     def _go_by(self, limit: object) -> None:
         if not isinstance(limit, AdaptiveLimit | SharedConcurrency):

@@ -16,8 +16,9 @@ import functools
 import inspect
 import re
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from operator import add
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from asyncstream.aside import Tasks, heed, in_its_loop, raisable
 from asyncstream.clock import monotonic_seconds
@@ -71,10 +72,12 @@ class Guard(AsyncFunction[In, Out]):
     Attributes:
         inner: the function inside.
         counted: the names in `counters` of those that only ever grow; the others are gauges.
+        together: of gauges by name, what two guards in a nest come to that both have it; others are added up.
         shares: what other guards may use too, and holds something open; None: nothing.
     """
 
     counted: tuple[str, ...] = ()
+    together: ClassVar[Mapping[str, Callable[[int, int], int]]] = {}
     shares: Shared | None = None
 
     def __init__(self, fn: Call[In, Out]) -> None:
@@ -140,10 +143,14 @@ class Guard(AsyncFunction[In, Out]):
     def metrics(self) -> dict[str, int]:
         """Counters and gauges by name, as they stand now, of this guard and of those inside it."""
         found: dict[str, int] = {}
+        together: dict[str, Callable[[int, int], int]] = {}
+        in_all: Callable[[int, int], int] = add
         for function in chain(self):
             own = function.counters() if isinstance(function, Guard) else figures_of(function)
             for name, number in own.items():
-                found[name] = found.get(name, 0) + number
+                found[name] = together.get(name, in_all)(found[name], number) if name in found else number
+            if isinstance(function, Guard):
+                together |= function.together
         return found
 
     def counter_names(self) -> tuple[str, ...]:
@@ -188,9 +195,17 @@ def check_not_inside(name: str, shared: object, fn: object) -> None:
     Raises:
         PipelineError: if one has: a call would wait for the place that it has itself.
     """
-    if any(isinstance(guard, Guard) and getattr(guard, name, None) is shared for guard in chain(fn)):
+    if any(isinstance(guard, Guard) and _are_one(getattr(guard, name, None), shared) for guard in chain(fn)):
         advice = "a call would wait for the place that it has itself"
         raise refuse(name, "one that no guard inside of this one has", shared, advice)
+
+
+def _are_one(one: object, other: object) -> bool:
+    """Whether two are the same, or what they have in common with other processes is."""
+    scope = getattr(one, "scope", None)
+    return one is other or (
+        scope is not None and type(one) is type(other) and scope == getattr(other, "scope", None)
+    )
 
 
 class Background(Tasks):

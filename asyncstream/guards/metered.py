@@ -8,11 +8,11 @@ What a call that is cancelled has cost cannot be known: it stays counted as it w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
-from asyncstream.guards.shared.exchanging import waits
+from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.validation import function, instance
 
 __all__ = ("Amounts", "Metered", "metered")
@@ -44,6 +44,7 @@ class Metered(Guard[In, Out]):
     """
 
     counted = ("budget_waited",)
+    together: ClassVar = {"budget_spent": max, "budget_used_percent": max, STORE_AWAY: max}
 
     def __init__(
         self,

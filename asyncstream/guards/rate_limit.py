@@ -24,14 +24,14 @@ import math
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakSet
 
 from asyncstream.aside import in_its_loop
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, refuse_beside, usable_as_decorator
 from asyncstream.guards.shared import SharedLimit
-from asyncstream.guards.shared.exchanging import waits
+from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
@@ -232,6 +232,8 @@ class RateLimit(Guard[In, Out]):
         weight: of each call: a number, or a function of the element.
     """
 
+    together: ClassVar = {STORE_AWAY: max}
+
     def __init__(
         self,
         fn: Call[In, Out],
@@ -270,6 +272,11 @@ class RateLimit(Guard[In, Out]):
         self._fixed_weight = (
             1.0 if callable(weight) else real_number("weight", weight, expected, lambda n: 0 <= n < math.inf)
         )
+        most = math.inf
+        if self._ours is not None:
+            most = self._ours.burst if isinstance(self._ours, RateLimiter) else self._ours.rate
+        if self._fixed_weight > most:
+            raise refuse("weight", f"at most {most}, which is all that may start at once", weight)
 
     async def invoke(self, value: In) -> Out:
         weight = self._fixed_weight if self._weight is None else self._weight(value)

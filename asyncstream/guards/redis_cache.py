@@ -9,7 +9,7 @@ set is never larger than `size`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.addresses import redis_address
@@ -61,6 +61,9 @@ class RedisCache(CacheStore):
 
     def __str__(self) -> str:
         return f"Redis ({self._prefix})"  # the address may hold a password
+
+    def place(self) -> Hashable:
+        return self._url, self._prefix
 
     async def connect(self) -> None:
         from redis.asyncio import Redis

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from functools import partial
 from struct import Struct
@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 from asyncstream.aside import DiskThread
 from asyncstream.clock import SystemClock
-from asyncstream.errors import DamagedCache, LeaseHeld, describe_error
+from asyncstream.errors import DamagedCache, LeaseHeld, StateError, describe_error
 from asyncstream.filesystem.sqlite import database_path, is_busy, write_ahead
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.lease import Lease, following
@@ -104,6 +104,9 @@ class SqliteCache(CacheStore):
 
     # ------------------------------------------------------------------ the file
 
+    def place(self) -> Hashable:
+        return os.path.realpath(self._path)
+
     async def connect(self) -> None:
         await self.disconnect()  # if it was open in a loop that has ended
         self._disk = DiskThread()
@@ -142,7 +145,10 @@ class SqliteCache(CacheStore):
             return self._open_file()
 
     def _open_file(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        writer = self._connection(_PATIENCE)
+        try:
+            writer = self._connection(_PATIENCE)
+        except sqlite3.DatabaseError as error:
+            raise self._refusal(error) from error
         try:
             self._examine(writer)
             write_ahead(writer, timeout=_PATIENCE)
@@ -187,11 +193,13 @@ class SqliteCache(CacheStore):
             "or say SqliteCache(path, on_damage='renew')"
         )
 
-    def _refusal(self, error: sqlite3.DatabaseError) -> Exception:
+    def _refusal(self, error: sqlite3.DatabaseError) -> StateError:
         """What an error of SQLite means where the file is opened."""
         if _is_damage(error):
             return self._damaged(describe_error(error))
-        return DamagedCache(f"the cache {self._path} cannot be opened: {describe_error(error)}")
+        is_away = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+        advice = "; its folder must be there, and this process be able to write to both" if is_away else ""
+        return StateError(f"the cache {self._path} cannot be opened: {describe_error(error)}{advice}")
 
     # ------------------------------------------------------------------ answers and leases
 

@@ -37,6 +37,7 @@ from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
+from asyncstream.state.keys import check_map_key
 from asyncstream.validation import instance, refuse
 
 __all__ = (
@@ -112,8 +113,11 @@ class BroadcastState(Generic[K, V]):
 
         Raises:
             PipelineError: as `remove` and `clear` do, if no broadcast element is being processed.
+            ValueError: if the key does not equal itself, such as NaN.
         """
         self._maps.check_writable()
+        if key not in self._entries:
+            check_map_key(key)
         self._entries[key] = value
 
     def remove(self, key: K) -> None:

@@ -8,9 +8,12 @@ time what the step would say now. The names are those of Flink's SQL.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from asyncstream.codec import JsonCodec
+from asyncstream.errors import CodecError
 from asyncstream.validation import choice
 
 __all__ = (
@@ -23,6 +26,7 @@ __all__ = (
     "ChangeLog",
     "Changes",
     "change_log",
+    "is_same",
 )
 
 T = TypeVar("T")
@@ -76,6 +80,21 @@ _LOGS: Final[dict[Any, ChangeLog]] = {
     "upserts": ChangeLog(update_before=False, insert=True),
     "updates": ChangeLog(update_before=False, insert=False),
 }
+
+_CODEC: Final = JsonCodec()
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """
+    Whether rows are equal; if they do not say so, as those with arrays, whether a checkpoint keeps the same
+    bytes of them.
+    """
+    try:
+        return bool(one == other)
+    except (TypeError, ValueError):
+        with suppress(CodecError):
+            return _CODEC.encode(one) == _CODEC.encode(other)
+        return False
 
 
 def change_log(changes: Changes | None, allowed: tuple[Changes, ...]) -> ChangeLog | None:

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 from asyncstream.elements import Timestamps
 from asyncstream.eventtime import check_timestamp
 from asyncstream.keyed.base import LATE, KeyedStep, TimedStep
-from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog
+from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog, is_same
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
@@ -211,8 +211,8 @@ class Replaced(KeyedStep):
 
     def _is_same(self, old: Any, at: int | None, value: Any) -> bool:
         if self._wins is None:
-            return bool(old[1] == value)
-        return self._log is None and bool(old[0] == at and old[1] == value)
+            return is_same(old[1], value)
+        return self._log is None and old[0] == at and is_same(old[1], value)
 
     def _emit(self, old: Any, value: Any) -> None:
         emit, log = self._out.emit, self._log

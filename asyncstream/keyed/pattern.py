@@ -100,6 +100,8 @@ class Pattern(Generic[T]):
         if not stages or not all(isinstance(one, Stage) for one in stages):
             advice = "begin a pattern with Pattern.begin(name, condition)"
             raise refuse("stages", "a tuple of at least one Stage", self.stages, advice)
+        if self.within_ms is not None:
+            count("within_ms", self.within_ms)
 
     def __repr__(self) -> str:
         first, *others = self.stages

@@ -14,7 +14,7 @@ from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.results import Kinds, not_a_value
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import MISSING, ReducingDescriptor, TimeToLive
-from asyncstream.state.keys import SOUND, check_key
+from asyncstream.state.keys import SOUND, check_key, equals_itself
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("Best", "Rolling", "RollingSpec")
@@ -23,8 +23,8 @@ __all__ = ("Best", "Rolling", "RollingSpec")
 @dataclass(frozen=True)
 class Best:
     """
-    The element of two with the smaller, or the larger, value; of equal ones the first. NaN is worse than all
-    else.
+    The element of two with the smaller, or the larger, value; of equal ones the first. NaN, and a tuple with
+    one, is worse than all else.
 
     Attributes:
         by: gives the value.
@@ -36,9 +36,12 @@ class Best:
 
     def __call__(self, one: Any, other: Any) -> Any:
         mine, others = self.by(one), self.by(other)
-        if mine < others if self.largest else others < mine:
-            return other
-        return one if mine == mine or others != others else other
+        if mine != mine or others != others or type(mine) is tuple:
+            if not equals_itself(others):
+                return one
+            if not equals_itself(mine):
+                return other
+        return other if (mine < others if self.largest else others < mine) else one
 
     def state_schema(self) -> dict[str, Any]:
         """What a change of means that the state is of no use."""

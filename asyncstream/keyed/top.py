@@ -27,10 +27,12 @@ from asyncstream.keyed.changes import (
     Change,
     ChangeKind,
     ChangeLog,
+    is_same,
 )
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, Spec
 from asyncstream.state import Cell, TimeToLive, ValueDescriptor
+from asyncstream.state.keys import equals_itself
 from asyncstream.state.schema import Schema, described
 
 __all__ = ("Ranking", "Ranks", "Top", "TopSpec")
@@ -77,17 +79,19 @@ class Ranks:
         """
         Where a row that ranks by this goes: behind those before it and those that rank alike.
 
-        NaN ranks behind all else in either order: compared with it, no number would be before another.
+        NaN, and a tuple with one, ranks behind all else in either order: compared with it, no number would be
+        before another.
         """
         low, high, descending = 0, len(rows), self.order == "descending"
-        if not high or by != by:
+        is_tuple = type(by) is tuple
+        if not high or by != by or (is_tuple and not equals_itself(by)):
             return high
         behind = rows[-1][0]
-        if not (behind < by if descending else by < behind):
-            if behind == behind:
-                return high
-            while high and rows[high - 1][0] != rows[high - 1][0]:
+        if behind != behind or (is_tuple and not equals_itself(behind)):
+            while high and not equals_itself(rows[high - 1][0]):
                 high -= 1
+        elif not (behind < by if descending else by < behind):
+            return high
         while low < high:
             middle = (low + high) // 2
             if rows[middle][0] < by if descending else by < rows[middle][0]:
@@ -217,12 +221,15 @@ def _place_of(value: Any, rows: list[Row]) -> int | None:
     Of rows with NaN that is one of which a checkpoint keeps the same bytes: they are equal only while they
     hold the very same NaN, and after a restart they do not.
     """
-    for place, row in enumerate(rows):
-        if row[1] == value:
-            return place
+    try:
+        for place, row in enumerate(rows):
+            if row[1] == value:
+                return place
+    except (TypeError, ValueError):  # arrays among them
+        return next((place for place, row in enumerate(rows) if is_same(row[1], value)), None)
     try:
         kept = _CODEC.encode(value)
-        if _CODEC.decode(kept) == value:
+        if is_same(_CODEC.decode(kept), value):
             return None
         return next((place for place, row in enumerate(rows) if _CODEC.encode(row[1]) == kept), None)
     except CodecError:

@@ -40,7 +40,7 @@ class StreamLookup(Operator):
     Emits each element with the row of its key, at once and in order; passes on what it is told of their time.
 
     A row replaces that of its key, or takes it away if `deleted` says so. Of a change log `-D` takes it away,
-    and `-U` is passed over, for `+U` follows.
+    too, and `-U` is passed over, for `+U` follows.
     Snapshot holds: the rows by key.
     """
 
@@ -80,7 +80,7 @@ class StreamLookup(Operator):
                     if row.kind == UPDATE_BEFORE:
                         continue
                     goes, row = row.kind == DELETE, row.value
-                elif deleted is not None:
+                if deleted is not None and not goes:
                     goes = deleted(row)
                     if type(goes) not in kinds.known and kinds.first_deferred([goes]) is not None:
                         raise not_a_value([goes], "let the rows say so before, in an async_map")

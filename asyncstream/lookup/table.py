@@ -17,6 +17,7 @@ import orjson
 
 from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.files.record_batches import RowReader
+from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError, describe_error, safe_repr
@@ -46,6 +47,10 @@ Rows = Iterable[Any]
 
 SLICE: Final = 1000
 """Rows that are taken, or let go, in about a millisecond."""
+
+_OF_A_FRAME: Final = (
+    "; give its rows: to_dicts() of Polars, to_dict('records') of pandas, to_pylist() of pyarrow"
+)
 
 _PATIENCE: Final = 20.0
 """Seconds to wait while another connection has the database for itself."""
@@ -178,8 +183,9 @@ class LookupTable(Generic[R]):
                     f"a table without key= is a mapping of keys to rows, got {type(found).__name__}"
                 )
             return dict(found)
-        if isinstance(found, Mapping | str | bytes) or not isinstance(found, Iterable):
-            raise TypeError(f"a table with key= is a list of rows, got {type(found).__name__}")
+        if is_frame(found) or isinstance(found, Mapping | str | bytes) or not isinstance(found, Iterable):
+            advice = _OF_A_FRAME if is_frame(found) else ""
+            raise TypeError(f"a table with key= is a list of rows, got {type(found).__name__}{advice}")
         if not isinstance(found, Iterator):
             found = list(found)  # it may be the program's own, and be changed between two slices
         rows: dict[Any, Any] = await in_slices(_by_key(found, self.key))

@@ -225,12 +225,14 @@ class Valve:
         return [self.watermark, ports, self._idle]
 
     def restore(self, state: list[Any]) -> None:
-        """Take up what `snapshot` gave."""
+        """Take up what `snapshot` gave; inputs of another number are waited for, each until it speaks."""
         self.watermark, ports, *rest = state
+        self._idle = rest[0] if rest else all(idle for _, idle, *_ in ports)
+        if len(ports) != len(self.ports):
+            return  # it is not known which is which
         for port, (watermark, idle, *over) in zip(self.ports, ports, strict=True):
             port.watermark, port.idle = watermark, idle
             port.over = bool(over and over[0])  # older snapshots do not say; its source says it again
-        self._idle = rest[0] if rest else all(port.idle for port in self.ports)
 
 
 class MultiInput(Operator):

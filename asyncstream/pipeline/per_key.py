@@ -120,7 +120,8 @@ class PerKey(Stream[T], Generic[K, T]):
         """
         The first `n` elements of each key: a `Ranking` whenever they change.
 
-        Of elements that rank alike, the first to come is before the others. NaN ranks last in either order.
+        Of elements that rank alike, the first to come is before the others. NaN, or a tuple with one, ranks
+        last in either order.
 
         Args:
             n: how many, at least 1.
@@ -128,9 +129,9 @@ class PerKey(Stream[T], Generic[K, T]):
             order: "descending": the largest are the first; "ascending": the smallest.
             skip: leave out so many before them.
             ranked: tell the places of rows in the change log.
-            retracts: the elements are `Change`s of rows, as another step gives them, and `by` is asked about
-                rows. A row that is taken back must be equal to one that came. All rows are kept then, not
-                `n` of them.
+            retracts: the elements are `Change`s of rows, as another step gives them with `changes="all"`
+                (without `-U`, rows that were replaced would stay), and `by` is asked about rows. A row that
+                is taken back must be equal to one that came. All rows are kept then, not `n` of them.
             ttl: a key whose rows have not changed for so long, in processing time, is forgotten; nothing is
                 emitted for that. A `timedelta`, seconds or a `TimeToLive`; None: never.
             changes: give a change log, of `Change`s, instead: "all", or "upserts" (no `-U`).
@@ -171,8 +172,8 @@ class PerKey(Stream[T], Generic[K, T]):
         name: str | None = None,
     ) -> KeyedResults[T]:
         """
-        For each element the one of its key with the smallest value so far; of equal ones the first. NaN
-        gives way to any other.
+        For each element the one of its key with the smallest value so far; of equal ones the first. NaN,
+        or a tuple with one, gives way to any other.
 
         Args:
             by: gives the value: a function, or the name of a field.

@@ -73,12 +73,13 @@ class Tabling(Generic[T]):
         """
         Keep this stream as a table, for `lookup`: of each key the element that came last.
 
-        The elements may be `Change`s, as a change log has them: rows are then what they are about.
+        The elements may be `Change`s, as a change log has them: rows are then what they are about, also for
+        `key` and `deleted`. Both rows of a replacement must have the same key.
 
         Args:
             key: of a row: a function, the name of a field, or several; None: the key of the stream.
-            deleted: whether an element says that the row of its key is gone: a function, or the name of a
-                field.
+            deleted: whether a row says that the one of its key is gone: a function, or the name of a field.
+                Of a change log `-D` says so, too.
         """
         stream = cast("Stream[Any]", self)
         key_by = stream._key() if key is None else selector("key", key)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from asyncstream.errors import PipelineError
+from asyncstream.state.keys import SOUND, check_map_key
 from asyncstream.state.rows import MISSING
 from asyncstream.state.table import Table
 from asyncstream.state.ttl import Ages, ListAges, MapAges, Row, ValueAges
@@ -213,8 +214,15 @@ class MapState(State, Generic[K, V]):
         return value if self._ages is None or self._ages.is_live_entry(self._row(), key) else default
 
     def put(self, key: K, value: V) -> None:
-        """Set the value under `key`."""
+        """
+        Set the value under `key`.
+
+        Raises:
+            ValueError: if the key does not equal itself, such as NaN.
+        """
         found, ages = self._held(), self._ages
+        if type(key) not in SOUND and (found is MISSING or key not in found):
+            check_map_key(key)
         if ages is not None and found is not MISSING and key in found:
             ages.is_live_entry(self._row(), key)  # one that has expired gives up its place
             found = self._held()

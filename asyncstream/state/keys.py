@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from asyncstream.errors import safe_repr
 
-__all__ = ("SOUND", "check_hash", "check_key")
+__all__ = ("SOUND", "check_hash", "check_key", "check_map_key", "equals_itself")
 
 SOUND: Final = frozenset({str, int, bytes, bool, type(None)})
 """Types of which every value equals itself; in a loop that counts, asked before `check_key` is called."""
@@ -56,7 +56,7 @@ def check_key(key: Any) -> None:
         hash(key)  # not every place in which it is put does so at once
     except TypeError:
         check_hash(key)  # which says what to give; a call of it costs a third of all this
-    if not _equals_itself(key):
+    if not equals_itself(key):
         raise ValueError(
             f"a key must equal itself, got {safe_repr(key)}: otherwise each of its elements would have a key "
             "of its own, and state that is never found again; have key_by return something else in its "
@@ -64,15 +64,30 @@ def check_key(key: Any) -> None:
         )
 
 
-def _equals_itself(value: Any) -> bool:
+def check_map_key(key: Any) -> None:
+    """
+    Refuse a key of a map in state that does not equal itself, or is made of parts that do not.
+
+    Raises:
+        ValueError: if it does not, such as NaN, NaT, or a tuple with one of them.
+    """
+    if not equals_itself(key):
+        raise ValueError(
+            f"a key of a map must equal itself, got {safe_repr(key)}: otherwise each put of it would be an "
+            "entry of its own, which is never found again; put something else in its place, such as None"
+        )
+
+
+def equals_itself(value: Any) -> bool:
+    """Whether a value does, and so do its parts."""
     kind: Any = type(value)
     if kind in SOUND:
         return True
     if kind in _NUMBERS:
         return bool(value == value)
     if isinstance(value, _GROUPS):
-        return all(map(_equals_itself, value))
-    if kind.__eq__ is not object.__eq__ and not all(map(_equals_itself, _attributes(value))):
+        return all(map(equals_itself, value))
+    if kind.__eq__ is not object.__eq__ and not all(map(equals_itself, _attributes(value))):
         return False
     try:
         return bool(value == value)

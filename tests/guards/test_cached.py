@@ -198,11 +198,25 @@ def test_key_may_be_the_name_of_a_field_or_several(guard: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"errors": "OSError"}, {"errors": (int,)}, {"errors": (KeyboardInterrupt,)}, {"cache": 7}]
+    "options",
+    [
+        {"errors": "OSError"},
+        {"errors": (int,)},
+        {"errors": (KeyboardInterrupt,)},
+        {"cache": 7},
+        {"ttl": None, "stale_for": 1},
+        {"ttl": None, "stale_if_error": 1},
+    ],
 )
 def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
-    with pytest.raises(PipelineError, match=next(iter(options))):
+    with pytest.raises(PipelineError, match=f"^{next(iter(options))}: expected"):
         cached(Flaky(0), **options)
+
+
+def test_class_in_place_of_a_type_of_errors_is_not_told_to_be_an_instance() -> None:
+    with pytest.raises(PipelineError, match=r"got <class 'KeyboardInterrupt'>$"):
+        cached(Flaky(0), errors=KeyboardInterrupt)  # type: ignore[arg-type]
+    cached(Flaky(0), ttl=None, negative_ttl=5, stale_for=1)
 
 
 def test_answers_do_not_go_to_another_process_whose_clock_is_another() -> None:

@@ -16,12 +16,15 @@ from asyncstream.errors import CallTimeout, PipelineError
 from asyncstream.guards import (
     AdaptiveLimit,
     Breaker,
+    Budget,
     Guard,
+    SharedLimit,
     adaptive_concurrency,
     batched,
     cached,
     circuit_breaker,
     concurrency_limit,
+    metered,
     rate_limit,
     retry,
     single_flight,
@@ -217,6 +220,32 @@ def test_what_a_guard_inside_has_is_refused() -> None:
     with pytest.raises(PipelineError, match="breaker: expected one that no guard inside"):
         circuit_breaker(retry(circuit_breaker(Plain(), breaker=breaker)), breaker=breaker)
     concurrency_limit(concurrency_limit(Plain(), limit=limit), limit=AdaptiveLimit(most=1))
+
+
+async def test_gauges_of_guards_in_a_nest_are_not_added_up() -> None:
+    budgets = Budget(usd=10), Budget(tokens=4)
+    inside = metered(circuit_breaker(Plain(), failures=1), cost=1, budget=budgets[0])
+    limited = concurrency_limit(metered(inside, cost=1, budget=budgets[1]), most=7)
+    guarded = concurrency_limit(circuit_breaker(limited, failures=1), most=5)
+    await guarded(1)
+    shown = {"circuit_state": 0, "budget_used_percent": 25, "concurrency_limit": 5, "limited": 0}
+    assert shown.items() <= guarded.metrics().items()
+    breakers: list[Any] = [guarded.inner, inside.inner]
+    for part in breakers:
+        part.breaker.failed(0, asyncio.get_running_loop().time(), OSError())
+    assert guarded.metrics()["circuit_state"] == 2
+
+
+def test_what_a_guard_inside_shares_with_the_same_processes_is_refused() -> None:
+    def scope(name: str) -> SharedLimit:
+        return SharedLimit("sqlite:///limits.db", name=name)
+
+    with pytest.raises(PipelineError, match="limit: expected one that no guard inside of this one has"):
+        concurrency_limit(adaptive_concurrency(Plain(), most=3, scope=scope("a")), most=3, scope=scope("a"))
+    with pytest.raises(PipelineError, match="breaker: expected one that no guard inside of this one has"):
+        circuit_breaker(retry(circuit_breaker(Plain(), scope=scope("a"))), scope=scope("a"))
+    concurrency_limit(concurrency_limit(Plain(), most=3, scope=scope("b")), most=3, scope=scope("a"))
+    concurrency_limit(circuit_breaker(Plain(), scope=scope("a")), most=3, scope=scope("a"))
 
 
 def test_limiter_of_others_and_a_guard_that_declares_nothing_have_no_counters() -> None:

@@ -76,7 +76,7 @@ async def test_weight_that_never_fits_is_refused() -> None:
     with pytest.raises(PipelineError, match="never fits"):
         await RateLimiter(5).acquire(6)
     with pytest.raises(PipelineError, match="never fits"):
-        await rate_limit(Flaky(0), rate=5, weight=6)(1)
+        await rate_limit(Flaky(0), rate=5, weight=lambda _: 6)(1)
 
 
 def test_cancelled_caller_gives_its_place_to_the_next() -> None:
@@ -171,6 +171,10 @@ async def test_call_within_the_rate_does_not_suspend() -> None:
         {},
         {"rate": 0},
         {"rate": 5, "burst": 6},
+        {"rate": 5, "weight": 6},
+        {"rate": 5, "burst": 2, "weight": 3},
+        {"rate": 5, "weight": 6, "scope": SharedLimit("sqlite:///rates.db", name="api")},
+        {"limiter": RateLimiter(1), "weight": 2},
         {"rate": 5, "limiter": RateLimiter(1)},
         {"limiter": 7},
         {"limiter": RateLimiter(1), "scope": SharedLimit("sqlite:///rates.db", name="api")},

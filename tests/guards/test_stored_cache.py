@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 
 from asyncstream import AsyncFunction, ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
-from asyncstream.errors import DamagedCache, HttpError
+from asyncstream.errors import DamagedCache, HttpError, StateError
 from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
 from asyncstream.guards.cache_store import Group
 from asyncstream.testing.loop import run_virtual
@@ -248,7 +249,8 @@ async def test_a_function_of_other_code_finds_nothing(file: Path) -> None:
     assert renamed.metrics()["cache_misses"] == 0
 
 
-async def test_functions_that_look_alike_are_refused_in_one_store(file: Path) -> None:
+@pytest.mark.parametrize("others", ["the same", "path", "address", "another object"])
+async def test_functions_that_look_alike_are_refused_in_one_store(file: Path, others: str) -> None:
     def asking(service: str) -> Any:
         async def ask(_: int) -> str:
             return service
@@ -256,11 +258,24 @@ async def test_functions_that_look_alike_are_refused_in_one_store(file: Path) ->
         return ask
 
     store, asked = SqliteCache(file), asking("a")
-    async with cached(asked, store=store), cached(asked, store=store):
-        other = cached(asking("b"), store=store)
+    told = {"the same": store, "path": file, "address": f"sqlite:///{file}"}
+    other: Any = told.get(others) or SqliteCache(f"{file.parent}/./{file.name}")
+    async with cached(asked, store=store), cached(asked, store=other):
         with pytest.raises(PipelineError, match=r"look alike .* cached\(\.\.\., name='planes'\)"):
-            await answers(other, 1)
-        assert await answers(cached(asking("b"), store=store, name="b"), 1) == ["b"]
+            await answers(cached(asking("b"), store=other), 1)
+        assert await answers(cached(asking("b"), store=other, name="b"), 1) == ["b"]
+
+
+def test_function_of_an_event_loop_that_has_ended_without_a_close_keeps_none_out(file: Path) -> None:
+    async def ask(number: int) -> int:
+        async def asked(given: int) -> int:
+            return given + number
+
+        guarded = cached(asked, store=file)
+        await guarded.open()
+        return await guarded(number)
+
+    assert [asyncio.run(ask(number)) for number in (1, 2)] == [2, 4]
 
 
 async def test_requests_of_lookups_are_told_apart_by_what_is_asked(file: Path) -> None:
@@ -596,6 +611,24 @@ async def test_a_file_that_another_process_makes_at_the_same_moment_is_taken(
     await store.open()
     assert done > place
     await store.close()
+
+
+async def test_a_cache_without_its_folder_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    store = SqliteCache(tmp_path / "none" / "answers.db", on_damage="renew")
+    with pytest.raises(StateError, match=r"answers\.db cannot be opened: .*; its folder must be there"):
+        await answers(cached(Answers(0), store=store), 1)
+
+
+async def test_a_file_that_is_locked_is_not_taken_for_damaged(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(file)
+    monkeypatch.setattr("asyncstream.guards.sqlite_cache._PATIENCE", 0)
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StateError, match=r"answers\.db cannot be opened: .* locked$"):
+            await answers(cached(Answers(0), store=SqliteCache(file, on_damage="renew")), 1)
+    assert not file.with_name("answers.db.damaged").exists()
 
 
 async def test_a_database_of_something_else_is_left_alone(file: Path) -> None:

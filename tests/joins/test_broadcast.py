@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,12 @@ class Misuse(Above):
         else:
             ctx.apply_to_keyed_state(TOTAL, lambda key, state: state.set(2))
             self.total.get()
+
+
+def test_a_rule_under_a_name_that_does_not_equal_itself_is_refused() -> None:
+    operator, _ = operator_of(Above())
+    with pytest.raises(UserFunctionError, match="a key of a map must equal itself, got nan"):
+        operator.port(1).process((math.nan, 1), None)
 
 
 @pytest.mark.parametrize("value", [("a", 1), ("a", 2)])

@@ -14,6 +14,7 @@ from asyncstream.errors import UserFunctionError
 from asyncstream.joins.co_process import KeyedCoProcessOperator
 from asyncstream.operators.emitting import Emitter
 from asyncstream.state import ListDescriptor
+from asyncstream.testing import harness
 from tests.joins.latest import Latest
 from tests.operators.recorder import record
 from tests.state.operators import results
@@ -49,6 +50,20 @@ class Match(KeyedCoProcessFunction[Any, Any, Any]):
             if value[1] + 10 <= timestamp:
                 ctx.side("alone", value)
         self.waiting.set([one for one in waiting if one[1][1] + 10 > timestamp])
+
+
+class Held(KeyedCoProcessFunction[Any, Any, Any]):
+    """Gives the numbers of the inputs from which elements came, when event time has come to them."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.numbers = ctx.state(ListDescriptor[int]("numbers"))
+
+    def process_input(self, number: int, value: Any, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        self.numbers.add(number)
+        ctx.register_event_timer(ctx.timestamp)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+        out((ctx.key, list(self.numbers.get())))
 
 
 def key_of(value: Any) -> Any:
@@ -113,6 +128,31 @@ async def test_more_than_two_streams_come_by_their_number() -> None:
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_another_number_of_streams_goes_on_with_state_and_time(before: int, after: int) -> None:
+    def connected(first: Any, *others: Any) -> Any:
+        return first.key_by(key_of).connect(*(each.key_by(key_of) for each in others)).process(Held())
+
+    def of(count: int) -> Any:
+        def define(first: Any, second: Any, third: Any) -> Any:
+            third.discard()
+            return connected(*(first, second, third)[:count])
+
+        return define
+
+    with harness(of(before)) as earlier:
+        for number in range(before):
+            earlier.push(("k", number), at=20, input=number)
+            earlier.advance(10, input=number)
+        snapshot = earlier.snapshot()
+    with harness(of(after)) as tested:
+        tested.restore(snapshot)
+        for number in range(after):
+            assert tested.collect() == []  # the last is waited for
+            tested.advance(20, input=number)
+        assert tested.collect() == [("k", list(range(before)))]
+
+
 async def test_element_that_fails_on_either_input_is_routed() -> None:
     class Fails(KeyedCoProcessFunction[int, int, int]):
         def process_left(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncstream import (
@@ -174,11 +176,12 @@ def test_changes_of_one_step_are_the_rows_of_the_next() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_row_with_nan_can_be_taken_back(restarts: bool) -> None:
-    """It does not equal the one that came, unless it is the very same."""
+@pytest.mark.parametrize("part", [lambda: float("nan"), lambda: np.array([1, 2])])
+def test_a_row_that_does_not_equal_a_copy_can_be_taken_back(restarts: bool, part: Any) -> None:
+    """As with NaN, unless it is the very same; or an array, which says of each part whether that is equal."""
 
-    def row(number: int) -> tuple[str, int, float]:
-        return ("k", number, float("nan"))
+    def row(number: int) -> tuple[str, int, Any]:
+        return ("k", number, part())
 
     def define(stream: Stream[Any]) -> Stream[Any]:
         return stream.key_by(lambda change: change.value[0]).top(2, by=lambda row: row[1], retracts=True)
@@ -192,6 +195,17 @@ def test_a_row_with_nan_can_be_taken_back(restarts: bool) -> None:
         tested.push(Change("-D", row(7)), at=0)
         assert [values[1] for values in tested.collect()[-1].values] == [2, 0]
         assert next(iter(tested.metrics().values()))["not_there"] == 1
+
+
+def test_the_last_of_rows_with_arrays_is_kept() -> None:
+    def row(*numbers: int) -> dict[str, Any]:
+        return {"key": "k", "v": np.array(numbers)}
+
+    with harness(lambda stream: stream.deduplicate("key", keep="last")) as tested:
+        for one in (row(1, 2), row(1, 2), row(1, 3), row(1, 3, 5)):
+            tested.push(one)
+            tested.restart()
+        assert [one["v"].tolist() for one in tested.collect()] == [[1, 2], [1, 3], [1, 3, 5]]
 
 
 def test_a_row_that_is_not_there_is_counted() -> None:
@@ -215,12 +229,13 @@ def test_rolling_results_come_with_each_element() -> None:
 
 
 @pytest.mark.parametrize(("order", "best"), [("ascending", "min_by"), ("descending", "max_by")])
-def test_nan_is_never_among_the_first_while_there_are_numbers(order: Any, best: str) -> None:
+@pytest.mark.parametrize("by", [float, Decimal, lambda value: (value, 0)])
+def test_nan_is_never_among_the_first_while_there_are_numbers(order: Any, best: str, by: Any) -> None:
     for values in permutations([math.nan, 1.0, 3.0, math.nan, 2.0], 4):
         numbers = sorted((value for value in values if value == value), reverse=order == "descending")
         with (
-            harness(lambda stream: stream.key_by(no_key).top(3, abs, order=order)) as top,
-            harness(lambda stream: getattr(stream.key_by(no_key), best)(abs)) as rolling,
+            harness(lambda stream: stream.key_by(no_key).top(3, by, order=order)) as top,
+            harness(lambda stream: getattr(stream.key_by(no_key), best)(by)) as rolling,
         ):
             top.push_all(values)
             first = top.collect()[-1].values

@@ -278,6 +278,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: BEGIN.times(3, 2), "most of times: expected an integer of at least 3"),
     (lambda s: BEGIN.times(3).at_least(1), "stage 'a' has been told how many"),
     (lambda s: BEGIN.within(0), "within: expected a positive duration"),
+    (lambda s: Pattern(BEGIN.stages, -1), "within_ms: expected an integer of at least 1, got -1"),
     (lambda s: BEGIN.not_next("b", B).times(2), "stage 'b' must be absent; it takes no elements"),
     (lambda s: BEGIN.not_next("b", B).optional(), "stage 'b' cannot be optional"),
     (lambda s: BEGIN.not_next("b", B).next("c", C).optional(), "stage 'c' cannot be optional"),

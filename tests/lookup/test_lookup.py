@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -139,6 +140,7 @@ async def test_the_rows_of_a_query_have_the_names_of_its_columns(tmp_path: Path)
         ),
         (lambda folder: LookupTable.from_call(_listed), "a mapping of keys to rows, got list"),
         (lambda folder: LookupTable.from_call(_mapped, "id"), "a list of rows, got dict"),
+        (lambda folder: LookupTable.from_call(_framed, "id"), "a list of rows, got DataFrame; .* to_dicts"),
         (lambda folder: LookupTable.from_call(_listed, "name"), "step 'lookup': .* row .* no field 'name'"),
         (lambda folder: LookupTable.from_call(_listed, lambda row: []), "row .* has no key: .* unhashable"),
     ],
@@ -188,6 +190,10 @@ async def _listed() -> Any:
 
 async def _mapped() -> Any:
     return {"1": PLANES[0]}
+
+
+async def _framed() -> polars.DataFrame:
+    return polars.DataFrame({"id": ["1"]})
 
 
 class Service(AsyncFunction[None, Any]):
@@ -513,6 +519,19 @@ def test_a_change_log_is_a_table() -> None:
         tested.push(Change("-D", ("a", 2)), input=1)
         tested.push("a")
         assert [row and row[1] for _, row in tested.collect()] == [1, 1, 2, None]
+
+
+def test_a_row_of_a_change_log_may_say_that_it_is_gone() -> None:
+    def define(events: Stream[Any], rows: Stream[Any]) -> Stream[Any]:
+        table = rows.as_table("id", deleted="withdrawn")
+        return events.lookup(table, on=lambda event: event, into=lambda _, row: row is not None)
+
+    row = {"id": 1, "withdrawn": False}
+    with harness(define) as tested:
+        for kind, withdrawn in (("+I", False), ("+U", True), ("+U", False), ("-U", True), ("-D", False)):
+            tested.push(Change(kind, {**row, "withdrawn": withdrawn}), input=1)  # type: ignore[arg-type]
+            tested.push(1)
+        assert tested.collect() == [True, False, True, True, False]
 
 
 def test_only_elements_move_time() -> None:

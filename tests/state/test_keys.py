@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from asyncstream.state import Table
+from asyncstream.state import KeyedState, MapDescriptor, MapState, Table
 from asyncstream.state.keys import check_key
 from asyncstream.state.timer_queue import TimerQueue
 from tests.naming import shown
@@ -67,6 +67,12 @@ SOUND = [
 ]
 
 
+def map_of_a_key() -> MapState[Any, int]:
+    state = KeyedState()
+    state.key = "k"
+    return state.state(MapDescriptor[Any, int]("entries"))
+
+
 @pytest.mark.parametrize("key", NAN, ids=shown)
 def test_what_does_not_equal_itself_is_refused_by_tables_and_timers(key: Any) -> None:
     with pytest.raises(ValueError, match="a key must equal itself, got"):
@@ -82,10 +88,23 @@ def test_what_does_not_equal_itself_is_refused_by_tables_and_timers(key: Any) ->
     assert len(timers) == 1
 
 
+@pytest.mark.parametrize("key", NAN, ids=shown)
+def test_what_does_not_equal_itself_is_refused_by_maps(key: Any) -> None:
+    entries = map_of_a_key()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a key of a map must equal itself, got"):
+            entries.put(key, 1)
+        entries.put("another", 1)
+    assert len(entries) == 1
+
+
 @pytest.mark.parametrize("key", SOUND, ids=shown)
 def test_every_other_key_is_taken(key: Any) -> None:
     check_key(key)
-    rows, timers = Table("rows"), TimerQueue()
+    rows, timers, entries = Table("rows"), TimerQueue(), map_of_a_key()
+    for value in range(2):
+        entries.put(key, value)
+    assert entries.items() == [(key, 1)]
     rows.put(None, key, 1)
     timers.register(1, key)
     assert rows.get(None, key) == 1

@@ -22,9 +22,12 @@ from asyncstream.guards.shared.scope import SharedLimit
 from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
 
-__all__ = ("Exchanging", "waits")
+__all__ = ("STORE_AWAY", "Exchanging", "waits")
 
 T = TypeVar("T")
+
+STORE_AWAY: Final = "limit_store_away"
+"""The figure of a guard that tells whether the store of what it shares is away: 0 or 1."""
 
 RETRY: Final = 0.1
 """Seconds between two tries to reach a store that is away; doubled each time."""
@@ -178,5 +181,5 @@ def waits(limit: _Limit) -> dict[str, int]:
     """For the metrics of a guard: how many calls wait, and, of a shared limit, whether its store is away."""
     found = {LIMITED: limit.waiting()}
     if isinstance(limit, Exchanging) and limit.scope is not None:
-        found["limit_store_away"] = int(limit.away)
+        found[STORE_AWAY] = int(limit.away)
     return found

@@ -62,6 +62,12 @@ class SharedLimit(Shown):
         self.url = url
         self.name = text("name", name)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SharedLimit) and (self.url, self.name) == (other.url, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.url, self.name))
+
     def records(self) -> Records:
         """The store, for the running event loop."""
         if self.url.startswith(_SQLITE):
