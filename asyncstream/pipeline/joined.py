@@ -26,7 +26,7 @@ from asyncstream.pipeline.per_key import KeyedResults
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import Output
 from asyncstream.shown import Shown
-from asyncstream.validation import Duration, choice, duration_ms, flag, refuse, signed_ms
+from asyncstream.validation import Duration, choice, duration_ms, flag, signed_ms
 from asyncstream.windowing import LATE, Evictor, Trigger, WindowAssigner, WindowPlan
 
 __all__ = ("AsOf", "CoGroup", "Inclusive", "Join", "Joined", "TwoKeyedStreams", "as_of", "bounds_ms")
@@ -132,12 +132,8 @@ class Join(Unfinished, TwoKeyedStreams, Generic[L, R]):
 
         Raises:
             PipelineError: if the interval ends before it begins: `before` and `after` together are negative.
-                Or if no millisecond is inside.
         """
         lower_ms, upper_ms = bounds_ms(before, after, inclusive)
-        if lower_ms > upper_ms:
-            expected = "a bound that is inside, for no millisecond lies between these two"
-            raise refuse("inclusive", expected, inclusive, "nothing would ever be paired")
         spec = IntervalJoinSpec(self._key_of, lower_ms, upper_ms, self._how)
         details: dict[str, object] = {"how": self._how, "before": before, "after": after}
         if inclusive != "both":
