@@ -105,7 +105,7 @@ class TracedSessions(FiringSessionOperator):
 
     def _emit_one(self, window: Any, key: Any, accumulator: Any) -> None:
         if self.where["step"] == "wm":
-            due = [self._due_ms(one) for one in self._sessions.peek(None, key) if one.start == window[0]]
+            due = [self._due(one)[0] for one in self._sessions.peek(None, key) if one.start == window[0]]
             self.where["timer"] = ["e", due[0] - 1]
             self.where["cb"] += 1
         try:
