@@ -68,8 +68,6 @@ class WindowOperator(TimedOperator, WindowStep):
 
     keeps = "contents"
 
-    _new_sessions: type[MergingWindowSet] = MergingWindowSet
-
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
         self._assigner = plan.assigner
@@ -86,12 +84,7 @@ class WindowOperator(TimedOperator, WindowStep):
         self.tables.on_cut(self._forget_rows)
         self.tables.on_restored(self._restored)
         self._merging = self.tables.declare(
-            Table(
-                "merging",
-                save=_saved_sessions,
-                load=partial(_loaded_sessions, self._new_sessions),
-                may_be_away=True,
-            )
+            Table("merging", save=_saved_sessions, load=_loaded_sessions, may_be_away=True)
         )
         self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
         self._follow_assigner(plan.assigner)
@@ -295,7 +288,7 @@ class WindowOperator(TimedOperator, WindowStep):
         """The session that an element goes into, and its state window."""
         windows = self._merging.get(None, key)
         if windows is MISSING:
-            windows = self._new_sessions()
+            windows = MergingWindowSet()
             self._merging.put(None, key, windows)
         window, merged, state_windows = windows.add(assigned)
         if merged:
@@ -485,5 +478,5 @@ def _saved_sessions(windows: MergingWindowSet) -> list[Any]:
     return [[tuple(window), tuple(state_window)] for window, state_window in windows]
 
 
-def _loaded_sessions(made: type[MergingWindowSet], kept: Any) -> MergingWindowSet:
-    return made((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]
+def _loaded_sessions(kept: Any) -> MergingWindowSet:
+    return MergingWindowSet((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]
