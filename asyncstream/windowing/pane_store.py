@@ -218,17 +218,18 @@ class PaneStore:
 
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
-        places = [place for place in self._slices_of(window) if self._has_rows(place)]
+        slices, closed = self.slices, self._closed
+        places = [place for place in self._slices_of(window) if place in slices or place in closed]
         if window in self.windows:
             if not places:
                 return self.whole.each(window)
             every = {**dict.fromkeys(self.whole.whole(window)), **self._firsts(places)}
             return {key: self.merged(window, key) for key in every}.items()
-        if any(place in self._closed for place in places):
+        if any(place in closed for place in places):
             return {key: self.merged(window, key) for key in self._firsts(places)}.items()
         if len(places) == 1:
-            return self.slices.each(places[0])
-        parts = [cells for place in places if (cells := self.slices.whole(place))]
+            return slices.each(places[0])
+        parts = [cells for place in places if (cells := slices.whole(place))]
         found: Rows = dict(parts.pop(0)) if _follow_one_another(parts) else self._firsts(places)
         for cells in parts:
             self.gather(found, cells)
@@ -265,9 +266,6 @@ class PaneStore:
         closed = self._closed.peek(place, key)
         latest = () if accumulator is MISSING else (accumulator,)
         return latest if closed is MISSING else (*closed, *latest)
-
-    def _has_rows(self, place: Span) -> bool:
-        return place in self.slices or place in self._closed
 
     def _firsts(self, places: Iterable[Span]) -> Rows:
         """The keys of some slices in the order of their first elements, each with None."""
