@@ -231,7 +231,6 @@ class WindowOperator(TimedOperator, WindowStep):
                         counts = self._counts(windows)
             except BaseException as error:
                 self._adding = None
-                self._emitter.flush()
                 self.fail_on(value, error)
 
     def _counts(self, windows: Sequence[Window]) -> list[Rows]:
@@ -359,7 +358,6 @@ class WindowOperator(TimedOperator, WindowStep):
         try:
             self._clean_up(end.key, end.namespace, place)
         except BaseException as error:
-            self._emitter.flush()
             self.fail_on(end, error)
 
     def _place(self, key: Any, window: Window) -> Window | None:
@@ -387,7 +385,6 @@ class WindowOperator(TimedOperator, WindowStep):
                 self._have_end(key, window, place)
             return result.fires
         except BaseException as error:
-            self._emitter.flush()
             self.fail_on(Timer(timestamp, key, window), error)
 
     def _age(self, timestamp: int, key: Any, window: Window, place: Window) -> None:
