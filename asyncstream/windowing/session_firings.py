@@ -66,7 +66,7 @@ class FiringSessionOperator(SessionWindowOperator):
         super().__init__(key_by, plan)
         firings = plan.firings
         assert firings is not None
-        self._early, self._late, self._ticks, _ = firings
+        self._early, self._late, self._ticks = firings
 
     def _count_early(self, key: Any, session: Any) -> None:
         session.early += 1
