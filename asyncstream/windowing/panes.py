@@ -158,7 +158,7 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     place = (start, end)
-                    if panes.has_epochs and start < panes.newest:
+                    if panes.has_epochs and start < panes.starts[-1]:
                         panes.put(place, key, value)
                         end = start
                         continue
@@ -458,8 +458,6 @@ class PaneWindowOperator(PlainWindowOperator):
         self._forget_rows()
         panes = self._panes
         schedule = self._schedule = Schedule(self._lateness_ms)
-        for start, end in panes.ends.items():
-            schedule.keep((start, end), max(self._slicing.windows_of(start)), "slice")
         for window in panes.windows:
             schedule.keep(window, window, "window")
             if max_timestamp(window) > self._fired_ms:
@@ -469,8 +467,10 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in self._late.namespaces():
             schedule.keep(window, window, "window")
         seen: set[Span] = set()
-        for start in sorted(panes.ends):
-            for window in self._slicing.windows_of(start):
+        for start in panes.starts:
+            windows = self._slicing.windows_of(start)
+            schedule.keep((start, panes.ends[start]), max(windows), "slice")
+            for window in windows:
                 if window in seen:
                     break  # and so are the others
                 seen.add(window)
