@@ -35,7 +35,7 @@ from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import TimerService, reached
 from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
-from asyncstream.windowing.assigners import SlicedWindows, WindowAssigner, sliced
+from asyncstream.windowing.assigners import sliced
 from asyncstream.windowing.base import WindowStep, check_timestamp
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.pane_store import SliceRows
@@ -71,10 +71,12 @@ class WindowOperator(TimedOperator, WindowStep):
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
         self._assigner = plan.assigner
+        self._slicing = sliced(plan.assigner)
         self._trigger = plan.effective_trigger
+        self._asks_each = must_be_asked(self._trigger, plan.assigner.event_time)
+        self._counter = self._trigger.counter()
         self._event_time = plan.assigner.event_time
         self._anchor_ms: int | None = None
-        self._slicing: SlicedWindows | None = None
         self._rows = SliceRows()
         self._adding: Adding | None = None
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
@@ -87,7 +89,6 @@ class WindowOperator(TimedOperator, WindowStep):
             Table("merging", save=_saved_sessions, load=_loaded_sessions, may_be_away=True)
         )
         self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
-        self._follow_assigner(plan.assigner)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -160,13 +161,8 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _anchor(self, now_ms: int) -> None:
         self._anchor_ms = now_ms
-        self._follow_assigner(self._plan.assigner.anchored(now_ms))
-
-    def _follow_assigner(self, assigner: WindowAssigner) -> None:
-        self._assigner = assigner
-        self._slicing = sliced(assigner)
-        self._asks_each = must_be_asked(self._trigger, assigner.event_time)
-        self._counter = self._trigger.counter()
+        self._assigner = self._plan.assigner.anchored(now_ms)
+        self._slicing = sliced(self._assigner)
 
     # Elements
 
