@@ -52,9 +52,6 @@ A slice that has nothing, its rows, what adds to one, what gives a key its own, 
 a row (None: nothing does).
 """
 
-_COUNTS: Final = "trigger/"
-"""Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
-
 
 class PaneWindowOperator(PlainWindowOperator):
     """
@@ -84,7 +81,8 @@ class PaneWindowOperator(PlainWindowOperator):
         self._firings = firings
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._again = kept.declare(table("again"))
-        self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
+        # by window and key, as `WindowOperator` keeps what a trigger counts
+        self._early, self._late = table("trigger/early/count"), table("trigger/late/count")
         if firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
