@@ -198,16 +198,13 @@ class SessionWindowOperator(PlainWindowOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         if self._sessions.is_remote:
+            fetch = partial(self._sessions.fetch, None)
             to_fire, to_clean = (
-                TimerQueue(self.tables.declare_derived(timer_table(name)), self._fetch)
+                TimerQueue(self.tables.declare_derived(timer_table(name)), fetch)
                 for name in ("to fire", "to clean")
             )
             self._waiting = _Waiting(to_fire, to_clean)
         self._sessions.derived = self._waiting
-
-    def _fetch(self, keys: Iterable[Any]) -> None:
-        """Have the sessions of these keys in memory, all of them together."""
-        self._sessions.fetch(None, keys)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         table = self._sessions
@@ -238,18 +235,13 @@ class SessionWindowOperator(PlainWindowOperator):
         key_by = self._key_by
         if self._sessions.is_remote:
             keys, key_by = self._keys_ahead(values)
-            self._fetch(keys)
-        self._process(pairs(values, timestamps), key_by)
-
-    def _process(self, elements: Iterable[tuple[Any, int | None]], key_by: Callable[[Any], Any]) -> None:
-        """Accept elements, whose sessions have been fetched where those may be elsewhere."""
+            self._sessions.fetch(None, keys)
         add, gap, gap_after, numbers = self._aggregate.add, self._gap_ms, self._gap_after, self._numbers
         sessions_of, early = self._sessions.rows().get, self._early
-        may_emit = early > 0
         value: Any = None
         timestamp: Any = None
         try:
-            for value, timestamp in elements:
+            for value, timestamp in pairs(values, timestamps):
                 key = key_by(value)
                 sessions = sessions_of(key)
                 if sessions is not None and type(timestamp) is int:
@@ -263,12 +255,10 @@ class SessionWindowOperator(PlainWindowOperator):
                         if early:
                             self._count_early(key, session)
                         continue
-                may_emit = True
                 self._place(key, sessions, value, timestamp)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        if may_emit:
-            self._emitter.flush()
+        self._emitter.flush()
 
     def _place(self, key: Any, sessions: list[Session] | None, value: Any, timestamp: int | None) -> None:
         """Put an element where it belongs, in all cases but the common one."""
