@@ -28,7 +28,7 @@ from pathlib import Path
 
 from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import CheckpointStore, lost, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, lost, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.folders import contents, sync_folder
 from asyncstream.lease import Holder, Lease, following
@@ -258,10 +258,7 @@ class DirectoryStore(CheckpointStore, Shown):
             return contents(file)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not file.is_symlink():
-                if what == self._largest(_NEWEST):
-                    raise DamagedCheckpoint(f"it is lost from {self._path}") from None
-                kind = "checkpoint" if isinstance(what, int) else "part"
-                raise CheckpointError(f"there is no {kind} {what} in {self._path}") from None
+                raise missing(what, self._largest(_NEWEST), str(self)) from None
             why = f"{file} cannot be read: {describe_error(error)}"
             if error.errno in _LOST:
                 raise DamagedCheckpoint(why) from error

@@ -22,7 +22,7 @@ from typing import TypeVar
 from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import CheckpointStore, lost, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, lost, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
@@ -145,12 +145,9 @@ class SqliteStore(CheckpointStore, Shown):
                 # damage may have made something else of it
                 select = f"SELECT cast(data AS blob) FROM {table} WHERE {column} = ?"
                 row = database.execute(select, (what,)).fetchone()
-            if row is not None:
-                return row[0] or b""
-            if what == self._row(database)[1]:
-                raise DamagedCheckpoint(f"it is lost from {self._path}")
-            kind = "checkpoint" if isinstance(what, int) else "part"
-            raise CheckpointError(f"there is no {kind} {what} in {self._path}")
+            if row is None:
+                raise missing(what, self._row(database)[1], str(self))
+            return row[0] or b""
 
         return await self._look(work)
 

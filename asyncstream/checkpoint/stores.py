@@ -30,11 +30,11 @@ from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from asyncstream.clock import SystemClock
-from asyncstream.errors import CheckpointError, LeaseLost
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseLost
 from asyncstream.lease import Holder, Lease, enter, following, leave
 from asyncstream.shown import Shown
 
-__all__ = ("CheckpointStore", "MemoryStore", "holding", "lost", "time_ms")
+__all__ = ("CheckpointStore", "MemoryStore", "holding", "lost", "missing", "time_ms")
 
 
 @runtime_checkable
@@ -133,6 +133,17 @@ def lost(lease: Lease, current: Lease | None, place: str) -> LeaseLost:
     )
 
 
+def missing(what: int | str, newest: int, place: str) -> CheckpointError:
+    """
+    The error for a manifest, or a part, that is not there, to be raised by the caller; the manifest of the
+    number `newest` must be.
+    """
+    if what == newest:
+        return DamagedCheckpoint(f"it is lost from {place}")
+    kind = "checkpoint" if isinstance(what, int) else "part"
+    return CheckpointError(f"there is no {kind} {what} in {place}")
+
+
 def time_ms() -> int:
     """By the clock that leases go by: that of the machine, whatever the pipeline's clock shows."""
     return _CLOCK.now_ms()
@@ -185,7 +196,7 @@ class MemoryStore(CheckpointStore, Shown):
     async def read(self, what: int | str) -> bytes:
         found = self._kept.get(what) if isinstance(what, int) else self._parts.get(what)
         if found is None:
-            raise CheckpointError(f"there is no checkpoint {what}")
+            raise missing(what, 0, str(self))
         return found
 
     async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:

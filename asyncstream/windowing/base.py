@@ -79,6 +79,10 @@ class WindowStep(MayBeLate):
             "outside_windows": self._outside_windows,
         }
 
+    def fail_on(self, value: object, error: BaseException) -> NoReturn:
+        self._emitter.flush()  # what could be emitted goes before
+        super().fail_on(value, error)
+
     def upgraded(self, state: Any) -> Any:
         return upgraded(state, self._plan, self.keeps)
 
@@ -222,8 +226,7 @@ class PlainWindowOperator(WindowStep):
             self._fail_at(window, key, error)
 
     def _fail_at(self, window: Span, key: Any, error: BaseException) -> NoReturn:
-        """Fail over a window that could not emit its result for `key`, or go; after what could."""
-        self._emitter.flush()
+        """Fail over a window that could not emit its result for `key`, or go."""
         self.fail_on(Timer(max_timestamp(window), key, TimeWindow(*window)), error)
 
     def _keys_ahead(self, values: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
@@ -251,7 +254,6 @@ class PlainWindowOperator(WindowStep):
 
     def _fail(self, value: Any, timestamp: int | None, error: BaseException) -> NoReturn:
         """Fail over this element, at which the loop over a batch met `error`."""
-        self._emitter.flush()
         if self._plan.assigner.needs_timestamp:
             try:
                 check_timestamp(timestamp)

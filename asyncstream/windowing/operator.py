@@ -35,7 +35,7 @@ from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import TimerService, reached
 from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
-from asyncstream.windowing.assigners import SlicedWindows, WindowAssigner, sliced
+from asyncstream.windowing.assigners import sliced
 from asyncstream.windowing.base import WindowStep, check_timestamp
 from asyncstream.windowing.merging import MergingWindowSet
 from asyncstream.windowing.pane_store import SliceRows
@@ -68,15 +68,15 @@ class WindowOperator(TimedOperator, WindowStep):
 
     keeps = "contents"
 
-    _new_sessions: type[MergingWindowSet] = MergingWindowSet
-
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
         self._assigner = plan.assigner
+        self._slicing = sliced(plan.assigner)
         self._trigger = plan.effective_trigger
+        self._asks_each = must_be_asked(self._trigger, plan.assigner.event_time)
+        self._counter = self._trigger.counter()
         self._event_time = plan.assigner.event_time
         self._anchor_ms: int | None = None
-        self._slicing: SlicedWindows | None = None
         self._rows = SliceRows()
         self._adding: Adding | None = None
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
@@ -86,15 +86,9 @@ class WindowOperator(TimedOperator, WindowStep):
         self.tables.on_cut(self._forget_rows)
         self.tables.on_restored(self._restored)
         self._merging = self.tables.declare(
-            Table(
-                "merging",
-                save=_saved_sessions,
-                load=partial(_loaded_sessions, self._new_sessions),
-                may_be_away=True,
-            )
+            Table("merging", save=_saved_sessions, load=_loaded_sessions, may_be_away=True)
         )
         self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
-        self._follow_assigner(plan.assigner)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -167,13 +161,8 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def _anchor(self, now_ms: int) -> None:
         self._anchor_ms = now_ms
-        self._follow_assigner(self._plan.assigner.anchored(now_ms))
-
-    def _follow_assigner(self, assigner: WindowAssigner) -> None:
-        self._assigner = assigner
-        self._slicing = sliced(assigner)
-        self._asks_each = must_be_asked(self._trigger, assigner.event_time)
-        self._counter = self._trigger.counter()
+        self._assigner = self._plan.assigner.anchored(now_ms)
+        self._slicing = sliced(self._assigner)
 
     # Elements
 
@@ -238,7 +227,6 @@ class WindowOperator(TimedOperator, WindowStep):
                         counts = self._counts(windows)
             except BaseException as error:
                 self._adding = None
-                self._emitter.flush()
                 self.fail_on(value, error)
 
     def _counts(self, windows: Sequence[Window]) -> list[Rows]:
@@ -295,7 +283,7 @@ class WindowOperator(TimedOperator, WindowStep):
         """The session that an element goes into, and its state window."""
         windows = self._merging.get(None, key)
         if windows is MISSING:
-            windows = self._new_sessions()
+            windows = MergingWindowSet()
             self._merging.put(None, key, windows)
         window, merged, state_windows = windows.add(assigned)
         if merged:
@@ -366,7 +354,6 @@ class WindowOperator(TimedOperator, WindowStep):
         try:
             self._clean_up(end.key, end.namespace, place)
         except BaseException as error:
-            self._emitter.flush()
             self.fail_on(end, error)
 
     def _place(self, key: Any, window: Window) -> Window | None:
@@ -394,7 +381,6 @@ class WindowOperator(TimedOperator, WindowStep):
                 self._have_end(key, window, place)
             return result.fires
         except BaseException as error:
-            self._emitter.flush()
             self.fail_on(Timer(timestamp, key, window), error)
 
     def _age(self, timestamp: int, key: Any, window: Window, place: Window) -> None:
@@ -485,5 +471,5 @@ def _saved_sessions(windows: MergingWindowSet) -> list[Any]:
     return [[tuple(window), tuple(state_window)] for window, state_window in windows]
 
 
-def _loaded_sessions(made: type[MergingWindowSet], kept: Any) -> MergingWindowSet:
-    return made((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]
+def _loaded_sessions(kept: Any) -> MergingWindowSet:
+    return MergingWindowSet((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]

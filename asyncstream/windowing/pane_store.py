@@ -24,7 +24,6 @@ from itertools import count
 from operator import itemgetter
 from typing import Any, Final
 
-from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.state import MISSING, Cell, Table, Tables
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import NO_ROWS, Rows
@@ -56,7 +55,7 @@ class PaneStore:
         has_epochs: whether an element in a slice before the latest is put there by `put`.
         numbers: gives the numbers of first elements; None: windows are slices themselves.
         ends: the end of each slice that there is, by its start.
-        newest: no slice starts after this.
+        starts: theirs, in their order.
         windows: the whole windows that there are.
     """
 
@@ -80,8 +79,7 @@ class PaneStore:
         self.numbers = None if self._is_disjoint else count()
         tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self.ends: dict[int, int] = {}
-        self._starts: list[int] = []  # the same, in their order
-        self.newest = MIN_TIMESTAMP
+        self.starts: list[int] = []
         self.windows: set[Span] = set()
 
     def __len__(self) -> int:
@@ -96,13 +94,12 @@ class PaneStore:
         """Have a slice from now on."""
         start, end = place
         if start not in self.ends:
-            insort(self._starts, start)
+            insort(self.starts, start)
         self.ends[start] = end
-        self.newest = max(self.newest, start)
 
     def drop(self, place: Span) -> None:
         """Have no such slice."""
-        del self.ends[place[0]], self._starts[bisect_left(self._starts, place[0])]
+        del self.ends[place[0]], self.starts[bisect_left(self.starts, place[0])]
         self.slices.drop(place)
         self._closed.drop(place)
 
@@ -139,7 +136,7 @@ class PaneStore:
         """Put an element into a slice, which may be before the latest one."""
         table = self.slices
         if self.has_epochs:
-            later = self._starts[bisect_right(self._starts, place[0]) :]
+            later = self.starts[bisect_right(self.starts, place[0]) :]
             places = [(start, self.ends[start]) for start in later]
             known = [other for other in places if table.peek(other, key) is not MISSING]
             for other in (*known, place) if known else ():
@@ -218,17 +215,18 @@ class PaneStore:
 
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
-        places = [place for place in self._slices_of(window) if self._has_rows(place)]
+        slices, closed = self.slices, self._closed
+        places = [place for place in self._slices_of(window) if place in slices or place in closed]
         if window in self.windows:
             if not places:
                 return self.whole.each(window)
             every = {**dict.fromkeys(self.whole.whole(window)), **self._firsts(places)}
             return {key: self.merged(window, key) for key in every}.items()
-        if any(place in self._closed for place in places):
+        if any(place in closed for place in places):
             return {key: self.merged(window, key) for key in self._firsts(places)}.items()
         if len(places) == 1:
-            return self.slices.each(places[0])
-        parts = [cells for place in places if (cells := self.slices.whole(place))]
+            return slices.each(places[0])
+        parts = [cells for place in places if (cells := slices.whole(place))]
         found: Rows = dict(parts.pop(0)) if _follow_one_another(parts) else self._firsts(places)
         for cells in parts:
             self.gather(found, cells)
@@ -266,9 +264,6 @@ class PaneStore:
         latest = () if accumulator is MISSING else (accumulator,)
         return latest if closed is MISSING else (*closed, *latest)
 
-    def _has_rows(self, place: Span) -> bool:
-        return place in self.slices or place in self._closed
-
     def _firsts(self, places: Iterable[Span]) -> Rows:
         """The keys of some slices in the order of their first elements, each with None."""
         firsts: dict[Any, int] = {}
@@ -285,8 +280,7 @@ class PaneStore:
     def index(self) -> None:
         """Find out which slices and whole windows there are."""
         self.ends = dict([*self.slices.namespaces(), *self._closed.namespaces()])
-        self._starts = sorted(self.ends)
-        self.newest = max(self.ends, default=MIN_TIMESTAMP)
+        self.starts = sorted(self.ends)
         self.windows = set(self.whole.namespaces())
 
     def _next_number(self) -> int:

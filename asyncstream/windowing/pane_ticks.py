@@ -37,8 +37,8 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        assert self._firings.ticks is not None
-        self._ticks = self._firings.ticks
+        assert plan.ticks is not None
+        self._ticks = plan.ticks
         self._next = self.tables.declare(
             Table(f"trigger/{self._ticks.state}", namespace_of=tuple, may_be_away=True)
         )
@@ -145,7 +145,7 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def _fire_window(self, window: Span) -> None:
         self._tick_until(max_timestamp(window) - 1)
-        if self._firings.again or not self._lateness_ms:
+        if self._ticks.again or not self._lateness_ms:
             self._drop_ticks(window)
         super()._fire_window(window)
 

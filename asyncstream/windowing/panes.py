@@ -52,9 +52,6 @@ A slice that has nothing, its rows, what adds to one, what gives a key its own, 
 a row (None: nothing does).
 """
 
-_COUNTS: Final = "trigger/"
-"""Where counters of elements are kept, by window and key: as `WindowOperator` keeps what a trigger counts."""
-
 
 class PaneWindowOperator(PlainWindowOperator):
     """
@@ -84,7 +81,8 @@ class PaneWindowOperator(PlainWindowOperator):
         self._firings = firings
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._again = kept.declare(table("again"))
-        self._early, self._late = table(f"{_COUNTS}early/count"), table(f"{_COUNTS}late/count")
+        # by window and key, as `WindowOperator` keeps what a trigger counts
+        self._early, self._late = table("trigger/early/count"), table("trigger/late/count")
         if firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
@@ -158,7 +156,7 @@ class PaneWindowOperator(PlainWindowOperator):
                         end = start
                         continue
                     place = (start, end)
-                    if panes.has_epochs and start < panes.newest:
+                    if panes.has_epochs and start < panes.starts[-1]:
                         panes.put(place, key, value)
                         end = start
                         continue
@@ -458,8 +456,6 @@ class PaneWindowOperator(PlainWindowOperator):
         self._forget_rows()
         panes = self._panes
         schedule = self._schedule = Schedule(self._lateness_ms)
-        for start, end in panes.ends.items():
-            schedule.keep((start, end), max(self._slicing.windows_of(start)), "slice")
         for window in panes.windows:
             schedule.keep(window, window, "window")
             if max_timestamp(window) > self._fired_ms:
@@ -469,8 +465,10 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in self._late.namespaces():
             schedule.keep(window, window, "window")
         seen: set[Span] = set()
-        for start in sorted(panes.ends):
-            for window in self._slicing.windows_of(start):
+        for start in panes.starts:
+            windows = self._slicing.windows_of(start)
+            schedule.keep((start, panes.ends[start]), max(windows), "slice")
+            for window in windows:
                 if window in seen:
                     break  # and so are the others
                 seen.add(window)

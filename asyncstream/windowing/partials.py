@@ -85,9 +85,6 @@ class Partials(Sequence[Partial]):
         accumulators = map(list, zip(*self._accumulators, strict=True))
         return zip(self._starts, self._keys, self._counts, accumulators, strict=True)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Partials, (self._starts, self._keys, self._counts, self._accumulators)
-
 
 def folding_of(plan: WindowPlan) -> Folding | None:
     """How elements may be folded before the operator of this plan has them; None: they may not."""

@@ -72,14 +72,11 @@ class Firings(NamedTuple):
         early: before that, with every so many-th element of a key; 0: not at all.
         late: after that, with every so many-th; at least 1.
         ticks: before that, by time; None: not at all.
-        again: whether there are ticks again where a window that has fired at its end is to do so again, as it
-            may be after a restore.
     """
 
     early: int
     late: int
     ticks: Ticks | None = None
-    again: bool = True
 
 
 AT_END: Final = Firings(0, 1)
@@ -198,11 +195,16 @@ class WindowPlan:
         return _firings_of(self.effective_trigger, self.allowed_lateness_ms > 0)
 
     @property
+    def ticks(self) -> Ticks | None:
+        """When windows fire by time before their end, if that can be said; None: not at all."""
+        return None if self.firings is None else self.firings.ticks
+
+    @property
     def _ticks_go_on(self) -> bool:
         """Whether sessions tick by the clock, or behind their ends, too, as with Flink's trigger."""
-        if self.firings is None or (ticks := self.firings.ticks) is None:
+        if (ticks := self.ticks) is None:
             return False
-        return not ticks.event_time or (self.allowed_lateness_ms > 0 and not self.firings.again)
+        return not ticks.event_time or (self.allowed_lateness_ms > 0 and not ticks.again)
 
     @property
     def fires_early(self) -> bool:
@@ -228,7 +230,7 @@ class WindowPlan:
 
     def _has_ties(self, slicing: SlicedWindows) -> bool:
         """Whether a window may tick, in event time, just when another one ends."""
-        ticks = None if self.firings is None else self.firings.ticks
+        ticks = self.ticks
         return ticks is not None and ticks.event_time and slicing.ends_at_multiples(ticks.interval_ms)
 
     def _check_merging(self) -> None:
@@ -252,7 +254,7 @@ def _firings_of(trigger: Trigger, is_kept: bool) -> Firings | None:
     if kind is PurgingTrigger and not is_kept:
         return AT_END if _firings_of(trigger.of, is_kept) == AT_END else None  # type: ignore[attr-defined]
     if kind is ContinuousEventTimeTrigger:
-        return Firings(0, 1, trigger.ticks(), again=False)  # type: ignore[attr-defined]
+        return Firings(0, 1, trigger.ticks()._replace(again=False))  # type: ignore[attr-defined]
     if kind is not AfterWatermark:
         return AT_END if kind is EventTimeTrigger else None
     assert isinstance(trigger, AfterWatermark)

@@ -12,14 +12,13 @@ has a number of its own, and the later of both counts.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asyncstream.state import detached
 from asyncstream.windowing.plan import WindowPlan
-from asyncstream.windowing.sessions import TIME_AND_NUMBER, Session, SessionWindowOperator, session_at
+from asyncstream.windowing.sessions import Session, SessionWindowOperator
 
 __all__ = ("FiringSessionOperator",)
 
@@ -67,7 +66,7 @@ class FiringSessionOperator(SessionWindowOperator):
         super().__init__(key_by, plan)
         firings = plan.firings
         assert firings is not None
-        self._early, self._late, self._ticks, _ = firings
+        self._early, self._late, self._ticks = firings
 
     def _count_early(self, key: Any, session: Any) -> None:
         session.early += 1
@@ -95,51 +94,18 @@ class FiringSessionOperator(SessionWindowOperator):
     # ------------------------------------------------------------------ time
 
     def _arm(self, key: Any, session: Any, time_ms: int) -> None:
-        session.armed = True
         if self._ticks is not None and session.tick is None:
             self._set_tick(session, self._ticks.first(time_ms, session.end - 1))
-        session.waits = self._due_ms(session)
-        self._waiting.to_fire.register(session.waits, key)
+        super()._arm(key, session, time_ms)
 
     def _set_tick(self, session: _FiringSession, tick: int) -> None:
         session.tick, session.ticked = tick, next(self._numbers)
 
-    def _due_ms(self, session: Any) -> int:
-        end: int = session.end
-        return end if session.tick is None else min(session.tick + 1, end)
+    def _due(self, session: Any) -> tuple[int, int]:
+        if session.tick is None or session.tick + 1 >= session.end:
+            return session.end, session.number
+        return session.tick + 1, max(session.number, session.ticked)
 
-    def _fire_armed(self, watermark: float) -> None:
-        if self._ticks is None:
-            super()._fire_armed(watermark)
-            return
-        table, to_fire, after = self._sessions, self._waiting.to_fire, self._ticks.after
-        while (come := to_fire.pop(watermark + 1)) is not None:
-            until, keys = come
-            due: list[tuple[int, int, Any]] = []
-            for time_ms, key in keys:
-                session = session_at(table.peek(None, key), time_ms)
-                if session is None or not session.armed or time_ms < session.waits:
-                    continue
-                if turn := self._turn(session, key, until):
-                    due.append(turn)
-            due.sort(key=TIME_AND_NUMBER)
-            for at_ms, _, key in due:
-                sessions = table.get(None, key)
-                session = session_at(sessions, at_ms)
-                if session is None or not session.armed or at_ms < session.waits:
-                    continue  # its key stood there twice, since sessions have merged
-                if at_ms == session.end:
-                    self._fire_at_end(key, sessions, session)
-                    continue
-                self._emit_one((session.start, session.end), key, session.accumulator)
-                self._set_tick(session, after(session.tick, session.end - 1))
-                if turn := self._turn(session, key, until):
-                    insort(due, turn, key=TIME_AND_NUMBER)  # behind this one
-
-    def _turn(self, session: _FiringSession, key: Any, until: int) -> tuple[int, int, Any] | None:
-        """When a session fires, and its number there; if it does not by `until`, its key waits for it."""
-        session.waits = at_ms = self._due_ms(session)
-        if at_ms > until:
-            self._waiting.to_fire.register(at_ms, key)
-            return None
-        return at_ms, session.number if at_ms == session.end else max(session.number, session.ticked), key
+    def _tick_on(self, session: Any) -> None:
+        assert self._ticks is not None
+        self._set_tick(session, self._ticks.after(session.tick, session.end - 1))

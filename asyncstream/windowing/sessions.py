@@ -36,8 +36,9 @@ from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import Sessions
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import RULES, WindowPlan
+from asyncstream.windowing.triggers import Ticks
 
-__all__ = ("TIME_AND_NUMBER", "Session", "SessionWindowOperator", "session_at")
+__all__ = ("Session", "SessionWindowOperator")
 
 _PAGE_MS: Final = 32
 """Event time that a page spans, a power of two; where much is to be done, watermarks are further apart."""
@@ -74,7 +75,7 @@ class Session:
         return ()
 
 
-def session_at(sessions: Any, time_ms: int) -> Any:
+def _session_at(sessions: Any, time_ms: int) -> Any:
     """The session that has, or had, its end here; None if there is none. `sessions` may be `MISSING`."""
     if sessions is not MISSING:
         for session in sessions:
@@ -85,7 +86,7 @@ def session_at(sessions: Any, time_ms: int) -> Any:
 
 _START = attrgetter("start")
 _TIME = itemgetter(0)
-TIME_AND_NUMBER = itemgetter(0, 1)
+_TIME_AND_NUMBER = itemgetter(0, 1)
 
 
 class _Calendar:
@@ -172,6 +173,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     _made: type[Session] = Session
     _early: int = 0  # with every how many-th element of it a session fires before its end; 0: with none
+    _ticks: Ticks | None = None  # when it fires before its end by time; None: not at all
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
@@ -196,16 +198,13 @@ class SessionWindowOperator(PlainWindowOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         if self._sessions.is_remote:
+            fetch = partial(self._sessions.fetch, None)
             to_fire, to_clean = (
-                TimerQueue(self.tables.declare_derived(timer_table(name)), self._fetch)
+                TimerQueue(self.tables.declare_derived(timer_table(name)), fetch)
                 for name in ("to fire", "to clean")
             )
             self._waiting = _Waiting(to_fire, to_clean)
         self._sessions.derived = self._waiting
-
-    def _fetch(self, keys: Iterable[Any]) -> None:
-        """Have the sessions of these keys in memory, all of them together."""
-        self._sessions.fetch(None, keys)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         table = self._sessions
@@ -236,18 +235,13 @@ class SessionWindowOperator(PlainWindowOperator):
         key_by = self._key_by
         if self._sessions.is_remote:
             keys, key_by = self._keys_ahead(values)
-            self._fetch(keys)
-        self._process(pairs(values, timestamps), key_by)
-
-    def _process(self, elements: Iterable[tuple[Any, int | None]], key_by: Callable[[Any], Any]) -> None:
-        """Accept elements, whose sessions have been fetched where those may be elsewhere."""
+            self._sessions.fetch(None, keys)
         add, gap, gap_after, numbers = self._aggregate.add, self._gap_ms, self._gap_after, self._numbers
         sessions_of, early = self._sessions.rows().get, self._early
-        may_emit = early > 0
         value: Any = None
         timestamp: Any = None
         try:
-            for value, timestamp in elements:
+            for value, timestamp in pairs(values, timestamps):
                 key = key_by(value)
                 sessions = sessions_of(key)
                 if sessions is not None and type(timestamp) is int:
@@ -261,12 +255,10 @@ class SessionWindowOperator(PlainWindowOperator):
                         if early:
                             self._count_early(key, session)
                         continue
-                may_emit = True
                 self._place(key, sessions, value, timestamp)
         except BaseException as error:
             self._fail(value, timestamp, error)
-        if may_emit:
-            self._emitter.flush()
+        self._emitter.flush()
 
     def _place(self, key: Any, sessions: list[Session] | None, value: Any, timestamp: int | None) -> None:
         """Put an element where it belongs, in all cases but the common one."""
@@ -321,12 +313,12 @@ class SessionWindowOperator(PlainWindowOperator):
     def _arm(self, key: Any, session: Session, time_ms: int) -> None:
         """Have a session fire, into which an element of this time has come."""
         session.armed = True
-        session.waits = session.end
-        self._waiting.to_fire.register(session.end, key)
+        session.waits = self._due(session)[0] if self._ticks else session.end
+        self._waiting.to_fire.register(session.waits, key)
 
-    def _due_ms(self, session: Session) -> int:
-        """When a session that is armed is to fire."""
-        return session.end
+    def _due(self, session: Session) -> tuple[int, int]:
+        """When a session that is armed is to fire, and its number there."""
+        return session.end, session.number
 
     def _count_early(self, key: Any, session: Session) -> None:
         """An element has come before the end of its session."""
@@ -346,7 +338,7 @@ class SessionWindowOperator(PlainWindowOperator):
         while (come := to_clean.pop(watermark)) is not None:
             for time_ms, key in sorted(come[1], key=_TIME):
                 sessions = table.get(None, key)
-                session = session_at(sessions, time_ms + 1 - self._lateness_ms)
+                session = _session_at(sessions, time_ms + 1 - self._lateness_ms)
                 if session is None or session.armed or time_ms < session.waits:
                     continue
                 if session.end - 1 + self._lateness_ms <= watermark:
@@ -355,8 +347,8 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._clean_later(key, session)  # it has grown since it fired
 
     def _fire_armed(self, watermark: float) -> None:
-        """Emit what ends by `watermark`."""
-        table, to_fire = self._sessions, self._waiting.to_fire
+        """Emit what is due by `watermark`."""
+        table, to_fire, ticks = self._sessions, self._waiting.to_fire, self._ticks
         young = table.young.get(None, NO_ROWS)
         while (come := to_fire.pop(watermark + 1)) is not None:
             until, keys = come
@@ -364,29 +356,37 @@ class SessionWindowOperator(PlainWindowOperator):
             for time_ms, key in keys:
                 sessions = young.get(key, ())
                 alone = len(sessions) == 1
-                session = sessions[0] if alone else session_at(table.peek(None, key), time_ms)
+                session = sessions[0] if alone else _session_at(table.peek(None, key), time_ms)
                 if session is None or not session.armed or time_ms < session.waits:
                     continue
-                if session.end <= until:
-                    due.append((session.end, session.number, key))
+                at_ms, number = self._due(session) if ticks else (session.end, session.number)
+                if at_ms <= until:
+                    due.append((at_ms, number, key))
                 else:
-                    session.waits = session.end
-                    to_fire.register(session.end, key)
-            due.sort(key=TIME_AND_NUMBER)
-            for end, _, key in due:
+                    session.waits = at_ms
+                    to_fire.register(at_ms, key)
+            due.sort(key=_TIME_AND_NUMBER)
+            for at_ms, _, key in due:
                 sessions = table.get(None, key)
-                session = session_at(sessions, end)
-                if session is None or not session.armed:
+                session = _session_at(sessions, at_ms)
+                if session is None or not session.armed or at_ms < session.waits:
                     continue  # its key stood there twice, since sessions have merged
-                self._fire_at_end(key, sessions, session)
+                self._emit_one((session.start, session.end), key, session.accumulator)
+                if at_ms < session.end:
+                    self._tick_on(session)
+                    session.waits, number = self._due(session)
+                    if session.waits <= until:
+                        insort(due, (session.waits, number, key), key=_TIME_AND_NUMBER)  # behind this one
+                    else:
+                        to_fire.register(session.waits, key)
+                elif self._lateness_ms:
+                    session.armed = False
+                    self._clean_later(key, session)
+                else:
+                    self._close(key, sessions, session)
 
-    def _fire_at_end(self, key: Any, sessions: list[Session], session: Session) -> None:
-        self._emit_one((session.start, session.end), key, session.accumulator)
-        if self._lateness_ms:
-            session.armed = False
-            self._clean_later(key, session)
-        else:
-            self._close(key, sessions, session)
+    def _tick_on(self, session: Session) -> None:
+        """Set the next tick of a session that has fired before its end."""
 
     def _close(self, key: Any, sessions: list[Session], session: Session) -> None:
         self._waiting.open -= 1
@@ -418,7 +418,7 @@ class SessionWindowOperator(PlainWindowOperator):
             found = [(key, session) for _, key, sessions in some for session in sessions]
             waiting.open += len(found)
             late_ms = self._lateness_ms - 1
-            waiting.to_fire.fill([(self._due_ms(one), key) for key, one in found if one.armed])
+            waiting.to_fire.fill([(self._due(one)[0], key) for key, one in found if one.armed])
             waiting.to_clean.fill([(one.end + late_ms, key) for key, one in found if not one.armed])
             yield
         yield from waiting.to_fire.rebuilding()

@@ -80,7 +80,7 @@ class WindowSpec(Spec):
     @property
     def clock(self) -> ClockUse:
         if self.plan.kept != "contents":
-            ticks = self.plan.firings and self.plan.firings.ticks
+            ticks = self.plan.ticks
             return ClockUse.MAY_EMIT if ticks and not ticks.event_time else ClockUse.NONE
         return ClockUse.WAITS if self.plan.closes_with_input else ClockUse.MAY_EMIT
 
@@ -99,8 +99,7 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 def _operator_class(plan: WindowPlan) -> type[WindowStep]:
     if plan.kept == "sessions" and plan.firings != AT_END:
         return FiringSessionOperator
-    ticks = plan.kept == "panes" and plan.firings is not None and plan.firings.ticks
-    return TickingWindowOperator if ticks else _KINDS[plan.kept]
+    return TickingWindowOperator if plan.kept == "panes" and plan.ticks else _KINDS[plan.kept]
 
 
 def window_schema(plan: WindowPlan) -> Schema:

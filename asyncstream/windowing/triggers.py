@@ -72,11 +72,14 @@ class Ticks(NamedTuple):
         interval_ms: from one to the next.
         event_time: whether they are of event time; else they are of processing time.
         state: under which name the next one of a key and window is kept.
+        again: whether there are some again where a window that has fired at its end is to do so again, as it
+            may be after a restore.
     """
 
     interval_ms: int
     event_time: bool
     state: str
+    again: bool = True
 
     def first(self, time_ms: int, last_ms: int) -> int:
         """The first tick after `time_ms`, in a window that ends with `last_ms`."""

@@ -138,8 +138,8 @@ def _beside_sessions(tables: Mapping[str, Any], plan: WindowPlan) -> dict[str, A
 
 def _names(plan: WindowPlan) -> tuple[str, str, str]:
     """Of the tables of what a trigger has counted, early and late, and of its ticks."""
-    ticks = plan.firings and plan.firings.ticks
-    return "trigger/early/count", "trigger/late/count", f"trigger/{ticks.state if ticks else 'tick'}"
+    tick = plan.ticks.state if plan.ticks else "tick"
+    return "trigger/early/count", "trigger/late/count", f"trigger/{tick}"
 
 
 def _sessions_in(tables: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
@@ -300,7 +300,7 @@ def _as_panes(panes: list[Pane], beside: Mapping[str, Any], plan: WindowPlan) ->
 
 def _ticks(beside: Mapping[str, Any], plan: WindowPlan) -> dict[str, Any]:
     """The timers of ticks: in event time those before the last millisecond of their window."""
-    if plan.firings is None or (ticks := plan.firings.ticks) is None:
+    if (ticks := plan.ticks) is None:
         return {}
     name = "timers/event" if ticks.event_time else "timers/processing"
     kept = [

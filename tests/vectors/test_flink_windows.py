@@ -142,7 +142,7 @@ def run(
     The transcript of a case, and the counts at its end unless it ended in an error.
 
     Args:
-        slips: the general operator makes Flink's slip, see `ForgetfulWindowSet`; the fast ones never do.
+        slips: the general operator makes Flink's slip, see `Traced`; the fast ones never do.
     """
     records: list[dict[str, Any]] = []
     clock = ManualClock()

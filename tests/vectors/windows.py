@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from asyncstream.operators.base import Operator
+from asyncstream.state import MISSING
 from asyncstream.windowing import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -18,20 +19,18 @@ from asyncstream.windowing import (
     EventTimeTrigger,
     Evictor,
     GlobalWindows,
-    MergingWindowSet,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
     SessionWindows,
     SlidingWindows,
     TimeEvictor,
-    TimeWindow,
     Trigger,
     TumblingWindows,
+    Window,
     WindowAssigner,
     WindowOperator,
 )
-from asyncstream.windowing.merging import Merge
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.session_firings import FiringSessionOperator
 
@@ -40,26 +39,22 @@ def ms(count: int) -> timedelta:
     return timedelta(milliseconds=count)
 
 
-class ForgetfulWindowSet(MergingWindowSet):
+class Traced(WindowOperator):
     """
-    Has Flink's slip, so that all else can be compared.
+    Tells the log which timer is firing; and has Flink's slip, so that all else can be compared.
 
     An element that brings exactly the window that is open already, after that had grown by merging, makes
     Flink forget where its contents are: they leak and are missing from the result. It takes gaps that
-    differ from element to element. `MergingWindowSet` keeps them.
+    differ from element to element.
     """
 
-    def add(self, window: TimeWindow) -> Merge:
-        if self.state_window(window) is not None:
-            self.move(window, window)
-        return super().add(window)
-
-
-class Traced(WindowOperator):
-    """Tells the log which timer is firing."""
-
     where: dict[str, Any]
-    _new_sessions: type[MergingWindowSet] = ForgetfulWindowSet
+
+    def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
+        windows = self._merging.get(None, key)
+        if windows is not MISSING and windows.state_window(assigned) is not None:
+            windows.move(assigned, assigned)
+        return super()._join(key, assigned)
 
     def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> bool:
         self.where["timer"] = ["e" if event_time else "p", timestamp]
@@ -75,7 +70,8 @@ class Traced(WindowOperator):
 class SoundTraced(Traced):
     """Without the slip."""
 
-    _new_sessions = MergingWindowSet
+    def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
+        return WindowOperator._join(self, key, assigned)
 
 
 class TracedTicks(TickingWindowOperator):
@@ -105,7 +101,7 @@ class TracedSessions(FiringSessionOperator):
 
     def _emit_one(self, window: Any, key: Any, accumulator: Any) -> None:
         if self.where["step"] == "wm":
-            due = [self._due_ms(one) for one in self._sessions.peek(None, key) if one.start == window[0]]
+            due = [self._due(one)[0] for one in self._sessions.peek(None, key) if one.start == window[0]]
             self.where["timer"] = ["e", due[0] - 1]
             self.where["cb"] += 1
         try:
