@@ -4,6 +4,7 @@ Partitions of topics of Kafka, as splits of a source.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,9 @@ from asyncstream.errors import SourceError
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
-    from aiokafka import TopicPartition
+    from aiokafka import AIOKafkaConsumer, TopicPartition
 
-__all__ = ("chosen", "gone", "split_of")
+__all__ = ("Presence", "chosen", "gone", "split_of", "to_read")
 
 
 def split_of(partition: TopicPartition) -> str:
@@ -38,3 +39,53 @@ def chosen(partitions: Mapping[str, Sequence[int]], topics: Sequence[str]) -> di
         if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
             raise refuse(f"partitions[{topic!r}]", "numbers of partitions, at least one", partitions[topic])
     return found
+
+
+def to_read(
+    consumer: AIOKafkaConsumer, topics: Sequence[str], chosen: Mapping[str, Sequence[int]] | None
+) -> list[TopicPartition]:
+    """The partitions of topics, or those that are chosen; raises `SourceError` if one is not there."""
+    from aiokafka import TopicPartition
+
+    found = []
+    for topic in topics:
+        there = consumer.partitions_for_topic(topic) or set()
+        wanted = there if chosen is None else chosen.get(topic, ())
+        for number in sorted(wanted):
+            if number not in there:
+                raise SourceError(f"topic {topic!r} has no partition {number}; it has {sorted(there)}")
+            found.append(TopicPartition(topic, number))
+    return found
+
+
+class Presence:
+    """
+    Sees whether topics are still there: the client would wait for others of their names.
+
+    Args:
+        topics: their names.
+        patience: for how many seconds one may be away: for a moment it may be without a leader.
+        what: for the message, "cannot read 'orders' at localhost:9092".
+    """
+
+    def __init__(self, topics: Sequence[str], patience: float, what: str) -> None:
+        self._topics = topics
+        self._patience = patience
+        self._what = what
+        self._absent: dict[str, float] = {}  # topics, and since when by the loop's time
+
+    async def check(self, consumer: AIOKafkaConsumer) -> None:
+        """Raises `SourceError` if a topic is gone for good."""
+        now = asyncio.get_running_loop().time()
+        there = consumer.partitions_for_topic
+        self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
+        long = [topic for topic, since in self._absent.items() if now - since > self._patience]
+        if long:
+            await consumer._client.force_metadata_update()  # what the client knows may be minutes old
+        for topic in long:
+            if not there(topic):
+                raise SourceError(
+                    f"{self._what}: there is no topic {topic!r} any more, or this user has no right to it. "
+                    "If it is made anew, begin where that one does: give the source another name, or "
+                    "restore='none'; or another group"
+                )

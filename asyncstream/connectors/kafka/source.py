@@ -27,7 +27,7 @@ from asyncstream.connectors.kafka.client import (
     patience_of,
 )
 from asyncstream.connectors.kafka.group import Handover, listener
-from asyncstream.connectors.kafka.partitions import chosen, gone, split_of
+from asyncstream.connectors.kafka.partitions import Presence, chosen, gone, split_of, to_read
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
@@ -52,7 +52,7 @@ _OURS = frozenset(
 )
 
 _LOOK = 0.2
-"""Seconds without a record after which it is looked for new partitions, and for the end."""
+"""Seconds between two looks for what no record tells of, such as new partitions, and for the end."""
 
 
 class KafkaSource(Source[Any]):
@@ -142,7 +142,8 @@ class KafkaSource(Source[Any]):
         self._is_member = False
         self._has_changed = False
         self._failed: SourceError | None = None
-        self._absent: dict[str, float] = {}  # topics, and since when by the loop's time
+        self._presence = Presence(self._topics, self._patience, self._what)
+        self._looks_at = 0.0  # the next time, by the loop's
         self._polling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening
@@ -183,18 +184,7 @@ class KafkaSource(Source[Any]):
                 self._ends = {split_of(partition): end for partition, end in ends.items()}
 
     def _found(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
-        """The partitions to read."""
-        from aiokafka import TopicPartition
-
-        found = []
-        for topic in self._topics:
-            there = consumer.partitions_for_topic(topic) or set()
-            wanted = there if self._chosen is None else self._chosen.get(topic, ())
-            for number in sorted(wanted):
-                if number not in there:
-                    raise SourceError(f"topic {topic!r} has no partition {number}; it has {sorted(there)}")
-                found.append(TopicPartition(topic, number))
-        return found
+        return to_read(consumer, self._topics, self._chosen)
 
     async def _assign(self, partitions: Sequence[TopicPartition], start: str) -> None:
         """Read these too, from their beginning or their end."""
@@ -229,15 +219,13 @@ class KafkaSource(Source[Any]):
             if self._has_changed:
                 self._has_changed = False
                 return SourceBatch([])  # for the pipeline to hear which partitions there are
-            has_come = await self._fetch(consumer, _LOOK, self._batch)
-            await self._look_for_topics(consumer)
-            if not has_come:
-                await self._look_for_partitions(consumer)
+            await self._fetch(consumer, _LOOK, self._batch)
+            await self._look(consumer)
 
-    async def _fetch(self, consumer: AIOKafkaConsumer, seconds: float, most: int) -> bool:
+    async def _fetch(self, consumer: AIOKafkaConsumer, seconds: float, most: int) -> None:
         """
-        Whether records have come within some time; so many are kept at most. Raises `SourceError` if those
-        that were to come next are not there any more, or never were.
+        Keep the records that come within some time, so many at most. Raises `SourceError` if those that were
+        to come next are not there any more, or never were.
         """
         from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 
@@ -257,7 +245,6 @@ class KafkaSource(Source[Any]):
             # of a group's member, the client may be ahead of `_assigned`, which sends it back
             if split_of(partition) in self._partitions:
                 self._fetched.append((split_of(partition), records))
-        return bool(fetched)
 
     def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
         values: list[Any] = []
@@ -305,37 +292,33 @@ class KafkaSource(Source[Any]):
         return values, rejected, records
 
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
-        """Whether all is read that was there; behind the last record may be marks of transactions."""
-        if self._fetched:
-            return False
-        for name, end in self._ends.items():
-            if self._positions[name] < end:
-                # the client goes on behind what is no record only when it fetches
-                self._positions[name] = max(
-                    self._positions[name], await consumer.position(self._partitions[name])
-                )
-        return all(self._positions[name] >= end for name, end in self._ends.items())
+        """Whether all is read that was there."""
+        await self._pass_marks(consumer)
+        return not self._fetched and all(self._positions[name] >= end for name, end in self._ends.items())
 
-    async def _look_for_topics(self, consumer: AIOKafkaConsumer) -> None:
-        """Raises `SourceError` if one is gone for good: the client would wait for another of its name."""
+    async def _pass_marks(self, consumer: AIOKafkaConsumer) -> None:
+        """
+        Go on behind what is no record, as the client does when it fetches: marks of transactions, and what
+        they have aborted. One who stayed before them would miss them when the topic has deleted them.
+        """
+        for name in self._partitions.keys() - {name for name, _ in self._fetched}:
+            passed = await consumer.position(self._partitions[name])
+            self._positions[name] = max(self._positions[name], passed)
+
+    async def _look(self, consumer: AIOKafkaConsumer) -> None:
+        """Look every so often, also while records come, for what no record tells of."""
         now = asyncio.get_running_loop().time()
-        there = consumer.partitions_for_topic
-        self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
-        # for a moment it may be without a leader
-        long = [topic for topic, since in self._absent.items() if now - since > self._patience]
-        if long:
-            await consumer._client.force_metadata_update()  # what the client knows may be minutes old
-        for topic in long:
-            if not there(topic):
-                raise SourceError(
-                    f"{self._what}: there is no topic {topic!r} any more, or this user has no right to it. "
-                    "If it is made anew, begin where that one does: give the source another name, or "
-                    "restore='none'; or another group"
-                )
+        if now < self._looks_at:
+            return
+        self._looks_at = now + _LOOK
+        await self._presence.check(consumer)
+        if self._group is None:  # whose positions are what its members commit
+            await self._pass_marks(consumer)
+            await self._look_for_partitions(consumer)
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""
-        if self._chosen is None and not self._stops and self._group is None:
+        if self._chosen is None and not self._stops:
             found = self._found(consumer)
             if len(found) > len(self._partitions):
                 with naming(SourceError, self._what):

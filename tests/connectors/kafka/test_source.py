@@ -259,6 +259,39 @@ async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) ->
     ]
 
 
+async def test_what_a_transaction_left_behind_may_be_deleted_before_a_restart(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    await producer.start()
+    for commits in (True, False):
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"1")
+        await (producer.commit_transaction() if commits else producer.abort_transaction())
+    await producer.stop()
+    source = KafkaSource(topic, bootstrap_servers=kafka.address)
+    await source.open()
+    reading = asyncio.create_task(read_on(source))
+    async with asyncio.timeout(20):
+        while source.position() != {f"{topic}-0": 4}:  # noqa: ASYNC110 - a real server
+            await asyncio.sleep(0.01)
+    reading.cancel()
+    await kafka.empty(topic)
+    await source.can_seek({f"{topic}-0": 4})
+    await source.close()
+
+
+async def test_a_partition_that_is_added_is_found_though_records_never_cease(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, client={"metadata_max_age_ms": 100})
+    await source.open()
+    await kafka.widen(topic, 2)
+    async with asyncio.timeout(20):
+        while len(source.splits()) < 2:
+            await kafka.fill(topic, [b"1"])
+            await source.read()
+    await source.close()
+
+
 async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
     topic = await kafka.topic(3)
     await kafka.fill(topic, numbers(10_000), 3)
