@@ -249,6 +249,26 @@ async def test_of_two_jobs_with_one_transactional_id_the_first_is_fenced(
     assert await kafka.values(topic) == [b"2"]
 
 
+async def test_readers_do_not_wait_for_what_a_job_left_whose_checkpoints_failed(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+
+    def sink() -> KafkaTransactionalSink:
+        return KafkaTransactionalSink(topic, transactional_id=topic, bootstrap_servers=kafka.address)
+
+    first, second = sink(), sink()
+    await first.recover(None)
+    for epoch in range(1, 6):
+        await first.write([epoch], None)
+        await first.prepare(epoch)  # and none is saved
+    await second.recover(None)
+    await second.write([10], None)
+    await second.prepare(1)
+    await second.commit(1)
+    assert await kafka.values(topic) == [b"10"]
+    await first.close()
+    await second.close()
+
+
 async def test_a_job_that_was_followed_writes_nothing_more(kafka: Kafka, tmp_path: Path) -> None:
     topic = await kafka.topic()
     forever = asyncio.Event()
