@@ -5,7 +5,7 @@ Partitions of topics of Kafka, as splits of a source.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from asyncstream.errors import SourceError
@@ -34,10 +34,11 @@ def gone(name: str, offset: int, first: int) -> SourceError:
 def chosen(partitions: Mapping[str, Sequence[int]], topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
     if not isinstance(partitions, Mapping) or partitions.keys() != set(topics):
         raise refuse("partitions", f"a mapping from each of {list(topics)} to numbers", partitions)
-    found = {topic: tuple(numbers) for topic, numbers in partitions.items()}
-    for topic, numbers in found.items():
-        if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
-            raise refuse(f"partitions[{topic!r}]", "numbers of partitions, at least one", partitions[topic])
+    found = {}
+    for topic, numbers in partitions.items():
+        found[topic] = tuple(numbers) if isinstance(numbers, Iterable) else ()
+        if not found[topic] or not all(type(number) is int and number >= 0 for number in found[topic]):
+            raise refuse(f"partitions[{topic!r}]", "numbers of partitions, at least one", numbers)
     return found
 
 

@@ -26,9 +26,9 @@ from asyncstream.connectors.kafka.client import (
     naming,
     patience_of,
 )
-from asyncstream.connectors.kafka.group import Handover, listener
+from asyncstream.connectors.kafka.group import Handover, check_times, listener
 from asyncstream.connectors.kafka.partitions import Presence, chosen, gone, split_of, to_read
-from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of
+from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of, topic_name
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
@@ -77,7 +77,8 @@ class KafkaSource(Source[Any]):
             read and not committed, another one reads again. What steps remember of a partition, such as
             windows, does not move with it: `Pipeline.guarantees` names them.
         handover: how long a member may take to finish what it has read, before it lets go of its partitions:
-            a `timedelta` or seconds, less than `rebalance_timeout_ms` of the client.
+            a `timedelta` or seconds, less than `rebalance_timeout_ms` of the client, which is its
+            `session_timeout_ms` (10 s) unless it is given.
         start: where to begin without a checkpoint: "earliest" or "latest".
         stop_at_end: end when all is read that was there when the source was opened.
         on_malformed: what to do with a bad record: "fail" with `SourceError`, after all elements before it
@@ -104,7 +105,7 @@ class KafkaSource(Source[Any]):
         batch: int = 1000,
         client: Options | None = None,
     ) -> None:
-        self._topics = tuple(text("topics", topic) for topic in topics)
+        self._topics = tuple(topic_name("topics", topic) for topic in topics)
         if not self._topics or len(set(self._topics)) != len(self._topics):
             raise refuse("topics", "one or more different names", topics)
         self._servers = addresses(bootstrap_servers)
@@ -118,7 +119,8 @@ class KafkaSource(Source[Any]):
                 "group: expected neither partitions= nor stop_at_end=, for the broker deals partitions out, "
                 "and none of them has an end that is this job's"
             )
-        self._handover = Handover(duration_seconds("handover", handover))
+        seconds = duration_seconds("handover", handover)
+        self._handover = Handover(seconds)
         self._start = choice("start", start, ("earliest", "latest"))
         self._stops = flag("stop_at_end", stop_at_end)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
@@ -126,6 +128,7 @@ class KafkaSource(Source[Any]):
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
         self._patience = patience_of(self._options)
+        self._shows_itself = 0.0 if group is None else check_times(seconds, self._options)
         self._where = ",".join(self._servers)
         self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
         self._consumer: AIOKafkaConsumer | None = None
@@ -343,8 +346,7 @@ class KafkaSource(Source[Any]):
         self._is_member = True
         with naming(SourceError, self._what):
             consumer.subscribe(self._topics, listener=listener(self._revoked, self._assigned))
-        interval_ms = self._options.get("max_poll_interval_ms", 300_000)
-        self._polling = asyncio.create_task(now_and_then(interval_ms / 3000, self._poll))
+        self._polling = asyncio.create_task(now_and_then(self._shows_itself, self._poll))
 
     async def _poll(self) -> None:
         """

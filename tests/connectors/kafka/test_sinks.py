@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import codec
 from aiokafka.errors import (
     KafkaConnectionError,
     RecordListTooLargeError,
@@ -193,6 +194,26 @@ async def test_what_a_broker_says_of_the_topic_is_not_over_a_record(error: Excep
 async def test_what_decides_over_losses_is_not_passed_through() -> None:
     with pytest.raises(PipelineError, match="'acks' cannot be passed through"):
         KafkaSink("t", bootstrap_servers="localhost:9092", client={"acks": 0})
+
+
+@pytest.mark.parametrize("kind", [KafkaSink, KafkaSource])
+async def test_a_topic_that_kafka_cannot_have_is_refused_when_it_is_named(kind: Any) -> None:
+    with pytest.raises(PipelineError, match=r"expected the name of a topic, .*, got 'no such'"):
+        kind("no such", bootstrap_servers="localhost:9092")
+
+
+async def test_a_compression_that_cannot_be_is_refused_when_the_sink_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(compression: str) -> None:
+        KafkaSink("t", bootstrap_servers="localhost:9092", client={"compression_type": compression})
+
+    make("gzip")
+    with pytest.raises(PipelineError, match=r"compression_type: expected one of 'gzip', .*, got 'rar'"):
+        make("rar")
+    monkeypatch.setattr(codec, "has_lz4", lambda: False)
+    with pytest.raises(PipelineError, match=r"compression_type='lz4' needs .* pip install 'aiokafka\[all\]'"):
+        make("lz4")
 
 
 @pytest.mark.parametrize("kind", [KafkaSink, KafkaSource])

@@ -114,6 +114,12 @@ async def test_a_partition_that_is_not_there_is_told_of(kafka: Kafka) -> None:
         ({"client": {"group_id": "g"}}, "'group_id' cannot be passed through"),
         ({"client": {"no_such_option": 1}}, "no_such_option"),
         ({"start": "now"}, "start"),
+        ({"partitions": {"t": 0}}, r"partitions\['t'\]: expected numbers of partitions, at least one, got 0"),
+        ({"group": "g", "handover": 10}, r"handover: expected less than the 10 s .*'rebalance_timeout_ms'"),
+        (
+            {"group": "g", "client": {"max_poll_interval_ms": 0}},
+            "max_poll_interval_ms: expected milli",
+        ),
     ],
 )
 async def test_wrong_settings_are_refused_when_the_source_is_made(
