@@ -119,8 +119,7 @@ class KafkaSource(Source[Any]):
                 "group: expected neither partitions= nor stop_at_end=, for the broker deals partitions out, "
                 "and none of them has an end that is this job's"
             )
-        seconds = duration_seconds("handover", handover)
-        self._handover = Handover(seconds)
+        self._hand_over_in = duration_seconds("handover", handover)
         self._start = choice("start", start, ("earliest", "latest"))
         self._stops = flag("stop_at_end", stop_at_end)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
@@ -128,7 +127,7 @@ class KafkaSource(Source[Any]):
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
         self._patience = patience_of(self._options)
-        self._shows_itself = 0.0 if group is None else check_times(seconds, self._options)
+        self._shows_itself = 0.0 if group is None else check_times(self._hand_over_in, self._options)
         self._where = ",".join(self._servers)
         self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
         self._consumer: AIOKafkaConsumer | None = None
@@ -142,6 +141,7 @@ class KafkaSource(Source[Any]):
         self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
         self._held: frozenset[str] = frozenset()
         self._kept: dict[str, int] = {}  # of a checkpoint, of partitions that are not assigned yet
+        self._handover = Handover(self._hand_over_in)
         self._is_member = False
         self._has_changed = False
         self._failed: SourceError | None = None

@@ -184,6 +184,24 @@ async def test_what_is_not_there_any_more_is_not_passed_over_while_it_reads(
             await source.close()
 
 
+async def test_a_member_that_is_opened_again_has_no_partitions_until_it_is_given_some(
+    kafka: Kafka,
+) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    await source.open()
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 3}:
+            await source.read()
+    await source.acknowledge({f"{topic}-0": 2})
+    await source.close()
+    await source.open()
+    await source.seek({f"{topic}-0": 3})
+    await source.acknowledge({f"{topic}-0": 3})  # by a checkpoint, before the broker has dealt it out
+    await source.close()
+
+
 async def test_where_the_client_begins_by_itself_as_a_member_is_no_matter() -> None:
     place = TopicPartition("t", 0)
 
