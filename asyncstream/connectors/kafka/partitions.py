@@ -5,7 +5,7 @@ Partitions of topics of Kafka, as splits of a source.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from asyncstream.errors import SourceError
@@ -61,7 +61,8 @@ def to_read(
 
 class Presence:
     """
-    Sees whether topics are still there: the client would wait for others of their names.
+    Sees whether topics, and their partitions, are still there: the client would wait for others of their
+    names.
 
     Args:
         topics: their names.
@@ -73,20 +74,28 @@ class Presence:
         self._topics = topics
         self._patience = patience
         self._what = what
-        self._absent: dict[str, float] = {}  # topics, and since when by the loop's time
+        self._absent: dict[str, float] = {}  # what, and since when by the loop's time
 
-    async def check(self, consumer: AIOKafkaConsumer) -> None:
-        """Raises `SourceError` if a topic is gone for good."""
+    async def check(self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> None:
+        """Raises `SourceError` if a topic, or one of these partitions of them, is gone for good."""
         now = asyncio.get_running_loop().time()
-        there = consumer.partitions_for_topic
-        self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
-        long = [topic for topic, since in self._absent.items() if now - since > self._patience]
+        missing = self._missing(consumer, partitions)
+        self._absent = {name: self._absent.get(name, now) for name in missing}
+        long = {name for name, since in self._absent.items() if now - since > self._patience}
         if long:
             await consumer._client.force_metadata_update()  # what the client knows may be minutes old
-        for topic in long:
-            if not there(topic):
-                raise SourceError(
-                    f"{self._what}: there is no topic {topic!r} any more, or this user has no right to it. "
-                    "If it is made anew, begin where that one does: give the source another name, or "
-                    "restore='none'; or another group"
-                )
+            for name in self._missing(consumer, partitions):
+                if name in long:
+                    raise SourceError(
+                        f"{self._what}: there is no {name} any more, or this user has no right to it. If it "
+                        "is made anew, begin where that one does: give the source another name, or "
+                        "restore='none'; or another group"
+                    )
+
+    def _missing(self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> list[str]:
+        there = {topic: consumer.partitions_for_topic(topic) or set() for topic in self._topics}
+        missing = [f"topic {topic!r}" for topic, numbers in there.items() if not numbers]
+        for one in partitions:
+            if there[one.topic] and one.partition not in there[one.topic]:
+                missing.append(f"partition {split_of(one)}")
+        return missing

@@ -314,7 +314,7 @@ class KafkaSource(Source[Any]):
         if now < self._looks_at:
             return
         self._looks_at = now + _LOOK
-        await self._presence.check(consumer)
+        await self._presence.check(consumer, list(self._partitions.values()))
         if self._group is None:  # whose positions are what its members commit
             await self._pass_marks(consumer)
             await self._look_for_partitions(consumer)

@@ -400,6 +400,18 @@ async def test_a_topic_that_is_gone_for_good_is_told_of(more: dict[str, Any]) ->
     assert time() - began == pytest.approx(200 + 120, abs=1)
 
 
+async def test_a_partition_that_another_topic_of_that_name_does_not_have_is_told_of(kafka: Kafka) -> None:
+    topic = await kafka.topic(2)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, client={"metadata_max_age_ms": 50})
+    source._patience = 0.1
+    await source.open()
+    await kafka.remake(topic)  # of one partition
+    async with asyncio.timeout(20):
+        with pytest.raises(SourceError, match=f"there is no partition {topic}-1 any more"):
+            await read_on(source)
+    await source.close()
+
+
 @pytest.mark.usefixtures("virtual_time")
 async def test_a_topic_that_is_gone_for_a_moment_ends_nothing() -> None:
     time = asyncio.get_running_loop().time
