@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 
 from tests.servers.process import HOST, ServerProcess, do_without
 
@@ -61,6 +61,25 @@ class Kafka(ServerProcess):
         finally:
             await admin.close()
         await self.topic(name=topic)
+
+    async def widen(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic, up to so many."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            await admin.create_partitions({topic: NewPartitions(partitions)})
+        finally:
+            await admin.close()
+
+    async def empty(self, topic: str) -> None:
+        """Delete what is in a topic of one partition, as brokers do with what is old."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+        await admin.start()
+        try:
+            records = RecordsToDelete(await self.size(topic))
+            await admin.delete_records({TopicPartition(topic, 0): records})
+        finally:
+            await admin.close()
 
     async def topics(self) -> list[str]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import SinkBroken, SinkError, SourceError, describe_error, module_of
+from asyncstream.errors import PipelineError, SinkBroken, SinkError, SourceError, describe_error, module_of
 from asyncstream.validation import real_number, refuse
 
 if TYPE_CHECKING:
@@ -19,10 +19,22 @@ if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient
     from aiokafka.cluster import ClusterMetadata
 
-__all__ = ("addresses", "check_options", "check_topics", "disconnect", "naming", "patience_of", "settled")
+__all__ = (
+    "addresses",
+    "check_compression",
+    "check_options",
+    "check_topics",
+    "disconnect",
+    "naming",
+    "patience_of",
+    "settled",
+)
 
 _REQUESTS: Final = 3
 """So many times a request may be tried again: the broker may be starting anew, or be followed by another."""
+
+_CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
+_ALL_CODECS: Final = "pip install 'aiokafka[all]'"
 
 _FAREWELL: Final = 5.0
 """Seconds that a client gets to disconnect."""
@@ -46,6 +58,19 @@ def check_options(
     """As `passed_through`, to a client of Kafka; raises `MissingExtra` if that is not installed, too."""
     aiokafka = module_of("kafka", "aiokafka", "Kafka")
     return passed_through(options, getattr(aiokafka, client), f"aiokafka.{client}", ours)
+
+
+def check_compression(options: Mapping[str, Any]) -> None:
+    """Raises `PipelineError` if a producer cannot compress so: the client says it when it is made."""
+    from aiokafka import codec
+
+    kind = options.get("compression_type")
+    if kind is None:
+        return
+    if kind not in _CODECS:
+        raise refuse("compression_type", f"one of {', '.join(map(repr, _CODECS))}", kind)
+    if not getattr(codec, f"has_{kind}")():
+        raise PipelineError(f"compression_type={kind!r} needs a package more: {_ALL_CODECS}")
 
 
 def patience_of(options: Mapping[str, Any]) -> float:
@@ -124,6 +149,7 @@ def _reason(error: BaseException) -> str:
         errors.MessageSizeTooLargeError: "a record is larger than is allowed (the client's "
         "max_request_size, the topic's max.message.bytes)",
         errors.RecordListTooLargeError: "records are larger together than is allowed (max.message.bytes)",
+        errors.UnsupportedCodecError: f"records are compressed, which needs a package more ({_ALL_CODECS})",
         errors.UnsupportedVersionError: "the broker is too old for this",
     }
     for kind, meaning in advice.items():

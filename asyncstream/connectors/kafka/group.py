@@ -11,18 +11,33 @@ a member had read that has died. Only what is acknowledged is ever committed, so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import wait_at_most
+from asyncstream.validation import real_number, refuse
 
 if TYPE_CHECKING:
     from aiokafka import ConsumerRebalanceListener, TopicPartition
 
-__all__ = ("Handover", "listener")
+__all__ = ("Handover", "check_times", "listener")
 
 _ASK = 0.1
 """Seconds between two requests for a checkpoint, while something is to be handed over."""
+
+
+def check_times(seconds: float, options: Mapping[str, Any]) -> float:
+    """
+    Check how long a handover may take; gives after how many seconds a member that nobody reads is to show
+    itself. Raises `PipelineError` if the broker waits for less long than the handover takes.
+    """
+    given = options.get("rebalance_timeout_ms") or options.get("session_timeout_ms", 10_000)  # as the client
+    most = real_number("rebalance_timeout_ms", given, "milliseconds", lambda ms: ms > 0) / 1000
+    if seconds >= most:
+        advice = "give client={'rebalance_timeout_ms': ...} more: who takes longer is put out of the group"
+        raise refuse("handover", f"less than the {most:g} s that the broker waits", seconds, advice)
+    interval = options.get("max_poll_interval_ms", 300_000)
+    return real_number("max_poll_interval_ms", interval, "milliseconds", lambda ms: ms > 0) / 3000
 
 
 class Handover:

@@ -9,18 +9,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncstream.validation import refuse
+
 __all__ = (
     "KafkaRecord",
     "RejectedRecord",
     "checked_topic",
     "headers_of",
     "time_of",
+    "topic_name",
 )
 
 if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
 _TOPIC: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
+_IS_TOPIC: Final = "the name of a topic, up to 249 of a-z A-Z 0-9 . _ -"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,16 @@ class RejectedRecord:
 def checked_topic(name: str) -> str:
     """The name of a topic; raises `ValueError` if Kafka has no such names: the client waits for one."""
     if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise ValueError(f"expected the name of a topic, up to 249 of a-z A-Z 0-9 . _ -, got {name!r}")
+        raise ValueError(f"expected {_IS_TOPIC}, got {name!r}")
     return name
+
+
+def topic_name(argument: str, value: str) -> str:
+    """As `checked_topic`, of an argument; raises `PipelineError`."""
+    try:
+        return checked_topic(value)
+    except ValueError as error:
+        raise refuse(argument, _IS_TOPIC, value) from error
 
 
 def headers_of(found: Any) -> list[tuple[str, bytes | None]]:

@@ -18,6 +18,7 @@ from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import (
     addresses,
+    check_compression,
     check_options,
     check_topics,
     disconnect,
@@ -25,11 +26,11 @@ from asyncstream.connectors.kafka.client import (
     patience_of,
     settled,
 )
-from asyncstream.connectors.kafka.records import KafkaRecord, checked_topic, headers_of
+from asyncstream.connectors.kafka.records import KafkaRecord, checked_topic, headers_of, topic_name
 from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, UserFunctionError, describe_error, over_elements, safe_repr
-from asyncstream.validation import flag, function, text
+from asyncstream.validation import flag, function
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
@@ -73,7 +74,7 @@ class KafkaWriter:
         timestamps: bool,
         client: Options | None,
     ) -> None:
-        self.topic = text("topic", topic)
+        self.topic = topic_name("topic", topic)
         self._servers = addresses(bootstrap_servers)
         self.where = ",".join(self._servers)
         self.what = f"cannot write to {topic!r} at {self.where}"
@@ -83,6 +84,7 @@ class KafkaWriter:
         self._partition = None if partition is None else function("partition", partition, "element")
         self._timestamps = flag("timestamps", timestamps)
         self._options = check_options(client, "AIOKafkaProducer", _OURS)
+        check_compression(self._options)
         self.patience = patience_of(self._options)
         from aiokafka import errors
 
@@ -202,8 +204,10 @@ class KafkaSink(Sink[Any]):
 
         results.to(KafkaSink("priced", bootstrap_servers="localhost:9092", key=lambda order: order["id"]))
 
-    A `KafkaRecord` brings its key, headers, timestamp and partition along. What the client sends again itself
-    is there once and in order (idempotent producer). `KafkaTransactionalSink` writes exactly once.
+    A `KafkaRecord` brings its key, headers, timestamp, topic and partition along: one that was read goes back
+    to where it was, but for `dataclasses.replace(record, topic="", partition=None)`. What the client sends
+    again itself is there once and in order (idempotent producer). `KafkaTransactionalSink` writes exactly
+    once.
 
     Args:
         topic: where to write. It must be there.

@@ -26,9 +26,9 @@ from asyncstream.connectors.kafka.client import (
     naming,
     patience_of,
 )
-from asyncstream.connectors.kafka.group import Handover, listener
-from asyncstream.connectors.kafka.partitions import chosen, gone, split_of
-from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of
+from asyncstream.connectors.kafka.group import Handover, check_times, listener
+from asyncstream.connectors.kafka.partitions import Presence, chosen, gone, split_of, to_read
+from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of, topic_name
 from asyncstream.connectors.messages import Decode, decoder
 from asyncstream.errors import PipelineError, SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
@@ -52,7 +52,7 @@ _OURS = frozenset(
 )
 
 _LOOK = 0.2
-"""Seconds without a record after which it is looked for new partitions, and for the end."""
+"""Seconds between two looks for what no record tells of, such as new partitions, and for the end."""
 
 
 class KafkaSource(Source[Any]):
@@ -77,7 +77,8 @@ class KafkaSource(Source[Any]):
             read and not committed, another one reads again. What steps remember of a partition, such as
             windows, does not move with it: `Pipeline.guarantees` names them.
         handover: how long a member may take to finish what it has read, before it lets go of its partitions:
-            a `timedelta` or seconds, less than `rebalance_timeout_ms` of the client.
+            a `timedelta` or seconds, less than `rebalance_timeout_ms` of the client, which is its
+            `session_timeout_ms` (10 s) unless it is given.
         start: where to begin without a checkpoint: "earliest" or "latest".
         stop_at_end: end when all is read that was there when the source was opened.
         on_malformed: what to do with a bad record: "fail" with `SourceError`, after all elements before it
@@ -104,7 +105,7 @@ class KafkaSource(Source[Any]):
         batch: int = 1000,
         client: Options | None = None,
     ) -> None:
-        self._topics = tuple(text("topics", topic) for topic in topics)
+        self._topics = tuple(topic_name("topics", topic) for topic in topics)
         if not self._topics or len(set(self._topics)) != len(self._topics):
             raise refuse("topics", "one or more different names", topics)
         self._servers = addresses(bootstrap_servers)
@@ -118,7 +119,7 @@ class KafkaSource(Source[Any]):
                 "group: expected neither partitions= nor stop_at_end=, for the broker deals partitions out, "
                 "and none of them has an end that is this job's"
             )
-        self._handover = Handover(duration_seconds("handover", handover))
+        self._hand_over_in = duration_seconds("handover", handover)
         self._start = choice("start", start, ("earliest", "latest"))
         self._stops = flag("stop_at_end", stop_at_end)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
@@ -126,6 +127,7 @@ class KafkaSource(Source[Any]):
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
         self._patience = patience_of(self._options)
+        self._shows_itself = 0.0 if group is None else check_times(self._hand_over_in, self._options)
         self._where = ",".join(self._servers)
         self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
         self._consumer: AIOKafkaConsumer | None = None
@@ -139,10 +141,12 @@ class KafkaSource(Source[Any]):
         self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
         self._held: frozenset[str] = frozenset()
         self._kept: dict[str, int] = {}  # of a checkpoint, of partitions that are not assigned yet
+        self._handover = Handover(self._hand_over_in)
         self._is_member = False
         self._has_changed = False
         self._failed: SourceError | None = None
-        self._absent: dict[str, float] = {}  # topics, and since when by the loop's time
+        self._presence = Presence(self._topics, self._patience, self._what)
+        self._looks_at = 0.0  # the next time, by the loop's
         self._polling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ opening
@@ -183,18 +187,7 @@ class KafkaSource(Source[Any]):
                 self._ends = {split_of(partition): end for partition, end in ends.items()}
 
     def _found(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
-        """The partitions to read."""
-        from aiokafka import TopicPartition
-
-        found = []
-        for topic in self._topics:
-            there = consumer.partitions_for_topic(topic) or set()
-            wanted = there if self._chosen is None else self._chosen.get(topic, ())
-            for number in sorted(wanted):
-                if number not in there:
-                    raise SourceError(f"topic {topic!r} has no partition {number}; it has {sorted(there)}")
-                found.append(TopicPartition(topic, number))
-        return found
+        return to_read(consumer, self._topics, self._chosen)
 
     async def _assign(self, partitions: Sequence[TopicPartition], start: str) -> None:
         """Read these too, from their beginning or their end."""
@@ -229,15 +222,13 @@ class KafkaSource(Source[Any]):
             if self._has_changed:
                 self._has_changed = False
                 return SourceBatch([])  # for the pipeline to hear which partitions there are
-            has_come = await self._fetch(consumer, _LOOK, self._batch)
-            await self._look_for_topics(consumer)
-            if not has_come:
-                await self._look_for_partitions(consumer)
+            await self._fetch(consumer, _LOOK, self._batch)
+            await self._look(consumer)
 
-    async def _fetch(self, consumer: AIOKafkaConsumer, seconds: float, most: int) -> bool:
+    async def _fetch(self, consumer: AIOKafkaConsumer, seconds: float, most: int) -> None:
         """
-        Whether records have come within some time; so many are kept at most. Raises `SourceError` if those
-        that were to come next are not there any more, or never were.
+        Keep the records that come within some time, so many at most. Raises `SourceError` if those that were
+        to come next are not there any more, or never were.
         """
         from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 
@@ -257,7 +248,6 @@ class KafkaSource(Source[Any]):
             # of a group's member, the client may be ahead of `_assigned`, which sends it back
             if split_of(partition) in self._partitions:
                 self._fetched.append((split_of(partition), records))
-        return bool(fetched)
 
     def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
         values: list[Any] = []
@@ -305,37 +295,33 @@ class KafkaSource(Source[Any]):
         return values, rejected, records
 
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
-        """Whether all is read that was there; behind the last record may be marks of transactions."""
-        if self._fetched:
-            return False
-        for name, end in self._ends.items():
-            if self._positions[name] < end:
-                # the client goes on behind what is no record only when it fetches
-                self._positions[name] = max(
-                    self._positions[name], await consumer.position(self._partitions[name])
-                )
-        return all(self._positions[name] >= end for name, end in self._ends.items())
+        """Whether all is read that was there."""
+        await self._pass_marks(consumer)
+        return not self._fetched and all(self._positions[name] >= end for name, end in self._ends.items())
 
-    async def _look_for_topics(self, consumer: AIOKafkaConsumer) -> None:
-        """Raises `SourceError` if one is gone for good: the client would wait for another of its name."""
+    async def _pass_marks(self, consumer: AIOKafkaConsumer) -> None:
+        """
+        Go on behind what is no record, as the client does when it fetches: marks of transactions, and what
+        they have aborted. One who stayed before them would miss them when the topic has deleted them.
+        """
+        for name in self._partitions.keys() - {name for name, _ in self._fetched}:
+            passed = await consumer.position(self._partitions[name])
+            self._positions[name] = max(self._positions[name], passed)
+
+    async def _look(self, consumer: AIOKafkaConsumer) -> None:
+        """Look every so often, also while records come, for what no record tells of."""
         now = asyncio.get_running_loop().time()
-        there = consumer.partitions_for_topic
-        self._absent = {topic: self._absent.get(topic, now) for topic in self._topics if not there(topic)}
-        # for a moment it may be without a leader
-        long = [topic for topic, since in self._absent.items() if now - since > self._patience]
-        if long:
-            await consumer._client.force_metadata_update()  # what the client knows may be minutes old
-        for topic in long:
-            if not there(topic):
-                raise SourceError(
-                    f"{self._what}: there is no topic {topic!r} any more, or this user has no right to it. "
-                    "If it is made anew, begin where that one does: give the source another name, or "
-                    "restore='none'; or another group"
-                )
+        if now < self._looks_at:
+            return
+        self._looks_at = now + _LOOK
+        await self._presence.check(consumer, list(self._partitions.values()))
+        if self._group is None:  # whose positions are what its members commit
+            await self._pass_marks(consumer)
+            await self._look_for_partitions(consumer)
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
         """Read those too that were added to a topic, from their beginning: nothing was there before."""
-        if self._chosen is None and not self._stops and self._group is None:
+        if self._chosen is None and not self._stops:
             found = self._found(consumer)
             if len(found) > len(self._partitions):
                 with naming(SourceError, self._what):
@@ -360,8 +346,7 @@ class KafkaSource(Source[Any]):
         self._is_member = True
         with naming(SourceError, self._what):
             consumer.subscribe(self._topics, listener=listener(self._revoked, self._assigned))
-        interval_ms = self._options.get("max_poll_interval_ms", 300_000)
-        self._polling = asyncio.create_task(now_and_then(interval_ms / 3000, self._poll))
+        self._polling = asyncio.create_task(now_and_then(self._shows_itself, self._poll))
 
     async def _poll(self) -> None:
         """

@@ -29,9 +29,9 @@ has left unsaid. So a recovery finds the number N of the last transaction that i
 * the position has transactions behind N: they were prepared, and are committed now;
 * N is larger: the topic holds results of a later checkpoint, which Kafka cannot take back.
 
-Fencing is Kafka's own: a recovery gets a new epoch for each slot, whereupon the broker aborts what is open
-there and refuses the producers of before. Until then a job that was followed can commit nothing but what its
-last saved checkpoint says, which its follower would commit too.
+Fencing is Kafka's own: a recovery gets a new epoch for each slot that there may be, whereupon the broker
+aborts what is open there and refuses the producers of before. Until then a job that was followed can commit
+nothing but what its last saved checkpoint says, which its follower would commit too.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer, TopicPartition
 
 __all__ = ("KafkaTransactionalSink",)
+
+_NEEDED: Final = 2
+"""Slots while all goes well: one that is written, and one that is prepared."""
 
 _SLOTS: Final = 8
 """At most: so many checkpoints in a row may fail and still be spoken for by the next one."""
@@ -95,12 +98,10 @@ class _Row:
     Attributes:
         number: of the last transaction that is committed; 0: there is none.
         lease: of the job that writes, as JSON; None: there has been none.
-        slots: how many of them have been used.
     """
 
     number: int = 0
     lease: str | None = None
-    slots: int = 2
 
 
 class _Slot:
@@ -162,7 +163,6 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         self._prepared: list[tuple[int, _Prepared]] = []  # each with its epoch, the oldest first
         self._number = 0  # of the last transaction that was begun and has become something
         self._committed = 0
-        self._most = 2
         self._has_epochs = self.one_by_one = False
         self._has_row = False
         self._taken = 0
@@ -189,7 +189,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             return _Row()
         try:
             about = json.loads(row.metadata)
-            return _Row(row.offset, about["lease"], about["slots"])
+            return _Row(row.offset, about["lease"])
         except (ValueError, KeyError, TypeError) as error:
             raise SinkError(
                 f"{self._writer.what}: the group {self._id!r} is used by others; choose another "
@@ -203,7 +203,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         lease = None if self.writer is None else self.writer.lease
         if lease is not None and released:
             lease = lease.given_back()
-        about = json.dumps({"lease": None if lease is None else lease.to_text(), "slots": self._most})
+        about = json.dumps({"lease": None if lease is None else lease.to_text()})
         offsets = {self._row_place: OffsetAndMetadata(number, about)}
         await self._bounded(slot.producer.send_offsets_to_transaction(offsets, self._id))
 
@@ -246,8 +246,10 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             prepared = _Prepared(**known)
             if prepared.number > row.number:
                 await self._commit_left(prepared)
-        self._most = max(row.slots, 2, 0 if position is None else position["slots"])
-        await asyncio.gather(*(self._make_slot(number) for number in range(self._most)))
+        await asyncio.gather(
+            *(self._make_slot(number) for number in range(_NEEDED)),
+            *(self._end_left(number) for number in range(_NEEDED, _SLOTS)),
+        )
         # from here on no other job can commit: what one did until now is seen
         row = await self._read_row()
         self._check(position, row)
@@ -258,22 +260,34 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def _make_slot(self, number: int) -> _Slot:
         """Begin to use a slot: what is open there is aborted, and its last user is refused."""
-        producer = self._writer.producer(
+        slot = self._slots[number] = _Slot(number, self._producer(number))
+        await self._writer.connect(slot.producer)
+        self._free.append(number)
+        return slot
+
+    async def _end_left(self, number: int) -> None:
+        """
+        As for a slot that this job may never need: one before it may have, while its checkpoints failed, and
+        what is open there would stand before readers until the broker's patience ends.
+        """
+        producer = self._producer(number)
+        try:
+            with self._writer.naming():
+                await producer.start()
+        finally:
+            await _disconnected(producer)
+
+    def _producer(self, number: int) -> AIOKafkaProducer:
+        """The client of a slot; is not connected."""
+        return self._writer.producer(
             transactional_id=f"{self._id}-{number}", transaction_timeout_ms=self._timeout_ms
         )
-        slot = self._slots[number] = _Slot(number, producer)
-        await self._writer.connect(producer)
-        self._free.append(number)
-        self._most = max(self._most, number + 1)
-        return slot
 
     async def _commit_left(self, prepared: _Prepared) -> None:
         """Commit what a process had prepared that is gone."""
         from aiokafka import TopicPartition
 
-        producer = self._writer.producer(
-            transactional_id=f"{self._id}-{prepared.slot}", transaction_timeout_ms=self._timeout_ms
-        )
+        producer = self._producer(prepared.slot)
         # in place of what the client would do at its start: ask for a new epoch, which aborts
         transaction = producer._txn_manager
         transaction.set_pid_and_epoch(prepared.producer, prepared.epoch)
@@ -414,7 +428,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             self._prepared.append((epoch, prepared))
             self._current = None
         pending = [asdict(prepared) for _, prepared in self._prepared]
-        return {"number": self._number, "prepared": pending, "slots": self._most}
+        return {"number": self._number, "prepared": pending}
 
     async def commit(self, epoch: int) -> None:
         while self._prepared and self._prepared[0][0] <= epoch:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import codec
 from aiokafka.errors import (
     KafkaConnectionError,
     RecordListTooLargeError,
@@ -196,6 +197,26 @@ async def test_what_decides_over_losses_is_not_passed_through() -> None:
 
 
 @pytest.mark.parametrize("kind", [KafkaSink, KafkaSource])
+async def test_a_topic_that_kafka_cannot_have_is_refused_when_it_is_named(kind: Any) -> None:
+    with pytest.raises(PipelineError, match=r"expected the name of a topic, .*, got 'no such'"):
+        kind("no such", bootstrap_servers="localhost:9092")
+
+
+async def test_a_compression_that_cannot_be_is_refused_when_the_sink_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(compression: str) -> None:
+        KafkaSink("t", bootstrap_servers="localhost:9092", client={"compression_type": compression})
+
+    make("gzip")
+    with pytest.raises(PipelineError, match=r"compression_type: expected one of 'gzip', .*, got 'rar'"):
+        make("rar")
+    monkeypatch.setattr(codec, "has_lz4", lambda: False)
+    with pytest.raises(PipelineError, match=r"compression_type='lz4' needs .* pip install 'aiokafka\[all\]'"):
+        make("lz4")
+
+
+@pytest.mark.parametrize("kind", [KafkaSink, KafkaSource])
 @pytest.mark.parametrize("wrong", [None, "1 s", 0])
 async def test_how_long_a_request_may_take_is_a_number(kind: Any, wrong: object) -> None:
     with pytest.raises(PipelineError, match="request_timeout_ms: expected milliseconds, got"):
@@ -247,6 +268,26 @@ async def test_of_two_jobs_with_one_transactional_id_the_first_is_fenced(
     await first.close()
     await second.close()
     assert await kafka.values(topic) == [b"2"]
+
+
+async def test_readers_do_not_wait_for_what_a_job_left_whose_checkpoints_failed(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+
+    def sink() -> KafkaTransactionalSink:
+        return KafkaTransactionalSink(topic, transactional_id=topic, bootstrap_servers=kafka.address)
+
+    first, second = sink(), sink()
+    await first.recover(None)
+    for epoch in range(1, 6):
+        await first.write([epoch], None)
+        await first.prepare(epoch)  # and none is saved
+    await second.recover(None)
+    await second.write([10], None)
+    await second.prepare(1)
+    await second.commit(1)
+    assert await kafka.values(topic) == [b"10"]
+    await first.close()
+    await second.close()
 
 
 async def test_a_job_that_was_followed_writes_nothing_more(kafka: Kafka, tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ async def test_a_partition_that_is_not_there_is_told_of(kafka: Kafka) -> None:
         ({"client": {"group_id": "g"}}, "'group_id' cannot be passed through"),
         ({"client": {"no_such_option": 1}}, "no_such_option"),
         ({"start": "now"}, "start"),
+        ({"partitions": {"t": 0}}, r"partitions\['t'\]: expected numbers of partitions, at least one, got 0"),
+        ({"group": "g", "handover": 10}, r"handover: expected less than the 10 s .*'rebalance_timeout_ms'"),
+        (
+            {"group": "g", "client": {"max_poll_interval_ms": 0}},
+            "max_poll_interval_ms: expected milli",
+        ),
     ],
 )
 async def test_wrong_settings_are_refused_when_the_source_is_made(
@@ -176,6 +182,24 @@ async def test_what_is_not_there_any_more_is_not_passed_over_while_it_reads(
             with pytest.raises(SourceError, match=r"cannot go on at offset 9 of .*: .* made anew"):
                 await read_on(source)
             await source.close()
+
+
+async def test_a_member_that_is_opened_again_has_no_partitions_until_it_is_given_some(
+    kafka: Kafka,
+) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    await source.open()
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 3}:
+            await source.read()
+    await source.acknowledge({f"{topic}-0": 2})
+    await source.close()
+    await source.open()
+    await source.seek({f"{topic}-0": 3})
+    await source.acknowledge({f"{topic}-0": 3})  # by a checkpoint, before the broker has dealt it out
+    await source.close()
 
 
 async def test_where_the_client_begins_by_itself_as_a_member_is_no_matter() -> None:
@@ -257,6 +281,39 @@ async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) ->
         True,
         True,
     ]
+
+
+async def test_what_a_transaction_left_behind_may_be_deleted_before_a_restart(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    await producer.start()
+    for commits in (True, False):
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"1")
+        await (producer.commit_transaction() if commits else producer.abort_transaction())
+    await producer.stop()
+    source = KafkaSource(topic, bootstrap_servers=kafka.address)
+    await source.open()
+    reading = asyncio.create_task(read_on(source))
+    async with asyncio.timeout(20):
+        while source.position() != {f"{topic}-0": 4}:  # noqa: ASYNC110 - a real server
+            await asyncio.sleep(0.01)
+    reading.cancel()
+    await kafka.empty(topic)
+    await source.can_seek({f"{topic}-0": 4})
+    await source.close()
+
+
+async def test_a_partition_that_is_added_is_found_though_records_never_cease(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, client={"metadata_max_age_ms": 100})
+    await source.open()
+    await kafka.widen(topic, 2)
+    async with asyncio.timeout(20):
+        while len(source.splits()) < 2:
+            await kafka.fill(topic, [b"1"])
+            await source.read()
+    await source.close()
 
 
 async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
@@ -341,6 +398,18 @@ async def test_a_topic_that_is_gone_for_good_is_told_of(more: dict[str, Any]) ->
     with pytest.raises(SourceError, match="there is no topic 't' any more"):
         await source.read()
     assert time() - began == pytest.approx(200 + 120, abs=1)
+
+
+async def test_a_partition_that_another_topic_of_that_name_does_not_have_is_told_of(kafka: Kafka) -> None:
+    topic = await kafka.topic(2)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, client={"metadata_max_age_ms": 50})
+    source._patience = 0.1
+    await source.open()
+    await kafka.remake(topic)  # of one partition
+    async with asyncio.timeout(20):
+        with pytest.raises(SourceError, match=f"there is no partition {topic}-1 any more"):
+            await read_on(source)
+    await source.close()
 
 
 @pytest.mark.usefixtures("virtual_time")
