@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar
 
+from asyncstream.runtime.spark.wire.values import written_out
 from asyncstream.runtime.spark.worker.loop import settle
 
 __all__ = ("Shipped",)
@@ -34,9 +35,7 @@ class Shipped(Generic[T]):
         self.value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from pyspark import cloudpickle
-
-        data = bytes(cloudpickle.dumps(self.value))
+        data = written_out(self.value)
         return _arrived, (blake2b(data, digest_size=16).digest(), data)
 
 
