@@ -40,12 +40,15 @@ def test_keys_of_another_run_are_those_of_this_one(key: Callable[[Run], Any]) ->
     assert loads(again, classes_in(before.function())) == {key(before): [key(before)]}
 
 
-def test_a_nested_class_has_its_own_name_in_workers_and_in_state(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_nested_class_has_its_own_name_in_workers_and_in_state(
+    monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
     def other_process() -> None:  # one that has none of the classes that are read in it
         monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary())
 
     before, now = Run(), Run()
-    sent = pickle.dumps(Shipped(before.seat))
+    sent = pickle.dumps(Shipped(before.seat, stays=stays))
     other_process()
     seat = pickle.loads(sent).value
     assert seat is not before.seat
