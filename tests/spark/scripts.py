@@ -25,10 +25,24 @@ class Run:
             card: Card
             table: int
 
-        self.suit, self.card, self.place = Suit, Card, Place
-        for kind in (Suit, Card, Place):
+        class Table:
+            @dataclass(frozen=True)
+            class Seat:
+                number: int
+
+        @dataclass(frozen=True, slots=True)
+        class Chip:
+            worth: int
+
+        self.suit, self.card, self.place, self.seat, self.chip = Suit, Card, Place, Table.Seat, Chip
+        for kind in (Suit, Card, Place, Table):
             kind.__module__, kind.__qualname__ = "no_module_of_workers", kind.__name__
+        Table.Seat.__module__, Table.Seat.__qualname__ = "no_module_of_workers", "Table.Seat"
 
     def function(self) -> Callable[[Any], Any]:
-        suit, card, place = self.suit, self.card, self.place
-        return lambda row: place(card(suit(row["suit"]), row["rank"]), row["table"])
+        suit, card, place, seat, chip = self.suit, self.card, self.place, self.seat, self.chip
+        return lambda row: (
+            place(card(suit(row["suit"]), row["rank"]), row["table"]),
+            seat(row["seat"]),
+            chip(row["worth"]),
+        )

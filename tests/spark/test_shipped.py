@@ -55,6 +55,14 @@ def test_a_worker_keeps_what_was_used_last() -> None:
     assert with_task(functions[1])() == 1_001
 
 
+def test_a_worker_does_not_keep_what_is_not_to_stay() -> None:
+    sent = cloudpickle.dumps(Shipped([0], stays=False))
+    first, second = cloudpickle.loads(sent).value, cloudpickle.loads(sent).value
+    assert first == second == [0]
+    assert first is not second
+    assert not shipped._worker
+
+
 def test_an_accumulator_counts_for_each_task() -> None:
     total: Accumulator[int] = Accumulator(977, 0, AddingAccumulatorParam(0))
     pickled = cloudpickle.dumps(Shipped(lambda count: total.add(count)))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 from collections.abc import Callable
 from enum import Enum
 from types import ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import pytest
+from pyspark.cloudpickle import cloudpickle
 
 from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.runtime.spark.wire.values import classes_in, dumps, loads
 from asyncstream.runtime.spark.worker import group_head
+from asyncstream.runtime.spark.worker.shipped import Shipped
 from tests.spark.scripts import Run
 
 KEYS: dict[str, Callable[[Run], Any]] = {
@@ -21,6 +25,8 @@ KEYS: dict[str, Callable[[Run], Any]] = {
     "dataclass": lambda run: run.card(run.suit.HEARTS, 3),
     "named tuple": lambda run: run.place(run.card(run.suit.CLUBS, 1), 7),
     "in a tuple": lambda run: ("table", run.suit.HEARTS),
+    "nested": lambda run: run.seat(4),
+    "with slots": lambda run: run.chip(10),
 }
 
 
@@ -32,6 +38,25 @@ def test_keys_of_another_run_are_those_of_this_one(key: Callable[[Run], Any]) ->
     assert KeyGroups(128).of(key(before)) == KeyGroups(128).of(key(now))
     again = dumps(loads(kept, classes_in(now.function())))
     assert loads(again, classes_in(before.function())) == {key(before): [key(before)]}
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_nested_class_has_its_own_name_in_workers_and_in_state(
+    monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    def other_process() -> None:  # one that has none of the classes that are read in it
+        monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary())
+
+    before, now = Run(), Run()
+    sent = pickle.dumps(Shipped(before.seat, stays=stays))
+    other_process()
+    seat = pickle.loads(sent).value
+    assert seat is not before.seat
+    assert repr(seat(3)) == "Table.Seat(number=3)"
+    kept = dumps(seat(3))
+    assert loads(kept, classes_in(now.function())) == now.seat(3)
+    other_process()
+    assert repr(loads(kept)) == "Table.Seat(number=3)"
 
 
 def test_state_is_read_also_by_a_run_that_does_not_know_its_classes() -> None:

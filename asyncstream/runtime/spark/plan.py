@@ -47,6 +47,9 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 NOT_ENOUGH = "HDFSBackedStateStoreProvider"
 """Spark's other provider. Vendors have more than one of RocksDB, which go by other names."""
 
+ALREADY = "SHUFFLE_PARTITIONS_ALREADY_MATCH"
+"""Spark's word for state that is divided among so many partitions."""
+
 
 class SparkPlan(Mapping[str, "DataFrame"]):
     """
@@ -266,7 +269,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
         Args:
             location: the query's checkpoint, its option `checkpointLocation`.
-            partitions: as many as there are key groups at most: one with none would have nothing to do.
+            partitions: as many as there are key groups at most: one with none would have nothing to do. If
+                the state is divided so already, nothing is done.
 
         Raises:
             PipelineError: if the plan has no state, or over Spark Connect.
@@ -282,7 +286,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         try:
             manager.repartition(location, partitions)
         except Exception as error:
-            raise CheckpointError(f"cannot divide the state in {location}: {reason_of(error)}") from error
+            if ALREADY not in str(error):
+                raise CheckpointError(f"cannot divide the state in {location}: {reason_of(error)}") from error
 
     def _need_state(self, command: str) -> None:
         if not self._has_state:

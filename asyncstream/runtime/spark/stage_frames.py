@@ -156,9 +156,7 @@ class StageFrames:
             schema = self.direct.schema
         at_once = self.at_once[self.stages.index(task.stage)]
         task = replace(task, at_once=at_once, outputs=self._outputs_of(task.stage))
-        if task.transfer is not None:  # used once, and perhaps large
-            return frame.mapInArrow(lambda batches: run_stage(task, batches), schema)
-        shipped = Shipped(task)
+        shipped = Shipped(task, stays=task.transfer is None)  # that is used once, and perhaps large
         return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:

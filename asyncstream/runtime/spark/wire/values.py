@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, Final
 
-__all__ = ("Classes", "classes_in", "dumps", "loads", "loads_each")
+__all__ = ("Classes", "classes_in", "dumps", "loads", "loads_each", "written_out")
 
 Classes = Mapping[tuple[str, str], type]
 """Classes that workers cannot look up, by module and qualified name."""
@@ -49,8 +49,7 @@ def dumps(value: Any) -> bytes:
                 if isinstance(part, type):
                     self.has_class = True
                     if _is_nowhere(part):
-                        written_out = bytes(cloudpickle.dumps(part))
-                        return _class_named, (part.__module__, part.__qualname__, written_out)
+                        return _class_named, (part.__module__, part.__qualname__, written_out(part))
                 elif isinstance(part, FunctionType) and not self.has_class:
                     return NotImplemented  # pickle's own way, which refuses it
                 return super().reducer_override(part)
@@ -58,6 +57,28 @@ def dumps(value: Any) -> bytes:
         file = io.BytesIO()
         ByValue(file, 5).dump(value)
         return file.getvalue()
+
+
+def written_out(value: object) -> bytes:
+    """
+    The bytes of which `pickle.loads` makes the functions and classes in `value` anew, as PySpark would.
+
+    PySpark has a class that stands in another forget that: `Shop.Order` would be `Order`, in what it is shown
+    as, and where the class of that name is looked for.
+    """
+    from pyspark import cloudpickle
+
+    class Named(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, part: Any) -> Any:
+            reduced = super().reducer_override(part)
+            if isinstance(part, type) and _is_nowhere(part):
+                attributes, _ = reduced[2]
+                attributes["__qualname__"] = part.__qualname__
+            return reduced
+
+    file = io.BytesIO()
+    Named(file, 5).dump(value)
+    return file.getvalue()
 
 
 def loads(data: bytes, classes: Classes | None = None) -> Any:
@@ -92,19 +113,21 @@ def classes_in(value: object) -> Classes:
     """The classes that the functions in `value` refer to and that no module has; none of two of one name."""
     from pyspark.cloudpickle import Pickler
 
-    found: dict[tuple[str, str], set[type]] = {}
+    found: dict[tuple[str, str], dict[int, type]] = {}
 
     class Collecting(Pickler):  # type: ignore[misc]
         def reducer_override(self, part: Any) -> Any:
             if isinstance(part, type) and _is_nowhere(part):
-                found.setdefault((part.__module__, part.__qualname__), set()).add(part)
+                # one with slots is made of one without, of the same fields, to which methods still refer
+                identity = id(part.__dict__.get("__dataclass_fields__", part))
+                found.setdefault((part.__module__, part.__qualname__), {}).setdefault(identity, part)
             return super().reducer_override(part)
 
     try:
         Collecting(io.BytesIO(), 5).dump(value)
     except Exception:  # Spark will say what cannot be pickled
         return {}
-    return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+    return {name: kind for name, kinds in found.items() for kind in kinds.values() if len(kinds) == 1}
 
 
 def _is_nowhere(kind: type) -> bool:

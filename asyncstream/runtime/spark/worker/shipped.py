@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar
 
+from asyncstream.runtime.spark.wire.values import written_out
 from asyncstream.runtime.spark.worker.loop import settle
 
 __all__ = ("Shipped",)
@@ -26,17 +27,18 @@ MOST: Final = 32
 
 class Shipped(Generic[T]):
     """
-    A value that each task gets, and that all tasks of a worker share; pickled when this is, in the way of
-    PySpark's functions.
+    A value that each task gets, and that all tasks of a worker share if it `stays`; pickled when this is, in
+    the way of PySpark's functions.
     """
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: T, *, stays: bool = True) -> None:
         self.value = value
+        self._stays = stays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from pyspark import cloudpickle
-
-        data = bytes(cloudpickle.dumps(self.value))
+        data = written_out(self.value)
+        if not self._stays:
+            return _made, (data,)
         return _arrived, (blake2b(data, digest_size=16).digest(), data)
 
 
@@ -52,6 +54,10 @@ _worker: OrderedDict[bytes, _Known] = OrderedDict()
 """What this process keeps, by digest."""
 
 
+def _made(data: bytes) -> Shipped[Any]:
+    return Shipped(pickle.loads(data))
+
+
 def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
     settle()
     # unpickling an accumulator is what makes PySpark ask it for what a task has added, and each task anew
@@ -60,7 +66,7 @@ def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
     known = _worker.get(digest)
     if known is None:
         before = set(registry)
-        shipped = Shipped(pickle.loads(data))
+        shipped = _made(data)
         made = {number: one for number, one in registry.items() if number not in before}
         known = _worker[digest] = _Known(shipped, made)
         if len(_worker) > MOST:
