@@ -17,6 +17,7 @@ from asyncstream.errors import CodecError
 from asyncstream.validation import choice
 
 __all__ = (
+    "CODEC",
     "DELETE",
     "INSERT",
     "UPDATE_AFTER",
@@ -81,7 +82,8 @@ _LOGS: Final[dict[Any, ChangeLog]] = {
     "updates": ChangeLog(update_before=False, insert=False),
 }
 
-_CODEC: Final = JsonCodec()
+CODEC: Final = JsonCodec()
+"""Rows that do not say whether they are equal are the same if it makes the same bytes of them."""
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -93,7 +95,7 @@ def is_same(one: Any, other: Any) -> bool:
         return bool(one == other)
     except (TypeError, ValueError):
         with suppress(CodecError):
-            return _CODEC.encode(one) == _CODEC.encode(other)
+            return CODEC.encode(one) == CODEC.encode(other)
         return False
 
 

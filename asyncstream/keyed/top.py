@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from asyncstream.codec import JsonCodec
 from asyncstream.errors import CodecError
 from asyncstream.keyed.base import KeyedStep
 from asyncstream.keyed.changes import (
+    CODEC,
     DELETE,
     INSERT,
     UPDATE_AFTER,
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 Row: TypeAlias = tuple[Any, Any]
 """What a row ranks by, and the row."""
-
-_CODEC: Final = JsonCodec()
 
 
 class Ranking(NamedTuple, Generic[K, T]):
@@ -228,10 +226,10 @@ def _place_of(value: Any, rows: list[Row]) -> int | None:
     except (TypeError, ValueError):  # arrays among them
         return next((place for place, row in enumerate(rows) if is_same(row[1], value)), None)
     try:
-        kept = _CODEC.encode(value)
-        if is_same(_CODEC.decode(kept), value):
+        kept = CODEC.encode(value)
+        if is_same(CODEC.decode(kept), value):
             return None
-        return next((place for place, row in enumerate(rows) if _CODEC.encode(row[1]) == kept), None)
+        return next((place for place, row in enumerate(rows) if CODEC.encode(row[1]) == kept), None)
     except CodecError:
         return None
 

@@ -242,6 +242,7 @@ class KeyedFunctionOperator(TimedOperator):
         """Have the function handle a timer of the domain that the context is in."""
         ctx, emitter = self._ctx, self._emitter
         ctx.key = self._state.key = key
+        # a timer may be where no timestamp may; two comparisons cost less than a chain of them
         if timestamp > MAX_TIMESTAMP or timestamp < MIN_TIMESTAMP or ctx.domain is not _EVENT:
             ctx.timestamp = at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
             emitter.timestamp = at_ms if ctx.domain is _EVENT else None

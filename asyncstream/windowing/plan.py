@@ -197,7 +197,8 @@ class WindowPlan:
     @property
     def ticks(self) -> Ticks | None:
         """When windows fire by time before their end, if that can be said; None: not at all."""
-        return None if self.firings is None else self.firings.ticks
+        firings = self.firings
+        return None if firings is None else firings.ticks
 
     @property
     def _ticks_go_on(self) -> bool:

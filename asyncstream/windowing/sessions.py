@@ -313,7 +313,7 @@ class SessionWindowOperator(PlainWindowOperator):
     def _arm(self, key: Any, session: Session, time_ms: int) -> None:
         """Have a session fire, into which an element of this time has come."""
         session.armed = True
-        session.waits = self._due(session)[0] if self._ticks else session.end
+        session.waits = self._due(session)[0] if self._ticks else session.end  # the same, without a call
         self._waiting.to_fire.register(session.waits, key)
 
     def _due(self, session: Session) -> tuple[int, int]:

@@ -127,7 +127,6 @@ async def test_more_than_two_streams_come_by_their_number() -> None:
     assert sorted(found) == [(0, 2, [1]), (1, 1, [0]), (1, 3, [0, 2])]
 
 
-@pytest.mark.usefixtures("virtual_time", "tidy")
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
 def test_another_number_of_streams_goes_on_with_state_and_time(before: int, after: int) -> None:
     def connected(first: Any, *others: Any) -> Any:
@@ -153,6 +152,7 @@ def test_another_number_of_streams_goes_on_with_state_and_time(before: int, afte
         assert tested.collect() == [("k", list(range(before)))]
 
 
+@pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_element_that_fails_on_either_input_is_routed() -> None:
     class Fails(KeyedCoProcessFunction[int, int, int]):
         def process_left(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:

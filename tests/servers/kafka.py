@@ -11,7 +11,8 @@ the second one knows neither transactions nor idempotent producers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,54 +41,43 @@ class Kafka(ServerProcess):
     def address(self) -> str:
         return f"{HOST}:{self.port}"
 
-    async def topic(self, partitions: int = 1, name: str = "", **settings: str) -> str:
-        """Make a topic, with these settings ("_" for "."); gives its name."""
-        name = name or f"t{uuid4().hex[:10]}"
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
         await admin.start()
         try:
-            configs = {setting.replace("_", "."): value for setting, value in settings.items()}
-            await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+            yield admin
         finally:
             await admin.close()
+
+    async def topic(self, partitions: int = 1, name: str = "", **settings: str) -> str:
+        """Make a topic, with these settings ("_" for "."); gives its name."""
+        name = name or f"t{uuid4().hex[:10]}"
+        async with self._admin() as admin:
+            configs = {setting.replace("_", "."): value for setting, value in settings.items()}
+            await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
         return name
 
     async def remake(self, topic: str) -> None:
         """Delete a topic, and make another of its name."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await admin.start()
-        try:
+        async with self._admin() as admin:
             await admin.delete_topics([topic])
-        finally:
-            await admin.close()
         await self.topic(name=topic)
 
     async def widen(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic, up to so many."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await admin.start()
-        try:
+        async with self._admin() as admin:
             await admin.create_partitions({topic: NewPartitions(partitions)})
-        finally:
-            await admin.close()
 
     async def empty(self, topic: str) -> None:
         """Delete what is in a topic of one partition, as brokers do with what is old."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await admin.start()
-        try:
+        async with self._admin() as admin:
             records = RecordsToDelete(await self.size(topic))
             await admin.delete_records({TopicPartition(topic, 0): records})
-        finally:
-            await admin.close()
 
     async def topics(self) -> list[str]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await admin.start()
-        try:
+        async with self._admin() as admin:
             return list(await admin.list_topics())
-        finally:
-            await admin.close()
 
     async def fill(
         self, topic: str, values: Iterable[bytes | None], partitions: int = 1, **fields: Any
@@ -144,14 +134,10 @@ class Kafka(ServerProcess):
 
     async def committed(self, group: str, topic: str, partitions: int) -> dict[int, int]:
         """What a group has committed, by partition."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await admin.start()
-        try:
+        async with self._admin() as admin:
             places = [TopicPartition(topic, number) for number in range(partitions)]
             found = await admin.list_consumer_group_offsets(group, partitions=places)
             return {place.partition: place_found.offset for place, place_found in found.items()}
-        finally:
-            await admin.close()
 
 
 def _beside(package: str, program: str) -> str:

@@ -14,7 +14,7 @@ from asyncstream.windowing import Trigger, WindowPlan
 from asyncstream.windowing.upgrade import panes_of
 from tests.vectors.cases import Case, cases
 from tests.vectors.two_inputs import check, play
-from tests.vectors.windows import Traced, assigner, comparable_counts, evictor, ms, trigger
+from tests.vectors.windows import Slipping, assigner, comparable_counts, evictor, ms, trigger
 
 INTERVALS, WINDOWS = "flink_interval_join.jsonl", "flink_window_join.jsonl"
 
@@ -85,8 +85,8 @@ def test_pairs_are_the_same_whatever_becomes_of_those_without(case: Case) -> Non
 # ---------------------------------------------------------------------- joins in windows
 
 
-class TracedJoin(WindowJoinOperator, Traced):
-    """Tells the log which timer is firing, and has Flink's slip, as `Traced` does."""
+class TracedJoin(WindowJoinOperator, Slipping):
+    """Tells the log which timer is firing, and has Flink's slip, as `Slipping` does."""
 
 
 def run_windows(case: Case, *, on_disk: bool = False) -> Any:

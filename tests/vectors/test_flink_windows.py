@@ -29,7 +29,7 @@ from tests.vectors.canonical import canonical
 from tests.vectors.cases import Case, cases
 from tests.vectors.windows import (
     TRACED,
-    SoundTraced,
+    Slipping,
     Traced,
     assigner,
     comparable_counts,
@@ -142,7 +142,7 @@ def run(
     The transcript of a case, and the counts at its end unless it ended in an error.
 
     Args:
-        slips: the general operator makes Flink's slip, see `Traced`; the fast ones never do.
+        slips: the general operator makes Flink's slip, see `Slipping`; the fast ones never do.
     """
     records: list[dict[str, Any]] = []
     clock = ManualClock()
@@ -165,7 +165,7 @@ def run(
         operator = window_operator(key_by, described)
         where["told"] = described.process is not None
         where["untraced"] = type(operator) is not WindowOperator and path == "chosen"
-        traced = TRACED.get(type(operator)) if where["untraced"] else Traced if slips else SoundTraced
+        traced = TRACED.get(type(operator)) if where["untraced"] else Slipping if slips else Traced
         if traced is not None:
             operator = traced(key_by, described)
             operator.where = where

@@ -40,21 +40,9 @@ def ms(count: int) -> timedelta:
 
 
 class Traced(WindowOperator):
-    """
-    Tells the log which timer is firing; and has Flink's slip, so that all else can be compared.
-
-    An element that brings exactly the window that is open already, after that had grown by merging, makes
-    Flink forget where its contents are: they leak and are missing from the result. It takes gaps that
-    differ from element to element.
-    """
+    """Tells the log which timer is firing."""
 
     where: dict[str, Any]
-
-    def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
-        windows = self._merging.get(None, key)
-        if windows is not MISSING and windows.state_window(assigned) is not None:
-            windows.move(assigned, assigned)
-        return super()._join(key, assigned)
 
     def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> bool:
         self.where["timer"] = ["e" if event_time else "p", timestamp]
@@ -67,11 +55,20 @@ class Traced(WindowOperator):
             self.where["timer"] = None
 
 
-class SoundTraced(Traced):
-    """Without the slip."""
+class Slipping(Traced):
+    """
+    Has Flink's slip, so that all else can be compared.
+
+    An element that brings exactly the window that is open already, after that had grown by merging, makes
+    Flink forget where its contents are: they leak and are missing from the result. It takes gaps that
+    differ from element to element.
+    """
 
     def _join(self, key: Any, assigned: Any) -> tuple[Window, Window]:
-        return WindowOperator._join(self, key, assigned)
+        windows = self._merging.get(None, key)
+        if windows is not MISSING and windows.state_window(assigned) is not None:
+            windows.move(assigned, assigned)
+        return super()._join(key, assigned)
 
 
 class TracedTicks(TickingWindowOperator):

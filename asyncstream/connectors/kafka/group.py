@@ -20,22 +20,23 @@ from asyncstream.validation import real_number, refuse
 if TYPE_CHECKING:
     from aiokafka import ConsumerRebalanceListener, TopicPartition
 
-__all__ = ("Handover", "check_times", "listener")
+__all__ = ("Handover", "check_handover", "listener", "shows_itself")
 
 _ASK = 0.1
 """Seconds between two requests for a checkpoint, while something is to be handed over."""
 
 
-def check_times(seconds: float, options: Mapping[str, Any]) -> float:
-    """
-    Check how long a handover may take; gives after how many seconds a member that nobody reads is to show
-    itself. Raises `PipelineError` if the broker waits for less long than the handover takes.
-    """
+def check_handover(seconds: float, options: Mapping[str, Any]) -> None:
+    """Raises `PipelineError` if the broker may wait for less long than a handover takes."""
     given = options.get("rebalance_timeout_ms") or options.get("session_timeout_ms", 10_000)  # as the client
     most = real_number("rebalance_timeout_ms", given, "milliseconds", lambda ms: ms > 0) / 1000
     if seconds >= most:
         advice = "give client={'rebalance_timeout_ms': ...} more: who takes longer is put out of the group"
         raise refuse("handover", f"less than the {most:g} s that the broker waits", seconds, advice)
+
+
+def shows_itself(options: Mapping[str, Any]) -> float:
+    """After how many seconds a member that nobody reads is to show itself: well before it is put out."""
     interval = options.get("max_poll_interval_ms", 300_000)
     return real_number("max_poll_interval_ms", interval, "milliseconds", lambda ms: ms > 0) / 3000
 

@@ -26,7 +26,7 @@ from asyncstream.connectors.kafka.client import (
     naming,
     patience_of,
 )
-from asyncstream.connectors.kafka.group import Handover, check_times, listener
+from asyncstream.connectors.kafka.group import Handover, check_handover, listener, shows_itself
 from asyncstream.connectors.kafka.partitions import Presence, chosen, gone, split_of, to_read
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of, topic_name
 from asyncstream.connectors.messages import Decode, decoder
@@ -127,7 +127,10 @@ class KafkaSource(Source[Any]):
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
         self._patience = patience_of(self._options)
-        self._shows_itself = 0.0 if group is None else check_times(self._hand_over_in, self._options)
+        self._shows_itself = 0.0
+        if group is not None:
+            check_handover(self._hand_over_in, self._options)
+            self._shows_itself = shows_itself(self._options)
         self._where = ",".join(self._servers)
         self._what = f"cannot read {', '.join(map(repr, self._topics))} at {self._where}"
         self._consumer: AIOKafkaConsumer | None = None
@@ -296,8 +299,10 @@ class KafkaSource(Source[Any]):
 
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
         """Whether all is read that was there."""
+        if self._fetched:
+            return False
         await self._pass_marks(consumer)
-        return not self._fetched and all(self._positions[name] >= end for name, end in self._ends.items())
+        return all(self._positions[name] >= end for name, end in self._ends.items())
 
     async def _pass_marks(self, consumer: AIOKafkaConsumer) -> None:
         """
