@@ -126,7 +126,7 @@ class Checkpointer:
         self.tables = TableLog(
             self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
         )
-        self._captures = Captures(graph, self._codec, self.tables, settings.inline_bytes)
+        self._captures = Captures(graph, self._codec, self.tables, settings)
         self.journal = _journal_of(settings, graph, self._codec, failed)
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
