@@ -28,14 +28,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from asyncstream.errors import InternalError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
 from asyncstream.state.rows import MISSING, NO_ROWS, SAMPLE, SLICE, Entry, MemoryRows, Rows, about
-from asyncstream.state.weights import LEAST, Scale, ends
+from asyncstream.state.weights import LEAST, Scale, are_heavy, ends
 
 __all__ = ("Delta", "Generations", "OldRows")
 
@@ -70,6 +70,10 @@ class Delta:
     def __len__(self) -> int:
         """About how many rows, keys and namespaces it names."""
         return max(about(self.rows), len(self.rows)) + about(self.gone) + len(self.dropped)
+
+    def is_heavy(self, most: int) -> bool:
+        """Whether the values that were put take more than so many bytes of memory."""
+        return are_heavy(chain.from_iterable(rows.values() for rows in self.rows.values()), most)
 
 
 class Generations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -15,7 +16,9 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
 )
+from asyncstream.codec import JsonCodec
 from asyncstream.lease import Lease
+from asyncstream.runtime.aio import table_log
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 
@@ -252,6 +255,60 @@ def test_values_that_change_while_they_are_written_are_written_as_they_were() ->
     lengths = {len(items) for _, items in first}
     assert len(first) == 20
     assert max(lengths) - min(lengths) <= 1
+
+
+class Watched(JsonCodec):
+    """Knows in which thread it was last given, or gave, many bytes."""
+
+    encoded: threading.Thread | None = None
+    decoded: threading.Thread | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_decoded = threading.Event()
+
+    def encode(self, value: Any) -> bytes:
+        data = super().encode(value)
+        if len(data) > 100_000:
+            self.encoded = threading.current_thread()
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        if len(data) > 100_000:
+            self.decoded = threading.current_thread()
+            self.has_decoded.set()
+        return super().decode(data)
+
+
+class Fills(KeyedProcessFunction[int, Any]):
+    """A list of so many items, put anew with each element."""
+
+    items = ListDescriptor[Any]("items")
+
+    def open(self, ctx: Any) -> None:
+        self.state = ctx.state(self.items)
+
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        self.state.set([{"part": [part]} for part in range(value)])
+
+
+def test_one_large_row_is_encoded_and_compacted_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "LUMP", 100_000)
+    codec = Watched()
+
+    async def main() -> None:
+        pipeline = Pipeline("fills")
+        keyed = pipeline.submissions(name="in").key_by(lambda _: None)
+        keyed.process(Fills(), name="fills").to([], name="out")
+        async with pipeline.start(checkpoints=settings(MemoryStore(), codec=codec)) as job:
+            for count in (10_000, 10_001, 10_002, 10_003):
+                await job.submit(count)
+                await job.checkpoint()
+            await asyncio.to_thread(codec.has_decoded.wait, 60)
+
+    asyncio.run(main())
+    assert None not in (codec.encoded, codec.decoded)
+    assert threading.current_thread() not in (codec.encoded, codec.decoded)
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])

@@ -71,9 +71,6 @@ log = logging.getLogger("asyncstream.checkpoint")
 INLINE_BYTES = 64 * 1024
 """States up to this size are encoded at once: less than a millisecond, and a thread costs a tenth of that."""
 
-INLINE_ROWS = 500
-"""The same, in rows of tables that have changed."""
-
 LARGE = 8 << 20
 """Bytes of a checkpoint from which on memory that it took to restore it is given back."""
 
@@ -446,7 +443,7 @@ class Checkpointer:
             savepoint=savepoint,
         )
         encode = partial(self._captures.encode, captured, about)
-        if self.tables.count_cut() <= INLINE_ROWS and size <= INLINE_BYTES:
+        if size <= INLINE_BYTES and self.tables.has_cut_little():
             draft = encode()
         else:
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does
