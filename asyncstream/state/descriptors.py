@@ -21,6 +21,7 @@ from asyncstream.state.handles import (
     State,
     ValueState,
 )
+from asyncstream.state.schema import described, shown
 from asyncstream.state.ttl import TimeToLive
 from asyncstream.validation import Duration, duration_ms, function, refuse
 
@@ -81,6 +82,11 @@ class StateDescriptor(Generic[S_co]):
             raise refuse("name of a state", "a text that is not empty", self.name)
         if self.ttl is not None and not isinstance(self.ttl, TimeToLive):
             duration_ms(f"ttl of state {self.name!r}", self.ttl)
+
+    @property
+    def kind(self) -> str:
+        """What snapshots call state of this kind, a word; behind it perhaps what has made it."""
+        return self.handle.kind
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -174,6 +180,10 @@ class AggregatingDescriptor(StateDescriptor[AggregatingState[In, Out]], Generic[
     handle: ClassVar[type[State]] = AggregatingState
 
     aggregation: Aggregation[In, Out]
+
+    @property
+    def kind(self) -> str:
+        return f"{super().kind} {shown(described(self.aggregation))}"
 
     def __post_init__(self) -> None:
         super().__post_init__()
