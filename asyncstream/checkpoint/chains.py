@@ -10,8 +10,9 @@ the next checkpoint. So what is written for that is at most as much as was writt
 is read at a restore at most twice what there is. The parts before are deleted when no manifest names them any
 more.
 
-One thread appends; meanwhile another has chains compacted, and parts stored. So each changes the list of
-parts under a lock, in an instant: a part is made, which takes long, outside it.
+One thread appends, and lists the parts for a checkpoint; meanwhile another has chains compacted, and parts
+stored. So each changes the list of parts under a lock, in an instant: a part is made, which takes long,
+outside it. Who does not append puts another list in its place, for it may be gone through.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Chain:
     def replace(self, base: Iterable[Part]) -> None:
         """Have these parts instead of those that were fixed."""
         with self._lock:
-            self.parts[: self._fixed] = base
+            self.parts = [*base, *self.parts[self._fixed :]]
             self._fixed = 0
 
     def committed(self, names: Collection[str]) -> None:

@@ -228,3 +228,15 @@ def test_a_part_that_is_made_while_others_are_stored_or_compacted_is_not_lost(
         chain.append(cut)
         table.merge()
     assert dict(restored(chain, stored)[None]) == dict(table.whole())
+
+
+def test_who_goes_through_the_parts_while_they_are_compacted_sees_those_from_before() -> None:
+    chain = Chain("t", name_of, 10)
+    for number in range(3):
+        chain.append([b"%d" % number * 20])
+    fixed = chain.fix()
+    listing = iter(chain.parts)
+    seen = [next(listing)]
+    chain.replace([chain.base_of([b"all"])])
+    assert [*seen, *listing] == fixed
+    assert len(chain.parts) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import pytest
@@ -311,21 +312,45 @@ def test_one_large_row_is_encoded_and_compacted_in_a_thread(monkeypatch: pytest.
     assert threading.current_thread() not in (codec.encoded, codec.decoded)
 
 
+class SlowToRead(MemoryStore):
+    """Takes ten minutes to give a part, as where much is to be compacted."""
+
+    reads = 0
+
+    async def read(self, what: int | str) -> bytes:
+        self.reads += 1
+        await asyncio.sleep(600)
+        return await super().read(what)
+
+
+def test_checkpoints_do_not_wait_for_a_compaction() -> None:
+    store = SlowToRead()
+
+    async def main() -> float:
+        async with adding([]).start(checkpoints=settings(store, inline_bytes=100)) as job:
+            for amount in range(1, 6):
+                await fill(job, range(KEYS), amount)
+                await job.checkpoint()
+                await asyncio.sleep(1)
+            assert store.reads == 1  # one at a time
+            before = asyncio.get_running_loop().time()
+            await asyncio.sleep(2_000)
+            await job.checkpoint()
+            return asyncio.get_running_loop().time() - before
+
+    assert run_virtual(main()) < 2_001
+    store.read = partial(MemoryStore.read, store)  # type: ignore[method-assign]
+    assert totals(store) == dict.fromkeys(range(0, KEYS, 7), 15)
+
+
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_a_job_that_is_stopped_begins_no_compaction(*, is_under_way: bool) -> None:
     """It may take minutes, and the next job compacts as well."""
 
-    class Slow(MemoryStore):
-        reads = 0
-
+    class Slow(SlowToRead):
         async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
             await asyncio.sleep(1)
             await super().commit(lease, number, manifest)
-
-        async def read(self, what: int | str) -> bytes:
-            self.reads += 1
-            await asyncio.sleep(600)
-            return await super().read(what)
 
     store = Slow()
 
