@@ -80,7 +80,8 @@ class Chain:
         """Whether it should be compacted."""
         sizes = [part.size for part in self.parts if part.path[-1] != BASE]
         base = sum(part.size for part in self.parts) - sum(sizes)
-        return sum(sizes) > max(base, self.inline_bytes) or len(sizes) >= max(MANY, base // WORTH_A_PART)
+        few = min(self.inline_bytes, INLINE_BYTES)
+        return sum(sizes) > max(base, few) or len(sizes) >= max(MANY, base // WORTH_A_PART)
 
     def fix(self) -> list[Part]:
         """The parts there are now, which stay as they are until `replace` or `release`."""
