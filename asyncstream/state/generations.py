@@ -302,7 +302,11 @@ class Generations:
     def _older(self, namespace: Hashable, key: Hashable) -> Any:
         """A value that may be changed, of a row that is not young."""
         value = self._frozen_value(namespace, key)
-        return self._old.get(namespace, key) if value is MISSING else detached(value)
+        return self._old.get(namespace, key) if value is MISSING else self._copied(value)
+
+    def _copied(self, value: Any) -> Any:
+        """An equal value that may be changed."""
+        return detached(value)
 
     def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
         frozen = self._frozen

@@ -87,7 +87,7 @@ class KeyedState:
             ages, ttl = None, descriptor.time_to_live
             self._lives[name] = None if ttl is None else ttl.duration_ms
             self._check_names()
-            rows = self._declare(name)
+            rows = self._declare(name, *descriptor.saving)
             written = None if ttl is None else self._declare(f"{name}{WRITTEN}")
             self._read_times(name)
             if written is not None:
@@ -127,9 +127,17 @@ class KeyedState:
         for ages in self._ages:
             yield from ages.rebuilding()
 
-    def _declare(self, name: str) -> Table:
+    def _declare(
+        self, name: str, save: Callable[[Any], Any] = same, load: Callable[[Any], Any] = same
+    ) -> Table:
         return self._tables.declare(
-            Table(f"{self._prefix}/{name}", may_be_away=True, namespace_of=self._namespace_of)
+            Table(
+                f"{self._prefix}/{name}",
+                may_be_away=True,
+                namespace_of=self._namespace_of,
+                save=save,
+                load=load,
+            )
         )
 
     def _read_times(self, name: str) -> None:

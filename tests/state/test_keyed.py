@@ -206,6 +206,28 @@ def test_state_of_another_kind_is_refused() -> None:
         other.restore(store.snapshot())
 
 
+def test_an_aggregation_that_saves_its_accumulators_is_asked_to() -> None:
+    class Listed(Mean):
+        """Is what a codec does not keep."""
+
+        def save(self, accumulator: Any) -> Any:
+            return {"kept": list(accumulator)}
+
+        def load(self, kept: Any) -> Any:
+            return tuple(kept["kept"])
+
+    mean = AggregatingDescriptor[int, float]("mean", Listed())
+    store, other = Store(), Store()
+    store.key = other.key = "a"
+    for value in (1, 2, 6):
+        store.state(mean).add(value)
+    snapshot = store.snapshot()
+    assert snapshot["tables"]["state/mean"] == [[None, [["a", {"kept": [3, 9]}]]]]
+    other.restore(snapshot)
+    other.state(mean).add(3)
+    assert other.state(mean).get() == 3.0
+
+
 @pytest.mark.parametrize("is_declared_first", [False, True])
 def test_state_that_another_aggregation_has_made_is_told_of(
     caplog: pytest.LogCaptureFixture, *, is_declared_first: bool
