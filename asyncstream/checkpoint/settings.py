@@ -65,7 +65,8 @@ class Checkpoints:
         timeout: how long one may take, sinks and store together, before it counts as failed, and each answer
             of the store when the job starts: a `timedelta` or seconds.
         restore: where to start: "newest" goes on from the newest whole checkpoint, if there is one; "none"
-            starts from the beginning, whatever is in the store; a number goes on from that checkpoint.
+            starts from the beginning, whatever is in the store; a number goes on from that checkpoint. Each
+            start that says so does, also one after a crash, but for those of `restart=`.
         renamed: for steps that had another name when the checkpoint was taken: their new names, by the old. A
             checkpoint that was written with this says so, and is not renamed again.
         migrate: for steps that have changed so much that they cannot use what they remembered: functions that
