@@ -93,7 +93,8 @@ def are_heavy(values: Iterable[Any], most: int) -> bool:
         size += sum(map(getsizeof, level))
         if size > most:
             return True
-        level = [part for part in gc.get_referents(*level) if not isinstance(part, _ANYWAY)]
+        # what stands in for another object says by `__class__` what that is, and may raise instead
+        level = [part for part in gc.get_referents(*level) if not issubclass(type(part), _ANYWAY)]
     return False
 
 
