@@ -18,7 +18,7 @@ In reading order:
 from asyncstream.checkpoint.directory import DirectoryStore
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.history import History
-from asyncstream.checkpoint.matching import fit, match
+from asyncstream.checkpoint.matching import fit, match, migration
 from asyncstream.checkpoint.settings import Checkpoints, Place, checkpoints_of
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore, MemoryStore
@@ -36,4 +36,5 @@ __all__ = (
     "checkpoints_of",
     "fit",
     "match",
+    "migration",
 )

@@ -10,8 +10,9 @@ the next checkpoint. So what is written for that is at most as much as was writt
 is read at a restore at most twice what there is. The parts before are deleted when no manifest names them any
 more.
 
-One thread appends; meanwhile another has chains compacted, and parts stored. So each changes the list of
-parts under a lock, in an instant: a part is made, which takes long, outside it.
+One thread appends, and lists the parts for a checkpoint; meanwhile another has chains compacted, and parts
+stored. So each changes the list of parts under a lock, in an instant: a part is made, which takes long,
+outside it. Who does not append puts another list in its place, for it may be gone through.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Chain:
         """Whether it should be compacted."""
         sizes = [part.size for part in self.parts if part.path[-1] != BASE]
         base = sum(part.size for part in self.parts) - sum(sizes)
-        return sum(sizes) > max(base, self.inline_bytes) or len(sizes) >= max(MANY, base // WORTH_A_PART)
+        few = min(self.inline_bytes, INLINE_BYTES)
+        return sum(sizes) > max(base, few) or len(sizes) >= max(MANY, base // WORTH_A_PART)
 
     def fix(self) -> list[Part]:
         """The parts there are now, which stay as they are until `replace` or `release`."""
@@ -98,7 +100,7 @@ class Chain:
     def replace(self, base: Iterable[Part]) -> None:
         """Have these parts instead of those that were fixed."""
         with self._lock:
-            self.parts[: self._fixed] = base
+            self.parts = [*base, *self.parts[self._fixed :]]
             self._fixed = 0
 
     def committed(self, names: Collection[str]) -> None:

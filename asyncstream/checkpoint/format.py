@@ -18,8 +18,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from asyncstream.checkpoint.parts import Part
@@ -84,6 +85,8 @@ class CheckpointInfo:
         steps: the steps that remember something, by name.
         lease: the number of the lease under which it was written; 0 if there was none.
         savepoint: it stays, whatever number of checkpoints is kept, until it is deleted.
+        renamed: what the job that wrote it was told of new names of steps, by the old.
+        migrated: what tells the functions from others that it was given to make states of old ones, by step.
     """
 
     id: int
@@ -95,6 +98,8 @@ class CheckpointInfo:
     steps: Mapping[str, StepInfo]
     lease: int = 0
     savepoint: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    migrated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stored(self) -> frozenset[str]:
@@ -190,6 +195,8 @@ def _unpacked(
     for name in ("id", "pipeline", "created_ms", "codec", "finished", "lease", "savepoint"):
         if CheckpointInfo.__annotations__[name] != type(getattr(info, name)).__name__:
             raise TypeError(f"its {name} is a {type(getattr(info, name)).__name__}")
+    if {*map(type, chain(*info.renamed.items(), *info.migrated.items()))} - {str}:
+        raise TypeError("what its job was told is no text")
     parts: dict[str, list[Part]] = {name: [] for name in steps}
     for name, step in steps.items():
         for part in step.parts:

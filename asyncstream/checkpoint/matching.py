@@ -1,6 +1,9 @@
 """
 Finds, for what a checkpoint holds, the steps of a pipeline that it is for, and makes it fit them: steps may
 have come, gone, been renamed, and changed since.
+
+What the job was told of that already which wrote the checkpoint is done: settings that stay, as those of a
+program that is started again after a crash, do nothing to a state twice.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.errors import CheckpointError, describe_error
 from asyncstream.state import Kept, is_snapshot
-from asyncstream.state.schema import Schema, adapted
+from asyncstream.state.schema import Schema, adapted, compare
 from asyncstream.state.snapshots import check_snapshot
 
-__all__ = ("fit", "match")
+__all__ = ("fit", "match", "migration")
 
 
 def match(
@@ -38,8 +41,9 @@ def match(
     """
     names: dict[str, str] = {}
     missing: list[str] = []
+    renamed = {old: new for old, new in settings.renamed.items() if info.renamed.get(old) != new}
     for old, step in info.steps.items():
-        name = settings.renamed.get(old, old)
+        name = renamed.get(old, old)
         if name not in kinds:
             if old not in settings.allow_dropped:
                 missing.append(old)
@@ -62,6 +66,23 @@ def match(
             "that their state may be lost, allow_dropped=[...]"
         )
     return names
+
+
+def migration(
+    info: CheckpointInfo, settings: Checkpoints, old: str, name: str, now: Schema | None, kind: str
+) -> Callable[[Any], Any] | None:
+    """
+    What is to make the state of one step of the old one; None: nothing, or the checkpoint holds what it has
+    made.
+
+    Args:
+        info, settings, old, name, now, kind: as for `fit`.
+    """
+    was = info.steps[old]
+    is_the_same = info.migrated.get(name) == settings.migrations.get(name) and was.kind == kind
+    if is_the_same and was.schema is not None and now is not None:
+        is_the_same = not compare(Schema.of(was.schema), now).conflicts
+    return None if is_the_same else settings.migrate.get(name)
 
 
 def fit(
@@ -89,7 +110,7 @@ def fit(
     Raises:
         CheckpointError: if the state is not the step's own.
     """
-    migrate = settings.migrate.get(name)
+    migrate = migration(info, settings, old, name, now, kind)
     if migrate is not None:
         try:
             before = state.snapshot() if isinstance(state, Kept) else state

@@ -18,6 +18,7 @@ from asyncstream.checkpoint.timely import TimelyStore
 from asyncstream.codec import Codec, codec
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import PipelineError
+from asyncstream.operators.fingerprint import fingerprint
 from asyncstream.validation import (
     Duration,
     choice,
@@ -64,13 +65,16 @@ class Checkpoints:
         timeout: how long one may take, sinks and store together, before it counts as failed, and each answer
             of the store when the job starts: a `timedelta` or seconds.
         restore: where to start: "newest" goes on from the newest whole checkpoint, if there is one; "none"
-            starts from the beginning, whatever is in the store; a number goes on from that checkpoint.
-        renamed: for steps that had another name when the checkpoint was taken: their new names, by the old.
+            starts from the beginning, whatever is in the store; a number goes on from that checkpoint. Each
+            start that says so does, also one after a crash, but for those of `restart=`.
+        renamed: for steps that had another name when the checkpoint was taken: their new names, by the old. A
+            checkpoint that was written with this says so, and is not renamed again.
         migrate: for steps that have changed so much that they cannot use what they remembered: functions that
             make of the old state one of the new step, by the step's present name. The state of a step with
             tables is a dict: under "tables", lists of `[namespace, rows]` by the names that `asyncstream
             checkpoint show` shows, where rows are lists of `[key, value]`; what else it has stays. None makes
-            the step start from nothing.
+            the step start from nothing. A function is not called for what it has made: a checkpoint names
+            those that it was written with, and knows them again by their code, in one version of Python.
         allow_dropped: names of steps that are there no more, and whose state, elements included, may be lost.
         inline_bytes: up to which size a part of a step's state lies in the checkpoint itself; larger ones are
             kept by themselves, and written again only when they have changed.
@@ -149,6 +153,11 @@ class Checkpoints:
             text("renamed", name)
         if len(set(self.renamed.values())) < len(self.renamed):
             raise PipelineError("renamed: two steps cannot both have become the same one")
+
+    @property
+    def migrations(self) -> dict[str, str]:
+        """What tells each function of `migrate` from others, by the name of its step."""
+        return {name: fingerprint(convert) for name, convert in self.migrate.items()}
 
     def journal_files(self) -> JournalFiles:
         """

@@ -119,7 +119,10 @@ class Classes:
         for part in name.split("."):
             inner = vars(found).get(part)  # nothing of the module's or the class's own is asked
             if not isinstance(inner, type):
-                raise CodecError(f"the class {path} is not there any more: {part!r} is no class")
+                raise CodecError(
+                    f"the class {path} is not there any more: {part!r} is no class; have this name stand for "
+                    "the one that has taken its place"
+                )
             found = inner
         return found
 

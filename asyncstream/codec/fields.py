@@ -14,7 +14,16 @@ from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import CodecError
 
-__all__ = ("MODEL_PARTS", "Field", "default_of", "fields_of", "has_fields", "is_model", "is_record")
+__all__ = (
+    "MODEL_PARTS",
+    "Field",
+    "default_of",
+    "fields_of",
+    "has_fields",
+    "is_model",
+    "is_record",
+    "private_fields_of",
+)
 
 
 MODEL_PARTS: Final = {
@@ -68,6 +77,21 @@ def fields_of(kind: Any) -> tuple[Field, ...]:
         return tuple(_of_model(name, field) for name, field in described.items())
     attributes: Any = kind.__attrs_attrs__
     return tuple(map(_of_attrs, attributes))
+
+
+@lru_cache(maxsize=1000)
+def private_fields_of(kind: Any) -> tuple[Field, ...]:
+    """The private attributes of a model of pydantic that each object has."""
+    nothing: Any = sys.modules["pydantic_core"].PydanticUndefined
+    described: dict[str, Any] = kind.__private_attributes__
+    found = []
+    for name, attribute in described.items():
+        if attribute.default_factory is not None:
+            looks = getattr(attribute, "default_factory_takes_validated_data", False)
+            found.append(Field(name, True, None if looks else attribute.default_factory))
+        elif attribute.default is not nothing:
+            found.append(Field(name, True, attribute.get_default))
+    return tuple(found)
 
 
 def default_of(field: Field, path: str) -> Any:

@@ -20,7 +20,15 @@ from zoneinfo import ZoneInfo
 from asyncstream.codec.arrays import array_of, numpy_array, numpy_scalar
 from asyncstream.codec.base import ForeignError
 from asyncstream.codec.classes import Classes, NotImported, fill, is_named_tuple, make_error
-from asyncstream.codec.fields import MODEL_PARTS, default_of, fields_of, is_model, is_record
+from asyncstream.codec.fields import (
+    MODEL_PARTS,
+    Field,
+    default_of,
+    fields_of,
+    is_model,
+    is_record,
+    private_fields_of,
+)
 from asyncstream.codec.library import MAKERS
 from asyncstream.errors import CodecError
 
@@ -122,6 +130,8 @@ class Unpacker:
         for name, part in zip(MODEL_PARTS, map(self.unpack, parts), strict=True):
             if type(part) not in (NoneType, MODEL_PARTS[name]):
                 raise CodecError(f"{path} has a {type(part).__name__} as its {name}")
+            if name == "__pydantic_private__" and (private := private_fields_of(kind)):
+                part = self._with_defaults({} if part is None else part, private, path)
             if part is not None or getattr(kind, name, part) is not None:
                 object.__setattr__(made, name, part)
         return made
@@ -132,7 +142,11 @@ class Unpacker:
         unknown = values.keys() - {field.name for field in known}
         if unknown:
             raise _changed(f"{path} has no field {min(unknown)!r}")
-        attributes = {name: self.unpack(value) for name, value in values.items()}
+        return self._with_defaults({name: self.unpack(value) for name, value in values.items()}, known, path)
+
+    def _with_defaults(
+        self, attributes: dict[str, Any], known: tuple[Field, ...], path: str
+    ) -> dict[str, Any]:
         for field in known:
             if field.name not in attributes and field.is_expected:
                 attributes[field.name] = default_of(field, path)

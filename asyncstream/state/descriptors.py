@@ -21,6 +21,8 @@ from asyncstream.state.handles import (
     State,
     ValueState,
 )
+from asyncstream.state.rows import same
+from asyncstream.state.schema import described, shown
 from asyncstream.state.ttl import TimeToLive
 from asyncstream.validation import Duration, duration_ms, function, refuse
 
@@ -81,6 +83,16 @@ class StateDescriptor(Generic[S_co]):
             raise refuse("name of a state", "a text that is not empty", self.name)
         if self.ttl is not None and not isinstance(self.ttl, TimeToLive):
             duration_ms(f"ttl of state {self.name!r}", self.ttl)
+
+    @property
+    def kind(self) -> str:
+        """What snapshots call state of this kind, a word; behind it perhaps what has made it."""
+        return self.handle.kind
+
+    @property
+    def saving(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """What makes of an entry one that a codec keeps, and what makes it of that again."""
+        return same, same
 
     @property
     def time_to_live(self) -> TimeToLive | None:
@@ -168,12 +180,22 @@ class AggregatingDescriptor(StateDescriptor[AggregatingState[In, Out]], Generic[
     Attributes:
         name: tells the states of a function apart; unique within it.
         ttl: how long an entry lives: a `timedelta` or seconds, or a `TimeToLive`; None: for ever.
-        aggregation: an `AggregateFunction` of `asyncstream.windowing`, or anything with its four methods.
+        aggregation: an `AggregateFunction` of `asyncstream.windowing`, or anything with its four methods; if
+            it has `save` and `load` as well, they make of an accumulator what checkpoints keep, and back.
     """
 
     handle: ClassVar[type[State]] = AggregatingState
 
     aggregation: Aggregation[In, Out]
+
+    @property
+    def kind(self) -> str:
+        return f"{super().kind} {shown(described(self.aggregation))}"
+
+    @property
+    def saving(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        save, load = (getattr(self.aggregation, name, None) for name in ("save", "load"))
+        return (save, load) if callable(save) and callable(load) else super().saving
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,14 +28,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from asyncstream.errors import InternalError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
 from asyncstream.state.rows import MISSING, NO_ROWS, SAMPLE, SLICE, Entry, MemoryRows, Rows, about
-from asyncstream.state.weights import LEAST, Scale, ends
+from asyncstream.state.weights import LEAST, Scale, are_heavy, ends
 
 __all__ = ("Delta", "Generations", "OldRows")
 
@@ -70,6 +70,10 @@ class Delta:
     def __len__(self) -> int:
         """About how many rows, keys and namespaces it names."""
         return max(about(self.rows), len(self.rows)) + about(self.gone) + len(self.dropped)
+
+    def is_heavy(self, most: int) -> bool:
+        """Whether the values that were put take more than so many bytes of memory."""
+        return are_heavy(chain.from_iterable(rows.values() for rows in self.rows.values()), most)
 
 
 class Generations:
@@ -298,7 +302,11 @@ class Generations:
     def _older(self, namespace: Hashable, key: Hashable) -> Any:
         """A value that may be changed, of a row that is not young."""
         value = self._frozen_value(namespace, key)
-        return self._old.get(namespace, key) if value is MISSING else detached(value)
+        return self._old.get(namespace, key) if value is MISSING else self._copied(value)
+
+    def _copied(self, value: Any) -> Any:
+        """An equal value that may be changed."""
+        return detached(value)
 
     def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
         frozen = self._frozen

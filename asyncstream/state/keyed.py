@@ -6,6 +6,7 @@ The namespace tells apart entries of one key, such as those of its windows; None
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from asyncstream.state.upgrade import EXPIRES, WRITTEN
 from asyncstream.validation import refuse
 
 __all__ = ("KeyedState",)
+
+log = logging.getLogger("asyncstream.state")
 
 S = TypeVar("S", bound=State)
 
@@ -79,11 +82,12 @@ class KeyedState:
         handle_type: type[Any] = descriptor.handle
         handle: S | None = self._handles.get(name)
         if handle is None:
-            _check_kind(name, self._kinds.setdefault(name, handle_type.kind), handle_type.kind)
+            _check_kind(name, self._kinds.get(name, descriptor.kind), descriptor.kind)
+            self._kinds[name] = descriptor.kind
             ages, ttl = None, descriptor.time_to_live
             self._lives[name] = None if ttl is None else ttl.duration_ms
             self._check_names()
-            rows = self._declare(name)
+            rows = self._declare(name, *descriptor.saving)
             written = None if ttl is None else self._declare(f"{name}{WRITTEN}")
             self._read_times(name)
             if written is not None:
@@ -123,9 +127,17 @@ class KeyedState:
         for ages in self._ages:
             yield from ages.rebuilding()
 
-    def _declare(self, name: str) -> Table:
+    def _declare(
+        self, name: str, save: Callable[[Any], Any] = same, load: Callable[[Any], Any] = same
+    ) -> Table:
         return self._tables.declare(
-            Table(f"{self._prefix}/{name}", may_be_away=True, namespace_of=self._namespace_of)
+            Table(
+                f"{self._prefix}/{name}",
+                may_be_away=True,
+                namespace_of=self._namespace_of,
+                save=save,
+                load=load,
+            )
         )
 
     def _read_times(self, name: str) -> None:
@@ -161,7 +173,17 @@ class KeyedState:
 
 
 def _check_kind(name: str, found: str, wanted: str) -> None:
-    if found != wanted:
+    """Compare what descriptors call the kind of a state, or earlier versions did: the word alone."""
+    (kind, _, maker), (wanted_kind, _, wanted_maker) = found.partition(" "), wanted.partition(" ")
+    if kind != wanted_kind:
         raise CheckpointError(
-            f"state {name!r} is {found} state and cannot be read as {wanted} state; use another name"
+            f"state {name!r} is {kind} state and cannot be read as {wanted_kind} state; use another name"
+        )
+    if maker and wanted_maker and maker != wanted_maker:
+        log.warning(
+            "state %r was made by %s, and is now read by %s, to which it may mean something else; a state of "
+            "another name starts from nothing",
+            name,
+            maker,
+            wanted_maker,
         )

@@ -30,7 +30,7 @@ from asyncstream.errors import CheckpointError
 from asyncstream.state.tables import Kept
 from asyncstream.validation import named_fields
 
-__all__ = ("Change", "Schema", "adapted", "attributes", "compare", "described")
+__all__ = ("Change", "Schema", "adapted", "attributes", "compare", "described", "shown")
 
 log = logging.getLogger("asyncstream.state")
 
@@ -238,21 +238,21 @@ def attributes(value: object, depth: int = DEPTH, *, without: tuple[str, ...] = 
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name} was {_shown(was.get(name))} and is {_shown(now.get(name))}"
+        f"{name} was {shown(was.get(name))} and is {shown(now.get(name))}"
         for name in {**was, **now}
         if json.dumps(was.get(name), sort_keys=True) != json.dumps(now.get(name), sort_keys=True)
     ]
 
 
-def _shown(value: Any) -> str:
-    """`{"type": "Sum", "of": "x"}` as `Sum(of='x')`."""
+def shown(value: Any) -> str:
+    """What `described` gave in words: `{"type": "Sum", "of": "x"}` as `Sum(of='x')`."""
     if isinstance(value, Mapping):
-        inside = [f"{name}={_shown(part)}" for name, part in value.items() if name != "type"]
+        inside = [f"{name}={shown(part)}" for name, part in value.items() if name != "type"]
         if "type" in value:
             return f"{value['type']}({', '.join(inside)})"
         return "{" + ", ".join(inside) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_shown, value)) + "]"
+        return "[" + ", ".join(map(shown, value)) + "]"
     return value if value == FUNCTION else "nothing" if value is None else repr(value)
 
 

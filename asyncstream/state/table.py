@@ -173,6 +173,14 @@ class Table(Generations):
                 return True
         return found
 
+    def _copied(self, value: Any) -> Any:
+        try:
+            return super()._copied(value)
+        except Exception:  # of a class that refuses a copy: another is made of what is kept of it
+            if self.is_bound:
+                raise
+            return self.load(detached(self.save(value)))
+
     # ------------------------------------------------------------------ namespaces
 
     def whole(self, namespace: Hashable = None) -> Rows:
@@ -226,7 +234,7 @@ class Table(Generations):
             whole = {}
         if self._frozen is not None and namespace in self._frozen:
             young = self.young.get(namespace, NO_ROWS)
-            whole = {key: value if key in young else detached(value) for key, value in whole.items()}
+            whole = {key: value if key in young else self._copied(value) for key, value in whole.items()}
         self._note_dropped(namespace)
         self.young[namespace] = whole
         return whole

@@ -3,6 +3,8 @@ About how many bytes of memory rows take, by a sample of them: to look at each t
 
 Looked at are the first and the last of what a collection has; one that is far larger than the others is
 overseen. What several of a sample refer to counts once; classes, functions and modules count nothing.
+
+Whether some values are heavy can be told for certain: each is looked into, until they are.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from sys import getsizeof
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
-__all__ = ("LEAST", "ROWS", "SPACES", "Scale", "ends")
+__all__ = ("LEAST", "ROWS", "SPACES", "Scale", "are_heavy", "ends")
 
 ROWS: Final = 64
 """Rows that are looked at."""
@@ -79,6 +81,21 @@ class Scale:
 
     def _all(self, values: Iterable[Any], depth: int) -> int:
         return sum(self.of(value, depth) for value in values)
+
+
+def are_heavy(values: Iterable[Any], most: int) -> bool:
+    """
+    Whether values take more than `most` bytes of memory, with what belongs to them: in each place that holds
+    it, as it is written.
+    """
+    level, size = list(values), 0  # all that is as deep inside them as the rest
+    while level:
+        size += sum(map(getsizeof, level))
+        if size > most:
+            return True
+        # what stands in for another object says by `__class__` what that is, and may raise instead
+        level = [part for part in gc.get_referents(*level) if not issubclass(type(part), _ANYWAY)]
+    return False
 
 
 def ends(values: Collection[Any], most: int) -> Iterable[Any]:

@@ -16,6 +16,7 @@ hang on it, nor for texts. With the first of these, sliding windows share no mor
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -343,6 +344,7 @@ class Quantile(FieldAggregate[float | None]):
         self.share = share
         self.k = k
         self._sketch = module_of("sketch", "datasketches", "Quantile").kll_doubles_sketch
+        copyreg.pickle(self._sketch, _sketch_parts)  # so that it can be copied, and be brought to disk
 
     def save(self, accumulator: Any) -> bytes:
         saved: bytes = accumulator.serialize()
@@ -350,6 +352,14 @@ class Quantile(FieldAggregate[float | None]):
 
     def load(self, kept: bytes) -> Any:
         return self._sketch.deserialize(kept)
+
+
+def _sketch_parts(sketch: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+    return _sketch_of, (sketch.serialize(),)
+
+
+def _sketch_of(kept: bytes) -> Any:
+    return module_of("sketch", "datasketches", "Quantile").kll_doubles_sketch.deserialize(kept)
 
 
 class InPlace(AggregateFunction[Any, Any]):

@@ -116,6 +116,14 @@ def test_a_chain_is_long_when_changes_outgrow_the_base_or_are_many() -> None:
     assert not chain.is_long
 
 
+def test_a_manifest_that_may_hold_much_does_not_grow_with_what_is_changed_again() -> None:
+    chain = Chain("t", name_of, inline_bytes=10**9)
+    chain.append(delta("base"))
+    for _ in range(4):
+        chain.append(delta("base", size=10_000))
+    assert chain.is_long
+
+
 @pytest.mark.parametrize("inline_bytes", [0, 10**9])
 def test_what_changes_while_a_chain_is_compacted_comes_after_that(inline_bytes: int) -> None:
     chain, stored = Chain("t", name_of, inline_bytes), dict[str, bytes]()
@@ -228,3 +236,15 @@ def test_a_part_that_is_made_while_others_are_stored_or_compacted_is_not_lost(
         chain.append(cut)
         table.merge()
     assert dict(restored(chain, stored)[None]) == dict(table.whole())
+
+
+def test_who_goes_through_the_parts_while_they_are_compacted_sees_those_from_before() -> None:
+    chain = Chain("t", name_of, 10)
+    for number in range(3):
+        chain.append([b"%d" % number * 20])
+    fixed = chain.fix()
+    listing = iter(chain.parts)
+    seen = [next(listing)]
+    chain.replace([chain.base_of([b"all"])])
+    assert [*seen, *listing] == fixed
+    assert len(chain.parts) == 1

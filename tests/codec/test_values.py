@@ -190,6 +190,25 @@ def test_field_that_a_class_has_got_since_holds_its_default(kind: Any) -> None:
         by.decode(by.encode(kind(a=1)).replace(b'"a":1', b'"a":1,"z":1'))
 
 
+class Private(pydantic.BaseModel):
+    a: int
+    _seen: int = 3
+    _held: list[int] = pydantic.PrivateAttr(default_factory=list)
+    _unset: int
+
+
+@pytest.mark.parametrize(
+    ("kept", "seen"), [(b"null", 3), (b"{}", 3), (b'{"_seen":5}', 5), (b'{"_seen":7,"_held":[]}', 7)]
+)
+def test_private_attribute_that_a_model_has_got_since_holds_its_default(kept: bytes, seen: int) -> None:
+    by = JsonCodec()
+    before, _, _ = by.encode(Private.model_validate({"a": 1})).partition(b",null,")
+    first, second = (by.decode(before + b",null," + kept + b"]}") for _ in range(2))
+    assert (first._seen, first._held) == (seen, [])
+    assert first._held is not second._held
+    assert not hasattr(first, "_unset")
+
+
 class Doubled(pydantic.BaseModel):
     a: int
     b: int = pydantic.Field(default_factory=lambda data: 2 * data["a"])

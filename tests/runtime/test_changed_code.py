@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -249,6 +251,79 @@ async def test_what_cannot_be_taken_up_can_be_made_to_fit() -> None:
     assert await two_runs(BASE, second, migrate={"w": coarser}) == await one_run(second)
     left = await two_runs(BASE, second, migrate={"w": lambda state: None})
     assert [result.value["n"] for result in left] == [5, 4]
+
+
+class Sums(KeyedProcessFunction[Any, Any]):
+    def open(self, ctx: Any) -> None:
+        self.total = ctx.state(ValueDescriptor[int]("total"))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.total.set(self.total.get(0) + value)
+        out(self.total.get())
+
+
+def _in_cents(state: Any) -> Any:
+    ((_, rows),) = state["tables"]["state/total"]
+    return {**state, "tables": {"state/total": [[None, [[key, value * 100] for key, value in rows]]]}}
+
+
+def sums(*names: str) -> Callable[[list[Any]], Pipeline]:
+    """Steps of these names; the first adds up what it is given, the second that times ten, and so on."""
+
+    def make(out: list[Any]) -> Pipeline:
+        pipeline = Pipeline("sums")
+        numbers = pipeline.submissions(name="in")
+        for power, name in enumerate(names):
+            scaled = numbers.map(partial(operator.mul, 10**power))
+            scaled.key_by(lambda _: None).process(Sums(), name=name).to(out, name=f"out {power}")
+        return pipeline
+
+    return make
+
+
+async def starts(*given: tuple[Callable[[list[Any]], Pipeline], dict[str, Any]]) -> list[list[Any]]:
+    """What comes out of each of these, given 1, which goes on from the one before with its settings."""
+    store, outs = MemoryStore(), list[list[Any]]()
+    for make, settings in given:
+        outs.append([])
+        async with make(outs[-1]).start(checkpoints=Checkpoints(store=store, **settings)) as job:
+            await job.submit(1)
+            await job.drain()
+    return outs
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_that_stays_in_the_settings_is_not_applied_to_what_it_has_made() -> None:
+    one, cents = sums("w"), {"migrate": {"w": _in_cents}}
+    assert await starts((one, {}), (one, cents), (one, cents), (one, cents)) == [[1], [101], [102], [103]]
+    other = {"migrate": {"w": lambda state: _in_cents(state)}}
+    assert await starts((one, {}), (one, cents), (one, other)) == [[1], [101], [10101]]
+    assert await starts((one, cents), (one, {}), (one, cents)) == [[1], [2], [201]]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_is_applied_again_to_what_does_not_fit() -> None:
+    store, outcomes = MemoryStore(), list[str]()
+    for seconds in (2, 3, 3, 4):
+        settings = Checkpoints(store=store, migrate={"w": lambda state: None})
+        pipeline = build(windows(TumblingWindows(seconds), n=Count()), [])
+        report = await pipeline.dry_run(settings)
+        outcomes += [step.outcome for step in report.steps if step.step == "w"]
+        async with pipeline.start(checkpoints=settings) as job:
+            await job.submit(EVENTS[0])
+            await job.stop()
+    assert outcomes == ["from nothing", "from nothing", "kept", "from nothing"]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_new_names_that_stay_in_the_settings_are_not_given_again() -> None:
+    swapped = sums("b", "a"), {"renamed": {"a": "b", "b": "a"}}
+    assert await starts((sums("a", "b"), {}), swapped, swapped) == [[1, 10], [2, 20], [3, 30]]
+    taken = sums("b", "a"), {"renamed": {"a": "b"}}
+    assert await starts((sums("a"), {}), taken, taken) == [[1], [2, 10], [3, 20]]
+    back = sums("a"), {"renamed": {"b": "a"}}
+    again = sums("b"), {"renamed": {"a": "b"}}
+    assert await starts((sums("a"), {}), again, back, again) == [[1], [2], [3], [4]]
 
 
 class Ticks(KeyedProcessFunction[Any, Any]):

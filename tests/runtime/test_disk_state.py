@@ -239,7 +239,11 @@ class AskedStore(MemoryStore):
         return await super().read(what)
 
 
-def test_many_changes_are_compacted_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("small", [0, table_log.SMALL])
+def test_many_changes_of_rows_on_disk_are_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(table_log, "SMALL", small)
     store, out = AskedStore(), list[Any]()
     at_work, asked = set[Any](), list[bool]()
 

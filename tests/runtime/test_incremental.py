@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
 )
+from asyncstream.codec import JsonCodec
 from asyncstream.lease import Lease
+from asyncstream.runtime.aio import table_log
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 
@@ -254,21 +258,99 @@ def test_values_that_change_while_they_are_written_are_written_as_they_were() ->
     assert max(lengths) - min(lengths) <= 1
 
 
+class Watched(JsonCodec):
+    """Knows in which thread it was last given, or gave, many bytes."""
+
+    encoded: threading.Thread | None = None
+    decoded: threading.Thread | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_decoded = threading.Event()
+
+    def encode(self, value: Any) -> bytes:
+        data = super().encode(value)
+        if len(data) > 100_000:
+            self.encoded = threading.current_thread()
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        if len(data) > 100_000:
+            self.decoded = threading.current_thread()
+            self.has_decoded.set()
+        return super().decode(data)
+
+
+class Fills(KeyedProcessFunction[int, Any]):
+    """A list of so many items, put anew with each element."""
+
+    items = ListDescriptor[Any]("items")
+
+    def open(self, ctx: Any) -> None:
+        self.state = ctx.state(self.items)
+
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        self.state.set([{"part": [part]} for part in range(value)])
+
+
+def test_one_large_row_is_encoded_and_compacted_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "LUMP", 100_000)
+    codec = Watched()
+
+    async def main() -> None:
+        pipeline = Pipeline("fills")
+        keyed = pipeline.submissions(name="in").key_by(lambda _: None)
+        keyed.process(Fills(), name="fills").to([], name="out")
+        async with pipeline.start(checkpoints=settings(MemoryStore(), codec=codec)) as job:
+            for count in (10_000, 10_001, 10_002, 10_003):
+                await job.submit(count)
+                await job.checkpoint()
+            await asyncio.to_thread(codec.has_decoded.wait, 60)
+
+    asyncio.run(main())
+    assert None not in (codec.encoded, codec.decoded)
+    assert threading.current_thread() not in (codec.encoded, codec.decoded)
+
+
+class SlowToRead(MemoryStore):
+    """Takes ten minutes to give a part, as where much is to be compacted."""
+
+    reads = 0
+
+    async def read(self, what: int | str) -> bytes:
+        self.reads += 1
+        await asyncio.sleep(600)
+        return await super().read(what)
+
+
+def test_checkpoints_do_not_wait_for_a_compaction() -> None:
+    store = SlowToRead()
+
+    async def main() -> float:
+        async with adding([]).start(checkpoints=settings(store, inline_bytes=100)) as job:
+            for amount in range(1, 6):
+                await fill(job, range(KEYS), amount)
+                await job.checkpoint()
+                await asyncio.sleep(1)
+            assert store.reads == 1  # one at a time
+            before = asyncio.get_running_loop().time()
+            await asyncio.sleep(2_000)
+            await job.checkpoint()
+            return asyncio.get_running_loop().time() - before
+
+    assert run_virtual(main()) < 2_001
+    store.read = partial(MemoryStore.read, store)  # type: ignore[method-assign]
+    assert totals(store) == dict.fromkeys(range(0, KEYS, 7), 15)
+
+
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_a_job_that_is_stopped_begins_no_compaction(*, is_under_way: bool) -> None:
     """It may take minutes, and the next job compacts as well."""
 
-    class Slow(MemoryStore):
-        reads = 0
-
+    class Slow(SlowToRead):
         async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
             await asyncio.sleep(1)
             await super().commit(lease, number, manifest)
-
-        async def read(self, what: int | str) -> bytes:
-            self.reads += 1
-            await asyncio.sleep(600)
-            return await super().read(what)
 
     store = Slow()
 

@@ -18,7 +18,7 @@ from asyncstream.state import (
     ValueDescriptor,
     detached,
 )
-from asyncstream.windowing import Mean
+from asyncstream.windowing import Max, Mean, Min
 from tests.state.store import Store
 
 COUNT = ValueDescriptor[int]("count", default=0)
@@ -204,6 +204,54 @@ def test_state_of_another_kind_is_refused() -> None:
     other.state(ListDescriptor[int]("x"))
     with pytest.raises(CheckpointError, match="another name"):
         other.restore(store.snapshot())
+
+
+def test_an_aggregation_that_saves_its_accumulators_is_asked_to() -> None:
+    class Listed(Mean):
+        """Is what a codec does not keep."""
+
+        def save(self, accumulator: Any) -> Any:
+            return {"kept": list(accumulator)}
+
+        def load(self, kept: Any) -> Any:
+            return tuple(kept["kept"])
+
+    mean = AggregatingDescriptor[int, float]("mean", Listed())
+    store, other = Store(), Store()
+    store.key = other.key = "a"
+    for value in (1, 2, 6):
+        store.state(mean).add(value)
+    snapshot = store.snapshot()
+    assert snapshot["tables"]["state/mean"] == [[None, [["a", {"kept": [3, 9]}]]]]
+    other.restore(snapshot)
+    other.state(mean).add(3)
+    assert other.state(mean).get() == 3.0
+
+
+@pytest.mark.parametrize("is_declared_first", [False, True])
+def test_state_that_another_aggregation_has_made_is_told_of(
+    caplog: pytest.LogCaptureFixture, *, is_declared_first: bool
+) -> None:
+    def told(before: Any, kind: str | None = None) -> list[str]:
+        caplog.clear()
+        store, other = Store(), Store()
+        store.key = other.key = "a"
+        store.state(AggregatingDescriptor[int, int]("x", before)).add(3)
+        snapshot = store.snapshot()
+        if kind is not None:
+            snapshot["cells"]["state"]["x"] = kind
+        if not is_declared_first:
+            other.restore(snapshot)
+        most = other.state(AggregatingDescriptor[int, int]("x", Max()))
+        if is_declared_first:
+            other.restore(snapshot)
+        assert most.get() == 3
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    (words,) = told(Min())
+    assert "state 'x' was made by Min(of=nothing), and is now read by Max(of=nothing)" in words
+    assert told(Min(), "aggregating") == []  # as earlier versions say it
+    assert told(Max()) == []
 
 
 @pytest.mark.parametrize(("name", "ttl"), [("", None), (3, None), ("x", 0), ("x", -1), ("x", "soon")])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asyncstream.state import Scale, Table, Tables
-from asyncstream.state.weights import DEPTH, PARTS, ends
+from asyncstream.state.weights import DEPTH, PARTS, are_heavy, ends
 
 ROWS = 2_000
 
@@ -119,3 +119,24 @@ def test_rows_from_both_ends_are_looked_at() -> None:
     assert list(ends(dict.fromkeys("abcdef"), 2)) == ["a", "f"]
     assert list(ends({1}, 2)) == [1]
     assert len(list(ends(set(range(10)), 4))) == 4
+
+
+class Unbound:
+    """Stands in for nothing yet, as proxies do that are asked too early."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("unbound")
+
+
+def test_values_are_heavy_wherever_in_them_the_weight_is() -> None:
+    light: list[Any] = [Plain(1, "x"), {"a": [(1, 2)]}, [[str, len, Unbound()]], None]
+    assert not are_heavy(light, 10_000)
+    deep: Any = "x" * 10_000
+    for _ in range(3 * DEPTH):
+        deep = ({"before": 1}, [deep], "behind")
+    for heavy in (deep, Plain(1, "x" * 10_000), list(range(2_000)), [[1] for _ in range(200)]):
+        assert are_heavy([*light, heavy, *light], 10_000)
+    round_and_round: list[Any] = []
+    round_and_round.append(round_and_round)
+    assert are_heavy([round_and_round], 10_000)

@@ -182,6 +182,17 @@ def test_a_quantile_is_about_right_merges_and_survives_a_snapshot() -> None:
     assert abs(found - 10_000) < 800
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda held: pickle.loads(pickle.dumps(held))])
+def test_what_a_quantile_holds_can_be_copied_and_brought_to_disk(copied: Any) -> None:
+    pytest.importorskip("datasketches")
+    low = Quantile(0)
+    held = low.add(low.create(), 5)
+    other = copied(held)
+    assert low.result(other) == 5
+    low.add(other, 1)
+    assert (low.result(held), low.result(other)) == (5, 1)
+
+
 @pytest.mark.parametrize("make", [Aggregates, lambda wrong: Aggregates(n=wrong), Sum, Reduce])
 def test_wrong_arguments_are_refused(make: Any) -> None:
     with pytest.raises(PipelineError):

@@ -17,6 +17,7 @@ from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.state import Cut, Delta, Kept, Table, ValueDescriptor, detached, plain_namespace
 from asyncstream.windowing import (
     AfterWatermark,
+    AggregateFunction,
     Aggregates,
     Collect,
     ContinuousEventTimeTrigger,
@@ -236,6 +237,65 @@ def test_cuts_and_crashes_leave_results_as_they_are(
     assert eventful.perform(program) == expected
     assert eventful.operator.metrics() == calm.operator.metrics()
     assert not any(len(table) for table in eventful.operator.tables if not table.name.startswith("key/"))
+
+
+class Sealed:
+    """Refuses to be copied, as objects of many libraries in C do."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("cannot pickle a Sealed")
+
+
+class Seals(AggregateFunction[Any, Any]):
+    """Collects in what only `save` can look into."""
+
+    def create(self) -> Sealed:
+        return Sealed([])
+
+    def add(self, accumulator: Sealed, value: Any) -> Sealed:
+        accumulator.values.append(value)
+        return accumulator
+
+    def merge(self, accumulator: Sealed, other: Sealed) -> Sealed:
+        accumulator.values += other.values
+        return accumulator
+
+    def result(self, accumulator: Sealed) -> list[Any]:
+        return sorted(accumulator.values)
+
+    def save(self, accumulator: Sealed) -> list[Any]:
+        return list(accumulator.values)
+
+    def load(self, kept: list[Any]) -> Sealed:
+        return Sealed(list(kept))
+
+
+@pytest.mark.parametrize("aggregate", [Seals(), Aggregates(all=Seals(), n=Count())], ids=["one", "named"])
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        TumblingWindows(ms(7)),
+        SlidingWindows(ms(9), ms(4)),
+        CumulativeWindows(ms(12), ms(3)),
+        SessionWindows(ms(4)),
+        dynamic(),
+    ],
+    ids=lambda assigner: type(assigner).__name__,
+)
+@settings(max_examples=examples(10), deadline=None)
+@given(program=programs())
+@example(program=CUT_WITHIN_A_SLICE)
+def test_accumulators_that_refuse_to_be_copied_are_copied_by_what_is_kept_of_them(
+    assigner: WindowAssigner, aggregate: Any, program: list[Step]
+) -> None:
+    def run(program: list[Step]) -> list[Any]:
+        plan = WindowPlan(assigner, aggregate=aggregate)
+        return Run(lambda: window_operator(itemgetter(0), plan)).perform(program)
+
+    assert run(program) == run([step for step in program if step[0] in ("el", "wm")])
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from asyncstream.checkpoint import CheckpointInfo, StepInfo
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, StepInfo
 from asyncstream.checkpoint.format import Draft, Role, pack
 from asyncstream.checkpoint.parts import CannotKeep, Encoded, Part, encode_state, parts_of
 from asyncstream.checkpoint.segments import ABOUT
@@ -29,14 +29,13 @@ Captured: TypeAlias = dict[str, tuple[Role, Frozen[Any]]]
 @dataclass(frozen=True)
 class Captures:
     """
-    Takes and encodes what the steps of one run remember; what is smaller than `inline_bytes` is in the
-    manifest, not in a part of its own.
+    Takes and encodes what the steps of one run remember, by the settings of the job.
     """
 
     _graph: Graph
     _codec: Codec
     _tables: TableLog
-    _inline_bytes: int
+    _settings: Checkpoints
 
     def take(self, wiring: RunWiring) -> Captured:
         """What every step remembers at this instant."""
@@ -91,12 +90,14 @@ class Captures:
             if state is not None:
                 if self._tables.keeps(name):
                     state = [(ABOUT + path, data) for path, data in state]
-                parts = parts_of(state, self._tables.name_of, self._inline_bytes)
+                parts = parts_of(state, self._tables.name_of, self._settings.inline_bytes)
                 states[name] = parts + self._tables.parts_of(name)
                 step = self._graph[name]
                 schema = None if step.schema is None else step.schema.plain()
                 steps[name] = StepInfo(role, step.kind, schema)
-        return pack(replace(about, steps=steps), states)
+        told = self._settings
+        done = replace(about, steps=steps, renamed=dict(told.renamed), migrated=told.migrations)
+        return pack(done, states)
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

@@ -71,9 +71,6 @@ log = logging.getLogger("asyncstream.checkpoint")
 INLINE_BYTES = 64 * 1024
 """States up to this size are encoded at once: less than a millisecond, and a thread costs a tenth of that."""
 
-INLINE_ROWS = 500
-"""The same, in rows of tables that have changed."""
-
 LARGE = 8 << 20
 """Bytes of a checkpoint from which on memory that it took to restore it is given back."""
 
@@ -126,7 +123,7 @@ class Checkpointer:
         self.tables = TableLog(
             self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
         )
-        self._captures = Captures(graph, self._codec, self.tables, settings.inline_bytes)
+        self._captures = Captures(graph, self._codec, self.tables, settings)
         self.journal = _journal_of(settings, graph, self._codec, failed)
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
@@ -256,7 +253,7 @@ class Checkpointer:
             request, self._next = self._next, None
             savepoint, self._next_stays = self._next_stays, False
             await self._attempt(request, savepoint)
-            await self._compact()
+            self._begin_compaction()
 
     async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None, savepoint: bool) -> None:
         try:
@@ -275,10 +272,10 @@ class Checkpointer:
             if request is not None:
                 request.set_result(info)
 
-    async def _compact(self) -> None:
-        if not self._closed:  # meanwhile
+    def _begin_compaction(self) -> None:
+        """Beside the next checkpoints, for it may take longer than the time between two; one at a time."""
+        if not self._closed and (self._compacting is None or self._compacting.done()):
             self._compacting = asyncio.create_task(self.tables.compact(), name="asyncstream compaction")
-            await asyncio.wait({self._compacting})
 
     async def finish(self, *, finished: bool) -> None:
         """
@@ -294,8 +291,7 @@ class Checkpointer:
         self._wanted.set()
         if self._compacting is not None:
             self._compacting.cancel()
-        if self._task is not None:
-            await asyncio.wait({self._task})  # what is under way comes to its end
+        await self._ended()  # what is under way comes to its end
         if self._has_failed:
             return
         unwritten = [name for name, sink, _ in transactional_sinks(self._wiring) if not sink.is_done()]
@@ -334,10 +330,13 @@ class Checkpointer:
     async def close(self) -> None:
         """Give up, and wait for it."""
         self.give_up()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await self._ended()
         if self._next is not None and not self._next.done():
             self._next.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
+
+    async def _ended(self) -> None:
+        if tasks := {task for task in (self._compacting, self._task) if task is not None}:
+            await asyncio.wait(tasks)
 
     async def leave(self) -> None:
         """Let another job write, when the sinks of this one are closed."""
@@ -446,7 +445,7 @@ class Checkpointer:
             savepoint=savepoint,
         )
         encode = partial(self._captures.encode, captured, about)
-        if self.tables.count_cut() <= INLINE_ROWS and size <= INLINE_BYTES:
+        if size <= INLINE_BYTES and self.tables.has_cut_little():
             draft = encode()
         else:
             await asyncio.sleep(0)  # the capture has held the loop; now the others, before a thread does

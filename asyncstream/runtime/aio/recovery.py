@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match, migration
 from asyncstream.checkpoint.format import Role, StepInfo
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.segments import Decoder
@@ -247,7 +247,8 @@ async def _find(
         answers.found.states[was.role][name] = with_position(kept, state)
         if isinstance(state, Kept):
             answers.found.parts[name] = parts[old]
-        answers.steps[name] = _taken_up(name, was, now, state, by_migration=name in settings.migrate)
+        is_migrated = migration(info, settings, old, name, now, graph[name].kind) is not None
+        answers.steps[name] = _taken_up(name, was, now, state, by_migration=is_migrated)
     for old, was in info.steps.items():
         if old not in names:
             answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")

@@ -7,8 +7,8 @@ merged into what is old, in slices. Only then the table may be cut again: so one
 what is left of one that was given up is finished by the next. A checkpoint names the parts of all chains as
 they are after its cut.
 
-Between two checkpoints long chains are compacted. What is too large for a manifest can be put into the store
-ahead of the checkpoint that names it, so that it need not be held in memory until then.
+Beside that long chains are compacted: no checkpoint waits for it. What is too large for a manifest can be put
+into the store ahead of the checkpoint that names it, so that it need not be held in memory until then.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from asyncstream.aside import aside
 from asyncstream.checkpoint import History
 from asyncstream.checkpoint.chains import PART_BYTES, Chain
 from asyncstream.checkpoint.parts import Part
@@ -36,6 +37,18 @@ __all__ = ("TableLog",)
 T = TypeVar("T")
 
 log = logging.getLogger("asyncstream.checkpoint")
+
+INLINE_ROWS = 500
+"""Rows of tables that have changed and are encoded at once: less than a millisecond, as for what is small."""
+
+LIGHT = 1 << 19
+"""The same, in bytes of memory that their values take: a few rows may hold more than many."""
+
+SMALL = 16 << 20
+"""Bytes of a chain that is compacted in memory, wherever rows are: it takes a seventh of the time."""
+
+LUMP = 4 << 20
+"""Bytes of a chunk, as of one large row, that are read in a thread: it would be a slice by itself."""
 
 
 @dataclass(eq=False)
@@ -91,9 +104,10 @@ class TableLog:
         self.cuts.append((step, cut))
         return cut
 
-    def count_cut(self) -> int:
-        """How many rows and removals wait to be encoded."""
-        return sum(len(delta) for _, cut in self.cuts for delta in cut.deltas.values())
+    def has_cut_little(self) -> bool:
+        """Whether what waits to be encoded is not worth a thread."""
+        deltas = [delta for _, cut in self.cuts for delta in cut.deltas.values()]
+        return sum(map(len, deltas)) <= INLINE_ROWS and not any(delta.is_heavy(LIGHT) for delta in deltas)
 
     def keeps(self, step: str) -> bool:
         """Whether the state of a step is tables."""
@@ -164,13 +178,17 @@ class TableLog:
         self._history.keep_ahead([name for name in names if name is not None])
 
     async def _compact_chain(self, chain: Chain) -> None:
-        work = Compaction(self._codec, self.rows)
+        parts = chain.fix()
+        rows = self.rows if sum(part.size for part in parts) > SMALL else None
+        # rows that are elsewhere are for the event loop alone
+        is_aside = rows is None and any(max(part.chunks, default=0) > LUMP for part in parts)
+        work = Compaction(self._codec, rows)
         base: list[Part] = []
         try:
-            for part in chain.fix():
-                await _run_through(work.feed(await self._history.chunks(part)))
+            for part in parts:
+                await _run_through(work.feed(await self._history.chunks(part)), is_aside)
             rest = work.chunks()
-            while chunks := await _run_through(_some(rest)):
+            while chunks := await _run_through(_some(rest), is_aside):
                 part = chain.base_of(chunks)
                 if self.rows is not None and await self._put_ahead(part):
                     part = part.without_data()
@@ -223,10 +241,21 @@ def _without_collector(work: Callable[[], T]) -> T:
         return work()
 
 
-async def _run_through(slices: Iterator[None]) -> Any:
-    """What they return. Others' garbage waits for them, and no longer: all of a large state takes minutes."""
+async def _run_through(slices: Iterator[None], is_aside: bool) -> Any:
+    """
+    What they return, in a thread or here. Others' garbage waits for them, and no longer: all of a large state
+    takes minutes.
+    """
     with without_collector():
-        return await in_slices(slices)
+        return await (aside(partial(_returned, slices)) if is_aside else in_slices(slices))
+
+
+def _returned(slices: Iterator[None]) -> Any:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value
 
 
 def _some(chunks: Iterator[bytes]) -> Generator[None, None, list[bytes]]:
