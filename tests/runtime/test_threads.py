@@ -225,6 +225,24 @@ def test_requests_of_a_threaded_web_server() -> None:
     assert sorted(results) == sorted(f"/{n}/{r}" for n in range(THREADS) for r in range(EACH))
 
 
+def test_job_that_ends_waits_for_no_threads_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    def passing() -> Pipeline:
+        async def call(value: int) -> int:
+            return await asyncio.to_thread(lambda: value)
+
+        pipeline = Pipeline()
+        pipeline.submissions().async_map(call).thread_map(lambda value: value).results()
+        return pipeline
+
+    with passing().start_in_thread() as first:
+        first.submit(1)
+        assert next(iter(first.results())) == 1  # and now it has threads
+        with passing().start_in_thread() as second:
+            second.submit(2)
+            assert next(iter(second.results())) == 2
+        assert "threads that do not end" not in caplog.text
+
+
 def test_failure_in_the_thread_is_seen_from_outside() -> None:
     pipeline = Pipeline()
     pipeline.submissions().map(boom, name="bad").results()
