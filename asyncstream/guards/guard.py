@@ -213,6 +213,8 @@ class Background(Tasks):
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""
+        # in the middle of one whose loop was closed, which ends no more
+        self.difference_update([task for task in self if task.get_loop().is_closed()])
         while self:
             await end(*self)
 

@@ -3,7 +3,8 @@ Single flight: calls with equal keys that overlap are one call.
 
 The call belongs to none of those who wait for it: it is a task of its own, and each of them waits on a
 future of its own. A caller that is cancelled or timed out leaves, and the others do not notice. The last to
-leave cancels the call and sees it end, so that no call runs without a caller.
+leave cancels the call and sees it end, so that no call runs without a caller; if it is cancelled once more
+before that, the guard sees the call end when it is closed.
 
 Rejected: letting the first caller make the call itself. It saves the task, but when it is cancelled its
 call ends with it, and those that wait must start again.
@@ -17,7 +18,16 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from asyncstream.aside import in_its_loop
-from asyncstream.guards.guard import Call, Guard, delivery, end, fail, hashable, usable_as_decorator
+from asyncstream.guards.guard import (
+    Background,
+    Call,
+    Guard,
+    delivery,
+    end,
+    fail,
+    hashable,
+    usable_as_decorator,
+)
 from asyncstream.validation import selector
 
 __all__ = ("SingleFlight", "single_flight")
@@ -63,6 +73,7 @@ class SingleFlight(Guard[In, Out]):
         super().__init__(fn)
         self._key = None if key is None else selector("key", key)
         self._flights: dict[int, list[_Flight[Out]]] = {}  # by their places
+        self._background = Background()
         self._coalesced = 0
 
     async def open(self) -> None:
@@ -96,7 +107,7 @@ class SingleFlight(Guard[In, Out]):
         async def call() -> Out:
             return await self._call(value)
 
-        flight = _Flight(key, place, get_running_loop().create_task(call()))
+        flight = _Flight(key, place, self._background.start(call()))
         self._flights.setdefault(place, []).append(flight)
         flight.task.add_done_callback(lambda task: self._land(flight))
         return flight
@@ -122,8 +133,7 @@ class SingleFlight(Guard[In, Out]):
             del self._flights[flight.place]
 
     async def stop(self) -> None:
-        while under_way := [flight.task for flights in self._flights.values() for flight in flights]:
-            await end(*under_way)
+        await self._background.stop()
 
     def counters(self) -> dict[str, int]:
         return {"coalesced": self._coalesced}

@@ -4,7 +4,6 @@ Tables that are read whole, and read again every so often: from a file, a databa
 
 from __future__ import annotations
 
-import asyncio
 import csv
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
+from asyncstream.aside import done_aside
 from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.files.record_batches import RowReader
 from asyncstream.connectors.frames import is_frame
@@ -102,7 +102,7 @@ class LookupTable(Generic[R]):
             raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))
         if found is _parquet_rows:
             parquet()
-        return _table(_in_thread(partial(found, file)), selector("key", key), every, str(path))
+        return _table(done_aside(partial(found, file)), selector("key", key), every, str(path))
 
     @classmethod
     def from_sqlite(
@@ -131,7 +131,7 @@ class LookupTable(Generic[R]):
         if not isinstance(query, str) or not query.strip():
             raise refuse("query", "a SELECT", query)
         read = partial(_query_rows, file, query, values)
-        return _table(_in_thread(read), selector("key", key), every, file)
+        return _table(done_aside(read), selector("key", key), every, file)
 
     @classmethod
     def from_call(
@@ -209,13 +209,6 @@ def _by_key(found: Rows, key: Callable[[Any], Any]) -> Generator[None, None, dic
 
 def _table(load: Any, key: Any, every: Duration | None, shown: str) -> LookupTable[Any]:
     return LookupTable(load, key, None if every is None else duration_ms("every", every), shown)
-
-
-def _in_thread(read: Callable[[], Rows]) -> Callable[[], Awaitable[Rows]]:
-    async def load() -> Rows:
-        return await asyncio.to_thread(read)
-
-    return load
 
 
 def _csv_rows(path: Path) -> Rows:

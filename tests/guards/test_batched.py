@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from asyncstream.errors import PipelineError
 from asyncstream.guards import batched, cached, retry
 from asyncstream.operators.call_context import KEEP
-from asyncstream.testing.loop import VirtualTimeLoop
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.guards.services import now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -278,6 +279,27 @@ def test_a_batch_of_a_loop_that_is_closed_makes_no_noise() -> None:
     loop.close()
     del task
     gc.collect()  # what cannot be raised there, pytest makes an error of
+
+
+def test_a_batch_whose_loop_was_closed_in_the_middle_keeps_nobody_from_closing() -> None:
+    guarded = batched(Doubler(takes=100), size=1)
+    calling = guarded(1)
+
+    async def begin() -> asyncio.Task[Any]:
+        await guarded.open()
+        task = asyncio.ensure_future(calling)
+        await asyncio.sleep(1)
+        return task
+
+    async def again() -> None:
+        async with guarded, asyncio.timeout(200):
+            assert await guarded(2) == 4
+
+    with closing(VirtualTimeLoop()) as loop:
+        left = loop.run_until_complete(begin())
+    run_virtual(again())
+    assert not left.done()
+    calling.close()  # here, and not when it is collected
 
 
 async def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:

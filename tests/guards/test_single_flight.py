@@ -108,6 +108,30 @@ async def test_last_to_leave_ends_the_call_and_sees_it_end() -> None:
     assert all(caller.cancelled() for caller in callers)
 
 
+async def test_close_sees_a_call_end_whose_last_caller_did_not_wait_for_that() -> None:
+    ended = []
+
+    async def slow(value: int) -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            try:
+                await asyncio.sleep(1)
+            finally:
+                ended.append(now_ms())
+
+    guarded = single_flight(slow)
+    caller = asyncio.create_task(guarded(1))
+    await asyncio.sleep(2)
+    caller.cancel()
+    await asyncio.sleep(0.5)
+    caller.cancel()  # as who ends a step does each second
+    await asyncio.wait([caller])
+    assert not ended
+    await guarded.close()
+    assert ended
+
+
 async def test_call_after_all_have_left_is_a_new_one() -> None:
     service = Flaky(0, takes=1)
 

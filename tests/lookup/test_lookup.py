@@ -6,8 +6,10 @@ import asyncio
 import csv
 import json
 import logging
+import os
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -150,6 +152,26 @@ async def test_what_cannot_be_read_at_the_start_fails_the_job(
 ) -> None:
     with pytest.raises(AsyncStreamError, match=message):
         await run(["1"], table(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_reading_that_never_comes_back_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    pipe = tmp_path / "dead.jsonl"
+    os.mkfifo(pipe)  # to open it waits for who writes, as on a disk that is gone
+    lookups = Pipeline("lookups")
+    lookups.source(PLANES).lookup(LookupTable.from_file(pipe, key="id"), on="id").to([])
+
+    async def main() -> None:
+        async with lookups.start(open_timeout=0.05):
+            pass
+
+    before = set(threading.enumerate())
+    with closing(asyncio.new_event_loop()) as loop:
+        with pytest.raises(UserFunctionError, match="did not open within"):
+            loop.run_until_complete(main())
+        hanging = set(threading.enumerate()) - before
+        pipe.open("w").close()
+    assert {thread.daemon for thread in hanging} == {True}
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,25 @@ def test_failure_of_the_function_is_raised_where_it_was_asked() -> None:
     run(main())
 
 
+def test_cancellation_that_a_function_met_is_none_of_who_asks() -> None:
+    async def shared(order: dict[str, Any]) -> None:
+        await asyncio.sleep(1)
+        raise asyncio.CancelledError  # as of a task that others have cancelled
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        called = pipeline.submissions().async_map(shared, on_error="route")
+        called.answers("id")
+        called.failed.answers("id")
+        async with pipeline.start() as job:
+            asked = asyncio.create_task(job.ask({"id": 1}))
+            await asyncio.wait({asked})
+            assert not asked.cancelled()
+            assert isinstance(asked.exception(), RuntimeError)
+
+    run(main())
+
+
 def test_who_waits_hears_of_a_stop() -> None:
     async def main() -> None:
         async with shop().start() as job:

@@ -293,6 +293,38 @@ async def test_step_that_does_not_open_is_named_and_its_job_ends(
     assert any("step 'bad'" in record.message for record in caplog.records)
 
 
+async def test_nothing_is_closed_that_is_still_being_opened_however_often_its_job_is_given_up() -> None:
+    said: list[str] = []
+
+    class Slow(Sink[int]):
+        async def open(self) -> None:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                await asyncio.sleep(0.5)
+                said.append("opened")
+
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None: ...
+
+        async def close(self) -> None:
+            said.append("closed")
+
+    pipeline = Pipeline("given up")
+    pipeline.source([1]).to(Slow())
+
+    async def body() -> None:
+        async with pipeline.start():
+            pass
+
+    job = asyncio.create_task(body())
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        job.cancel()
+    await asyncio.wait({job})
+    assert job.cancelled()
+    assert said == ["opened", "closed"]
+
+
 async def test_source_that_does_not_find_its_place_is_named_and_its_job_ends() -> None:
     loop = asyncio.get_running_loop()
     async with pipeline_with("source", Hang("")).start() as job:

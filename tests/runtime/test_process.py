@@ -59,6 +59,10 @@ def spin(value):
     while True:
         time.sleep(0.01)
 
+def block(value):
+    print("here", flush=True)
+    time.sleep(1000)
+
 async def deaf_call(value):
     await deaf()
 
@@ -80,12 +84,14 @@ def build(kind):
         stream.async_map(BadCall(), name="bad").to([], name="out")
     elif kind == "busy":
         stream.map(spin, name="bad").to([], name="out")
+    elif kind == "thread":
+        stream.thread_map(block, name="bad").to([], name="out")
     return pipeline
 """ + "\n".join(
     f"def {kind}(): return build({kind!r})"
     for kind in (
         *("source_open", "source_read", "source_close", "sink_open", "sink_write", "sink_close"),
-        *("sink_thread", "call", "function_close", "busy"),
+        *("sink_thread", "call", "function_close", "busy", "thread"),
     )
 )
 
@@ -96,10 +102,11 @@ KINDS = {  # what the end of each is to say
     "sink_open": "'bad' ignored its cancellation while it was opened",
     "sink_write": "ignored their cancellation for 3 s: 'bad'",
     "sink_close": "step 'bad': closing it: it did not end within 3 s",
-    "sink_thread": "threads that do not end: asyncstream-thread_0",
+    "sink_thread": "threads that do not end: asyncstream-thread-1_0",
     "call": "1 calls ignored their cancellation for 3 s",
     "function_close": "did not end within 3 s, when it was closed",
     "busy": "unfinished: ",
+    "thread": "threads that do not end: AnyIO worker thread",
 }
 
 

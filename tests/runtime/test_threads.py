@@ -36,7 +36,7 @@ from asyncstream import (
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.operators import exclusive
 from asyncstream.operators.emitting import Emitter
-from asyncstream.runtime.aio import tickets
+from asyncstream.runtime.aio import from_thread, tickets
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.tickets import Tickets
 from tests.runtime.parts import Boom, boom, sleeping
@@ -225,6 +225,24 @@ def test_requests_of_a_threaded_web_server() -> None:
     assert sorted(results) == sorted(f"/{n}/{r}" for n in range(THREADS) for r in range(EACH))
 
 
+def test_job_that_ends_waits_for_no_threads_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    def passing() -> Pipeline:
+        async def call(value: int) -> int:
+            return await asyncio.to_thread(lambda: value)
+
+        pipeline = Pipeline()
+        pipeline.submissions().async_map(call).thread_map(lambda value: value).results()
+        return pipeline
+
+    with passing().start_in_thread() as first:
+        first.submit(1)
+        assert next(iter(first.results())) == 1  # and now it has threads
+        with passing().start_in_thread() as second:
+            second.submit(2)
+            assert next(iter(second.results())) == 2
+        assert "threads that do not end" not in caplog.text
+
+
 def test_failure_in_the_thread_is_seen_from_outside() -> None:
     pipeline = Pipeline()
     pipeline.submissions().map(boom, name="bad").results()
@@ -333,6 +351,45 @@ def test_who_is_interrupted_while_a_job_starts_gives_it_up() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert happened == ["closes"]
+
+
+def test_who_is_interrupted_while_it_waits_takes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a notebook, say, in which the next cell goes on with the job."""
+
+    def interrupted(done: Any, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)  # and now it is waited for
+        boom()
+
+    pipeline = Pipeline()
+    pipeline.submissions().results()
+    with pipeline.start_in_thread() as job:
+        with monkeypatch.context() as patch, pytest.raises(Boom):
+            patch.setattr(from_thread, "wait_in_thread", interrupted)
+            next(iter(job.results()))
+        job.submit(1)
+        job.drain()
+        assert [*job.results()] == [1]
+
+
+def test_who_is_interrupted_while_it_waits_hands_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    held, gate = threading.Event(), threading.Event()
+
+    def hold(value: int) -> None:
+        seen.append(value)
+        held.set()
+        gate.wait(60)
+
+    pipeline = Pipeline()
+    pipeline.submissions().map(hold).discard()
+    with pipeline.start_in_thread() as job:
+        job.submit(0)
+        assert held.wait(60)
+        with monkeypatch.context() as patch, pytest.raises(Boom):
+            patch.setattr(tickets, "wait_in_thread", lambda *given: boom())
+            job.submit(1)
+        gate.set()
+    assert seen == [0]
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False], ids=["interrupted", "no more threads"])

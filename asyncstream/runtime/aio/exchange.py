@@ -158,7 +158,8 @@ class Exchange:
             JobStopped, CodecError, SourceError: as for `submit`; `JobStopped` also if the job ends before it
                 has answered.
             PipelineError: if no stream ends in `answers()`, or it finds no key in the element.
-            Exception: what a function raised, if a stream of `.failed` ends in `answers()`, too.
+            Exception: what a function raised, if a stream of `.failed` ends in `answers()`, too; of what is
+                no `Exception`, such as a `CancelledError`, a `RuntimeError` from it.
         """
         submissions = self._open_submissions(to, durable, id)
         self._check_loop("ask", "use job.from_thread.ask(...)")
@@ -187,9 +188,12 @@ class Exchange:
                 sink.give_up(key, answer)
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # told to the caller, not to the loop's exception handler
-        if isinstance(found, FailedCall):
+        if not isinstance(found, FailedCall):
+            return found
+        if isinstance(found.error, Exception):
             raise found.error
-        return found
+        # the cancellation of something that was awaited there would here be taken for one of who asks
+        raise RuntimeError(describe_error(found.error)) from found.error
 
     async def _submitted(
         self, submissions: Submissions[Any], value: Any, id: str | None, seconds: float | None = None

@@ -181,7 +181,11 @@ class FromThread:
         except RuntimeError:
             work.close()
             raise self._ended() from self.error
-        wait_in_thread(doing, loop)
+        try:
+            wait_in_thread(doing, loop)
+        except BaseException:  # Ctrl-C, say: what nobody waits for any more is to take no result
+            doing.cancel()
+            raise
         if not doing.done():  # the loop was closed before it came to this
             work.close()
             raise self._ended() from self.error

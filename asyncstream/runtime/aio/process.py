@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -55,7 +56,12 @@ THREAD_PATIENCE = 3.0
 """Seconds that threads get to end when the event loop has."""
 
 THREADS = "asyncstream-thread"
-"""How the names of an event loop's threads begin."""
+"""How the names of event loops' threads begin."""
+
+_numbers = count(1)
+
+_left: list[threading.Thread] = []
+"""Of event loops that have ended: threads that did not end with them."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -70,7 +76,8 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
     """
     runner = asyncio.Runner(loop_factory=loop_factory)
     loop = runner.get_loop()
-    executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
+    prefix = f"{THREADS}-{next(_numbers)}"
+    executor = ThreadPoolExecutor(thread_name_prefix=prefix)
     loop.set_default_executor(executor)
     try:
         with _woken_by_signals(loop):
@@ -79,9 +86,10 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
         loop.run_until_complete(_end_rest())
         main.close()  # it may have been cancelled before it began
         executor.shutdown(wait=False, cancel_futures=True)
-        left = _threads_left(THREAD_PATIENCE)
+        left = _threads_left(loop, prefix, THREAD_PATIENCE)
         if left:
-            log.error("threads that do not end: %s", ", ".join(left))
+            log.error("threads that do not end: %s", ", ".join(thread.name for thread in left))
+            _left.extend(left)
         asyncio.set_event_loop(None)
         loop.close()
 
@@ -128,18 +136,22 @@ async def _end_rest() -> None:
     await asyncio.wait({closing}, timeout=1)
 
 
-def _threads_left(seconds: float) -> list[str]:
-    """The names of the event loop's threads that have not ended, so many seconds from now."""
+def _threads_left(loop: asyncio.AbstractEventLoop, prefix: str, seconds: float) -> list[threading.Thread]:
+    """The threads of an event loop, and those that anyio has begun for it, that have not ended in time."""
     until = time.monotonic() + seconds
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    threads = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith(f"{prefix}_") or vars(thread).get("loop") is loop
+    ]
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    return [thread.name for thread in threads if thread.is_alive()]
+    return [thread for thread in threads if thread.is_alive()]
 
 
 def leave(status: int) -> int:
     """`status`, to exit with; if threads are left for which Python would wait, the process ends here."""
-    if _threads_left(0):
+    if any(thread.is_alive() for thread in _left):
         sys.stdout.flush()
         sys.stderr.flush()
         logging.shutdown()

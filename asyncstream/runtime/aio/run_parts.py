@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, to_its_end
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
@@ -63,18 +63,23 @@ class RunParts:
         opening = loop.create_task(work, name="asyncstream open")
         opening.add_done_callback(heed)  # an exit goes up through the loop, and not to who waits here
         stubborn: set[asyncio.Task[Any]] = set()
+        cancelled: asyncio.CancelledError | None = None
         try:
             waited: set[asyncio.Future[Any]] = {opening, overdue}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not opening.done():
-                stubborn = await end_tasks({opening}, self._patience)
+                ending = loop.create_task(end_tasks({opening}, self._patience))
+                cancelled = await to_its_end(ending)  # nothing is closed that is still being opened
+                stubborn = ending.result()
             if stubborn:
                 log.error(
                     "pipeline %r: step %r ignored its cancellation while it was opened",
                     self._pipeline,
                     self.current,
                 )
+        if cancelled is not None:
+            raise cancelled
         if overdue.done():
             step, kind = overdue.result()
             error = TimeoutError(f"it did not open within {self._seconds:g} s")

@@ -84,6 +84,7 @@ class Tickets:
                 raise JobStopped("the event loop of the job was closed under it")
             raise no_room(seconds)
         finally:
+            ticket.cancel()  # of who is interrupted, by Ctrl-C, say
             self._waiting.discard(ticket)
 
     def _begin(self, to: Submissions[Any], value: Any, id: str | None, ticket: Future[bool]) -> None:
