@@ -155,7 +155,7 @@ class AfterWatermark(Trigger):
         if window.max_timestamp <= ctx.watermark:
             if self.late is None:
                 return FIRE
-            return self.late.on_element(value, timestamp, window, ctx.nested("late"))
+            return self.late.on_element(value, timestamp, window, ctx.nested("late", is_late=True))
         ctx.register_event_timer(window.max_timestamp)
         if self.early is None:
             return CONTINUE

@@ -24,12 +24,16 @@ class TriggerContext:
     Attributes:
         states: where the state of triggers is, by key, with windows as namespaces; at the current ones.
         merged: during `on_merge`, the windows that have merged.
+        is_late: the trigger decides about late elements alone.
     """
 
-    __slots__ = ("_clock", "_handles", "_nested", "_prefix", "_timers", "merged", "states")
+    __slots__ = ("_clock", "_handles", "_nested", "_prefix", "_timers", "is_late", "merged", "states")
 
-    def __init__(self, states: KeyedState, timers: TimerService, clock: Clock, prefix: str = "") -> None:
+    def __init__(
+        self, states: KeyedState, timers: TimerService, clock: Clock, prefix: str = "", is_late: bool = False
+    ) -> None:
         self.states = states
+        self.is_late = is_late
         self.merged: list[Window] = []
         self._timers = timers
         self._clock = clock
@@ -59,6 +63,10 @@ class TriggerContext:
         """Have `on_processing_time` called once the clock reaches `timestamp`."""
         self._timers.register_processing(timestamp, self.states.key, self.states.namespace)
 
+    def has_processing_timer(self, timestamp: int) -> bool:
+        """Whether there is such a timer, which has not fired."""
+        return self._timers.processing.has(timestamp, self.states.key, self.states.namespace)
+
     def delete_processing_timer(self, timestamp: int) -> None:
         """Have no such timer."""
         self._timers.processing.delete(timestamp, self.states.key, self.states.namespace)
@@ -77,11 +85,12 @@ class TriggerContext:
         handle.merge_namespaces(self.states.namespace, self.merged)
         return handle
 
-    def nested(self, name: str) -> TriggerContext:
+    def nested(self, name: str, *, is_late: bool = False) -> TriggerContext:
         """The context for a trigger inside this one, whose state is kept apart under `name`."""
         context = self._nested.get(name)
         if context is None:
-            context = TriggerContext(self.states, self._timers, self._clock, f"{self._prefix}{name}/")
+            prefix, is_late = f"{self._prefix}{name}/", is_late or self.is_late
+            context = TriggerContext(self.states, self._timers, self._clock, prefix, is_late)
             context.merged = self.merged
             self._nested[name] = context
         return context

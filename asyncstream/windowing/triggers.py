@@ -327,8 +327,8 @@ class ContinuousEventTimeTrigger(ContinuousTrigger):
 
 class ContinuousProcessingTimeTrigger(ContinuousTrigger):
     """
-    Fires at every multiple of `interval` that the clock passes while the window has an end to come; and at
-    the next one after late elements.
+    Fires at every multiple of `interval` that the clock passes while the window has an end to come, and once
+    that has; then at the next multiple after late elements.
 
     Args:
         interval: a `timedelta` or seconds; at least a millisecond.
@@ -345,9 +345,12 @@ class ContinuousProcessingTimeTrigger(ContinuousTrigger):
         tick: ReducingState[int] = ctx.state(self._tick)
         next_tick, last = tick.get(), window.max_timestamp
         has_ended = last <= ctx.watermark and last < ctx.now_ms  # whichever of them it follows
-        if next_tick is None or (has_ended and next_tick <= ctx.now_ms):
+        # the tick of the end, which fires at once if it comes so late, is not for the late part of a trigger
+        has_ticked = ctx.is_late if next_tick is None else not ctx.has_processing_timer(next_tick)
+        if next_tick is None or (has_ended and has_ticked):
             tick.clear()
-            self._set(tick, self.ticks().first(ctx.now_ms, MAX_TIMESTAMP if has_ended else last), ctx)
+            until = MAX_TIMESTAMP if has_ended and has_ticked else last
+            self._set(tick, self.ticks().first(ctx.now_ms, until), ctx)
         return CONTINUE
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:

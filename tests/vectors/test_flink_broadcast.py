@@ -112,6 +112,7 @@ class ScriptedRules(Scripted, KeyedBroadcastProcessFunction[Any, Any, Any]):
             elif name == "side":
                 ctx.side("aside", (None, None, ["side", None, *arguments]))
             elif name == "now":
+                # how Flink writes "none" here, and only here
                 stamp = MIN_TIMESTAMP if ctx.timestamp_or_none is None else ctx.timestamp
                 out((None, None, ["now", None, ctx.watermark, ctx.now_ms, stamp]))
             else:
@@ -137,8 +138,6 @@ class ScriptedRules(Scripted, KeyedBroadcastProcessFunction[Any, Any, Any]):
                 out(["bget", ctx.key, command[1], self.shared.get(command[1])])
             elif command[0] == "blist":
                 out(["blist", ctx.key, sorted(map(list, self.shared.items()))])
-            elif command[0] == "now" and ctx.timestamp_or_none is None:  # how Flink writes "none" here
-                out(["now", ctx.key, ctx.watermark, ctx.now_ms, MIN_TIMESTAMP])
             else:
                 super().run([command], ctx, out, timer)
 

@@ -754,6 +754,26 @@ def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_the
         assert values(run) == [1 + 2 * number]
 
 
+def test_a_window_that_begins_after_its_end_has_the_tick_of_its_end_first() -> None:
+    """Flink's ContinuousProcessingTimeTrigger caps a tick at the window's end, also one that is to come."""
+    run = harness(
+        WindowPlan(
+            TumblingWindows(ms(10)), ContinuousProcessingTimeTrigger(ms(5)), None, 1000, aggregate=Count()
+        )
+    )
+    run.time(101)
+    run.watermark(20)
+    run.element(("a", 1), 3)
+    run.element(("a", 2), 4)
+    run.time(102)
+    assert values(run) == [2]
+    run.element(("a", 3), 5)
+    run.time(104)
+    assert values(run) == []
+    run.time(105)
+    assert values(run) == [3]
+
+
 @pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SlidingWindows(ms(10), ms(10))])
 @pytest.mark.parametrize(
     "of",
