@@ -19,6 +19,7 @@ from asyncstream.pipeline.frame_result import FrameResult
 from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
+from asyncstream.shown import name_of
 from asyncstream.validation import Fields, selector
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Ending(Generic[T]):
                 those that are `taken`. A transactional sink in a job with checkpoints cannot "route".
         """
         target = as_sink(sink)
-        details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
+        details = {"to": name_of(sink) or type(target).__name__} | shown_on_error(on_error_choice(on_error))
         step = SinkStep(
             self._graph.name_for("sink", name),
             target,
