@@ -98,9 +98,25 @@ class Ending(Generic[T]):
         publication = Publication[T]()
         return Published(self._end("publish", name, publication), publication)
 
+    @overload
+    def answers(
+        self: Ending[FailedCall],
+        by: Callable[[Any], Any] | Fields,
+        *,
+        asked_by: Callable[[Any], Any] | Fields | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    @overload
     def answers(
         self,
         by: Callable[[T], Any] | Fields,
+        *,
+        asked_by: Callable[[Any], Any] | Fields | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def answers(
+        self,
+        by: Callable[[Any], Any] | Fields,
         *,
         asked_by: Callable[[Any], Any] | Fields | None = None,
         name: str | None = None,
@@ -113,7 +129,8 @@ class Ending(Generic[T]):
 
         Args:
             by: the key of an answer, and of the event that was asked: a function, the name of a field, or
-                names. It must be unique among the elements in flight.
+                names; of `.failed`, that of the element that failed. It must be unique among the elements in
+                flight.
             asked_by: the key of the event that was asked, if it is computed differently.
         """
         key_of = selector("by", by)

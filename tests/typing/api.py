@@ -418,6 +418,7 @@ def async_steps(flights: Stream[Flight]) -> None:
         name="planes",
     )
     assert_type(planes.failed, Stream[FailedCall])
+    planes.failed.answers(lambda flight: flight.carrier)  # of the element, and not of the FailedCall
     assert_type(planes.timed_out.map(lambda call: call.attempts), Stream[int])
     flights.async_map(plane_of, order="unordered", timeout=0.5, on_timeout=lambda flight: Plane())
 
