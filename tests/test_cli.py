@@ -379,12 +379,15 @@ def test_step_has_another_name_or_is_gone(folder: Path) -> None:
     status, _, errors = finish(start(folder, *run))
     assert status == 1
     assert "does not have: 'slow'; say what they are called now, renamed={old: new}" in errors
-    status, out, _ = finish(start(folder, *run, "--dry-run"))
+    ways_out = "asyncstream: options for that: --renamed OLD=NEW, --allow-dropped STEP\n"
+    assert errors.endswith(ways_out)
+    status, out, errors = finish(start(folder, *run, "--dry-run"))
     assert (status, out.splitlines()[0], "from nothing" in out) == (1, "pipeline 'job' cannot start", False)
+    assert errors == ways_out
     status, out, _ = finish(start(folder, *run, "--renamed", "slow=calm", "--dry-run"))
     assert (status, "operator  calm  kept" in out) == (0, True)
-    status, out, _ = finish(start(folder, *run, "--allow-dropped", "slow", "--dry-run"))
-    assert (status, "operator  slow  dropped" in out) == (0, True)
+    status, out, errors = finish(start(folder, *run, "--allow-dropped", "slow", "--dry-run"))
+    assert (status, "operator  slow  dropped" in out, errors) == (0, True, "")
     status, _, errors = finish(start(folder, *run, "--renamed", "calm", "--dry-run"))
     assert (status, errors) == (1, "asyncstream: --renamed: expected OLD=NEW, got 'calm'\n")
 

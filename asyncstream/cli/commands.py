@@ -36,6 +36,14 @@ __all__ = ("main", "parser")
 _SETTINGS = ("every", "keep", "restore", "ahead")
 """Options that say how checkpoints are kept: None where they are not given."""
 
+_WAYS_OUT = {
+    "restore": "--restore WHICH",
+    "renamed": "--renamed OLD=NEW",
+    "allow_dropped": "--allow-dropped STEP",
+    "ahead": "--ahead CHOICE",
+}
+"""Options for what messages name as arguments of `Checkpoints`."""
+
 UNREAD = 128 + 13
 """The status of a command whose output nobody reads any more: as if SIGPIPE, which is 13, had ended it."""
 
@@ -226,8 +234,17 @@ def _run(options: argparse.Namespace) -> int:
         if options.dry_run:
             report = asyncio.run(pipeline.dry_run(checkpoints))
             print(report)
+            if not report.can_start and (advice := _ways_out(report)):
+                say(advice)
             return int(not report.can_start)
-    return run_pipeline(pipeline, checkpoints, how)
+    return run_pipeline(pipeline, checkpoints, how, _ways_out)
+
+
+def _ways_out(message: object) -> str | None:
+    """What to type for the arguments that a message, which does not know of a command line, names."""
+    text = str(message)
+    ways = [option for name, option in _WAYS_OUT.items() if f"{name}=" in text]
+    return f"options for that: {', '.join(ways)}" if ways else None
 
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ class Figures:
     What is shown.
 
     Attributes:
-        rows: elements that the job has read and finished.
+        rows: elements that the job has finished: what it has read, or what a checkpoint had in flight.
         in_flight: elements on their way.
         failed: elements that something failed on.
         seconds: since the first look.
@@ -77,8 +77,9 @@ class Meter:
     """
     Makes figures of what a job tells, one look after the other.
 
-    What is left of an input is judged by how many elements its share so far has brought: those of an earlier
-    job are not among them.
+    What is done and to do is this job's: elements that were in flight in the checkpoint it goes on from are,
+    those that an earlier job has finished are not. What is left of an input is judged by how many elements
+    its share so far has brought.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,8 @@ class Meter:
         if self._first is None:
             self._first = now, progress
         began, before = self._first
-        rows = max(0, progress.read - progress.in_flight)
+        restored = max(0, before.in_flight - before.read)
+        rows = max(0, restored + progress.read - progress.in_flight)
         looks = self._looks
         looks.append((now, rows))
         while len(looks) > 2 and now - looks[1][0] >= WINDOW:
@@ -144,7 +146,7 @@ class _Display(Protocol):
 
 
 class _Lines:
-    """Says them, every so many seconds; at the end only if there was something to say before."""
+    """Says them, every so many seconds; at the end if it has said something before, or something failed."""
 
     def __init__(self, every: float, say: Callable[[str], None]) -> None:
         self.every = every
@@ -156,8 +158,9 @@ class _Lines:
         self._say(figures.line())
 
     def close(self, look: Callable[[], Figures]) -> None:
-        if self._has_said:
-            self._say(look().summary())
+        figures = look()
+        if self._has_said or figures.failed:
+            self._say(figures.summary())
 
 
 class _Bar:

@@ -46,7 +46,7 @@ def fault_of(batch: Any, rejects: bool) -> str | None:
     if rejected and not rejects:
         return (
             f"a SourceBatch has rejected {safe_repr(rejected[0])}, but the source does not say "
-            "rejects = True: it would be lost"
+            "rejects = True (rejects=True for a GlobSource): it would be lost"
         )
     return None
 

@@ -82,7 +82,7 @@ class SplitSource(Source[T]):
             None: once, at the beginning.
         parallel: how many splits are read at a time. Event time waits for those only, not for what is yet to
             be begun: begin with the oldest.
-        rejects: what the splits reject goes to the source's `rejected` output.
+        rejects: what the splits reject, for they are told to, goes to the source's `rejected` output.
     """
 
     def __init__(
@@ -344,6 +344,7 @@ class GlobSource(SplitSource[T]):
 
         GlobSource("in/*.jsonl", JsonLinesSource)
         GlobSource("in/**/*.csv", lambda path: CsvSource(path, delimiter=";"), watch=timedelta(seconds=5))
+        GlobSource("in/*.csv", lambda path: CsvSource(path, on_malformed="reject"), rejects=True)
 
     A file is read when it is there under its name, so a new one is to be written under another name, and
     renamed. A file that has been read to its end is not looked at again. A symbolic link to a file, or to a

@@ -15,11 +15,13 @@ wait stand in a queue, and the one at its head is the probe.
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+from asyncstream.errors import describe_error
 from asyncstream.guards.guard import EARLY, loop_time
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
 from asyncstream.guards.waiting import Waiting
@@ -27,6 +29,8 @@ from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
 __all__ = ("SLICES", "Breaker", "CircuitState")
+
+log = logging.getLogger("asyncstream.guards")
 
 SLICES = 10
 """Into how many slices the window is cut: it slides in steps of a tenth."""
@@ -178,6 +182,13 @@ class Breaker(Shown):
         elif not is_failure:
             self.succeeded(period, now)
         elif period == self.period and (self._is_open or self._is_too_much(now)):
+            if self.is_closed:
+                log.warning(
+                    "a circuit breaker has opened, and tries the service again in %g s; the last call: %s",
+                    self._open_for,
+                    describe_error(error),
+                    extra={"error_type": type(error).__name__},
+                )
             self._open(now)
 
     def abandoned(self, period: int | None) -> None:
@@ -223,6 +234,7 @@ class Breaker(Shown):
         self._set_timer()
 
     def _close(self) -> None:
+        log.info("a circuit breaker has closed again")
         self.is_closed, self._is_open = True, False
         self.period += 1
         self._row = 0

@@ -25,7 +25,7 @@ from asyncstream.state.schema import Schema
 from asyncstream.state.timer_queue import Timer
 from asyncstream.windowing import WindowOperator, WindowPlan, window_schema
 from asyncstream.windowing.plan import COUNTERS
-from asyncstream.windowing.windows import Window
+from asyncstream.windowing.windows import Bound, Window
 
 __all__ = ("CoGrouped", "Made", "WindowJoinOperator", "WindowJoinSpec")
 
@@ -51,8 +51,8 @@ class CoGrouped(NamedTuple, Generic[L, R]):
     """
 
     key: Any
-    start_ms: int | None
-    end_ms: int | None
+    start_ms: Bound
+    end_ms: Bound
     left: list[L]
     right: list[R]
 

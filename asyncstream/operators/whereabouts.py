@@ -99,12 +99,15 @@ class RecentFailures(deque[Failure]):
     """
     The last elements of a step that its function failed on, and that the job goes on without.
 
-    They are said in the log: the first at once, and from then on every ten seconds how many there were.
+    They are said in the log: the first at once, from then on every ten seconds how many there were, and the
+    rest at the end.
     """
 
     def __init__(self) -> None:
         super().__init__(maxlen=KEPT_FAILURES)
         self._unsaid = 0
+        self._step = ""
+        self._is_skipped = False
         self._quiet_until_ms = 0
 
     def note(self, step: str, value: Any, error: BaseException, now_ms: int, *, skipped: bool) -> None:
@@ -112,23 +115,30 @@ class RecentFailures(deque[Failure]):
         One more; kept as text, for an exception keeps alive whatever its frames hold. If it is `skipped`, the
         element is left out; else it goes to an output.
         """
-        failure = Failure(now_ms, type(error).__name__, describe_error(error), value)
-        self.append(failure)
+        self.append(Failure(now_ms, type(error).__name__, describe_error(error), value))
         self._unsaid += 1
-        if now_ms < self._quiet_until_ms:
+        self._step, self._is_skipped = step, skipped
+        if now_ms >= self._quiet_until_ms:
+            self.say_rest()
+            self._quiet_until_ms = now_ms + QUIET_MS
+
+    def say_rest(self) -> None:
+        """Say those of which nothing has been said yet."""
+        if not self._unsaid:
             return
+        last, outcome = self[-1], "skipped" if self._is_skipped else "routed"
         log.log(
-            logging.WARNING if skipped else logging.INFO,
+            logging.WARNING if self._is_skipped else logging.INFO,
             "step %r has %s %d element(s); the last: %s",
-            step,
-            "skipped" if skipped else "routed",
+            self._step,
+            outcome,
             self._unsaid,
-            failure.text,
+            last.text,
             extra={
-                "step": step,
-                "outcome": "skipped" if skipped else "routed",
+                "step": self._step,
+                "outcome": outcome,
                 "elements": self._unsaid,
-                "error_type": failure.kind,
+                "error_type": last.kind,
             },
         )
-        self._unsaid, self._quiet_until_ms = 0, now_ms + QUIET_MS
+        self._unsaid = 0

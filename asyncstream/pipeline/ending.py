@@ -19,6 +19,7 @@ from asyncstream.pipeline.frame_result import FrameResult
 from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
+from asyncstream.shown import name_of
 from asyncstream.validation import Fields, selector
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Ending(Generic[T]):
                 those that are `taken`. A transactional sink in a job with checkpoints cannot "route".
         """
         target = as_sink(sink)
-        details = {"to": type(target).__name__} | shown_on_error(on_error_choice(on_error))
+        details = {"to": name_of(sink) or type(target).__name__} | shown_on_error(on_error_choice(on_error))
         step = SinkStep(
             self._graph.name_for("sink", name),
             target,
@@ -97,9 +98,25 @@ class Ending(Generic[T]):
         publication = Publication[T]()
         return Published(self._end("publish", name, publication), publication)
 
+    @overload
+    def answers(
+        self: Ending[FailedCall],
+        by: Callable[[Any], Any] | Fields,
+        *,
+        asked_by: Callable[[Any], Any] | Fields | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    @overload
     def answers(
         self,
         by: Callable[[T], Any] | Fields,
+        *,
+        asked_by: Callable[[Any], Any] | Fields | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def answers(
+        self,
+        by: Callable[[Any], Any] | Fields,
         *,
         asked_by: Callable[[Any], Any] | Fields | None = None,
         name: str | None = None,
@@ -112,7 +129,8 @@ class Ending(Generic[T]):
 
         Args:
             by: the key of an answer, and of the event that was asked: a function, the name of a field, or
-                names. It must be unique among the elements in flight.
+                names; of `.failed`, that of the element that failed. It must be unique among the elements in
+                flight.
             asked_by: the key of the event that was asked, if it is computed differently.
         """
         key_of = selector("by", by)

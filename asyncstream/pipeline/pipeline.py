@@ -467,6 +467,7 @@ class SourceStream(Stream[T]):
         step = self._graph[self._output.step]
         if not isinstance(step, SourceStep) or "rejected" not in step.required:
             raise PipelineError(
-                f"source {step.name!r} rejects nothing; file sources do with on_malformed='reject'"
+                f"source {step.name!r} rejects nothing; those of files and brokers do with "
+                "on_malformed='reject', and one of several with rejects=True besides"
             )
         return Stream(self._graph, Output(self._output.step, "rejected"))

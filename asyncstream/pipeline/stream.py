@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, WatermarkStrategy
+from asyncstream.guards.guard import Guard, written
 from asyncstream.guards.in_threads import THREADS, InThreads
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, PerElement, PerElementSpec
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
@@ -484,9 +485,11 @@ class SideStreams(Stream[T]):
 
 
 def _shown(value: object) -> object:
-    """How a setting is shown: functions by their name."""
+    """How a setting is shown: functions by their name, guards around them as they are written."""
     if isinstance(value, InThreads):
         return f"{_shown(value.fn)} in threads"
+    if isinstance(value, Guard):
+        return f"{written(type(value))}({_shown(value.inner)})"
     if isinstance(value, AsyncFunction):
         return type(value).__name__
     if isinstance(value, partial):

@@ -5,7 +5,7 @@ The methods of a stream that have to do with tables: look things up in one, be o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, cast, overload
 
 from asyncstream.async_wait import AsyncWaitOptions
 from asyncstream.keyed import By, Change, Changes, DeduplicateSpec, Keep, change_log
@@ -64,12 +64,26 @@ class Tabling(Generic[T]):
     _graph: Graph
     _output: Output
 
+    @overload
+    def as_table(
+        self: Tabling[Change[R]],
+        key: Callable[[R], Any] | Fields | None = None,
+        *,
+        deleted: Callable[[R], object] | str | None = None,
+    ) -> StreamTable[R]: ...
+    @overload
     def as_table(
         self,
         key: Callable[[T], Any] | Fields | None = None,
         *,
         deleted: Callable[[T], object] | str | None = None,
-    ) -> StreamTable[T]:
+    ) -> StreamTable[T]: ...
+    def as_table(
+        self,
+        key: Callable[[Any], Any] | Fields | None = None,
+        *,
+        deleted: Callable[[Any], object] | str | None = None,
+    ) -> StreamTable[Any]:
         """
         Keep this stream as a table, for `lookup`: of each key the element that came last.
 
@@ -94,19 +108,43 @@ class Tabling(Generic[T]):
         on: Callable[[T], Any] | Fields | None = None,
         *,
         into: None = None,
-        how: How = "left",
+        how: Literal["left"] = "left",
         missing: Callable[[T], Awaitable[R | None]] | AsyncFunction[T, Any] | None = None,
         name: str | None = None,
         **options: Unpack[AsyncWaitOptions],
-    ) -> Stream[tuple[T, Any]]: ...
+    ) -> Stream[tuple[T, R | None]]: ...
     @overload
     def lookup(
         self,
         table: StreamTable[R] | LookupTable[R],
         on: Callable[[T], Any] | Fields | None = None,
         *,
-        into: Callable[[T, Any], U],
-        how: How = "left",
+        into: None = None,
+        how: Literal["inner"],
+        missing: Callable[[T], Awaitable[R | None]] | AsyncFunction[T, Any] | None = None,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> Stream[tuple[T, R]]: ...
+    @overload
+    def lookup(
+        self,
+        table: StreamTable[R] | LookupTable[R],
+        on: Callable[[T], Any] | Fields | None = None,
+        *,
+        into: Callable[[T, R | None], U],
+        how: Literal["left"] = "left",
+        missing: Callable[[T], Awaitable[R | None]] | AsyncFunction[T, Any] | None = None,
+        name: str | None = None,
+        **options: Unpack[AsyncWaitOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def lookup(
+        self,
+        table: StreamTable[R] | LookupTable[R],
+        on: Callable[[T], Any] | Fields | None = None,
+        *,
+        into: Callable[[T, R], U],
+        how: Literal["inner"],
         missing: Callable[[T], Awaitable[R | None]] | AsyncFunction[T, Any] | None = None,
         name: str | None = None,
         **options: Unpack[AsyncWaitOptions],

@@ -1,3 +1,3 @@
 """
-Who drives a pipeline: `aio` in an asyncio event loop.
+Who drives a pipeline: `aio` in an asyncio event loop, `spark` on Spark.
 """

@@ -182,6 +182,10 @@ class Tables:
         """What a snapshot that was restored held under this name, if no table of it has been declared yet."""
         return self._unclaimed.get(name)
 
+    def unclaimed_names(self) -> list[str]:
+        """The names of all such tables that have rows."""
+        return [name for name, table in self._unclaimed.items() if len(table)]
+
     def declare_cell(self, name: str, cell: Cell) -> None:
         """Keep this cell."""
         if name in self._cells:

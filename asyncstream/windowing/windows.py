@@ -15,6 +15,7 @@ from asyncstream.elements import MAX_TIMESTAMP
 
 __all__ = (
     "GLOBAL_WINDOW",
+    "Bound",
     "GlobalWindow",
     "Span",
     "TimeWindow",
@@ -37,6 +38,13 @@ else:
 
 Span: TypeAlias = tuple[int, int]
 """A window, or a slice of some, as a plain tuple: its first millisecond, and the first one after it."""
+
+
+Bound: TypeAlias = int | Any
+"""
+Where a window begins or ends, in milliseconds. Of a global window it is None, for which type checkers are not
+to ask everybody else.
+"""
 
 
 def max_timestamp(span: Span) -> int:
@@ -75,8 +83,8 @@ class GlobalWindow(tuple[()]):
 
     __slots__ = ()
 
-    start_ms: Final[None] = None
-    end_ms: Final[None] = None
+    start_ms: Final[Any] = None
+    end_ms: Final[Any] = None
     max_timestamp: Final = MAX_TIMESTAMP
 
     def __repr__(self) -> str:
@@ -105,8 +113,8 @@ class WindowResult(NamedTuple, Generic[K, V]):
     """
 
     key: K
-    start_ms: int | None
-    end_ms: int | None
+    start_ms: Bound
+    end_ms: Bound
     value: V
 
 

@@ -158,7 +158,6 @@ class Findings:
         self.silences: dict[tuple[str, int], int | None] = {}
 
     def take_hour(self, result: WindowResult) -> None:
-        assert result.start_ms is not None
         hour = result.key, result.start_ms
         self.corrections += hour in self.hours
         self.hours[hour] = result.value

@@ -125,8 +125,8 @@ def test_several_sources_and_elements_that_were_restored() -> None:
     assert meter.look(before, 0.0).rows == 0
     now = JobProgress((SourceProgress("a", 100, 0.5), SourceProgress("b", 10, 1.0)), 10, 0)
     figures = meter.look(now, 1.0)
-    assert (figures.rows, figures.rate) == (100, 100.0)
-    assert figures.left == pytest.approx(1.1)
+    assert (figures.rows, figures.rate) == (130, 130.0), "30 were restored, 110 read, 10 are left"
+    assert figures.left == pytest.approx(110 / 130)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,11 @@ def test_log_gets_a_line_every_so_often_and_one_at_the_end(folder: Path) -> None
     assert done.stdout == "from a step\n"
 
 
-@pytest.mark.parametrize("every", ["0", "60"])
-def test_short_run_and_one_that_is_told_to_be_quiet_say_nothing(folder: Path, every: str) -> None:
+@pytest.mark.parametrize(("every", "rows", "says"), [("0", COUNT, False), ("60", 5, False), ("60", 10, True)])
+def test_short_run_says_how_it_ended_if_something_failed(
+    folder: Path, every: str, rows: int, says: bool
+) -> None:
+    (folder / "in.jsonl").write_text("".join(f"{number}\n" for number in range(rows)))  # 7 fails
     done = subprocess.run(
         command("run", "work:pipeline", "--progress-every", every),
         cwd=folder,
@@ -239,7 +242,10 @@ def test_short_run_and_one_that_is_told_to_be_quiet_say_nothing(folder: Path, ev
         text=True,
         timeout=60,
     )
-    assert (done.returncode, without_warnings(done.stderr)) == (0, [])
+    lines = without_warnings(done.stderr)
+    assert (done.returncode, len(lines)) == (0, says), done.stderr
+    assert all(line.startswith(f"asyncstream: {rows} rows in ") for line in lines)
+    assert all(line.endswith(" s, 1 failed") for line in lines)
 
 
 def without_warnings(stderr: str) -> list[str]:

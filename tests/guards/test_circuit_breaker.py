@@ -96,6 +96,18 @@ async def test_probe_that_fails_opens_it_again() -> None:
     assert service.times == [0, 2000, 4000]
 
 
+async def test_log_tells_once_that_it_opens_and_that_it_closes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "asyncstream.guards")
+    guarded = circuit_breaker(Flaky(3), failures=2, failure_ratio=None)
+    await fail(guarded, 3)  # the third one is a probe
+    await guarded(0)
+    assert [record.message for record in caplog.records] == [
+        "a circuit breaker has opened, and tries the service again in 10 s; the last call: OSError: down",
+        "a circuit breaker has closed again",
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
 async def test_all_probes_must_succeed() -> None:
     service = Flaky(1, takes=0.1)
 

@@ -18,6 +18,7 @@ from asyncstream import (
     AsyncFunction,
     Count,
     GlobalWindows,
+    GlobSource,
     Items,
     JsonLinesSink,
     JsonLinesSource,
@@ -632,3 +633,6 @@ def test_rejected_lines_must_be_read(tmp_path: Path) -> None:
 def test_source_that_rejects_nothing_has_no_such_output() -> None:
     with pytest.raises(PipelineError, match="source 'source' rejects nothing"):
         _ = Pipeline().source(range(4)).rejected
+    several = GlobSource("in/*.jsonl", lambda path: JsonLinesSource(path, on_malformed="reject"))
+    with pytest.raises(PipelineError, match="one of several with rejects=True besides"):
+        _ = Pipeline().source(several).rejected

@@ -5,6 +5,7 @@ from datetime import timedelta
 from functools import partial
 
 from asyncstream import AsyncFunction, BoundedOutOfOrderness, Pipeline, Stream
+from asyncstream.guards import cached, retry
 
 
 async def with_plane(flight: int) -> int:
@@ -105,7 +106,17 @@ def test_functions_are_shown_by_name_and_never_by_address() -> None:
     assert "fn=join" in text
     assert "fn=Lookup" in text
     assert "fn=<lambda>" in text
+    assert "to=print" in text
     assert " at 0x" not in text
+
+
+def test_guards_are_shown_around_their_function_as_they_are_written() -> None:
+    pipeline = Pipeline()
+    found = pipeline.source([1]).async_map(cached(retry(with_plane, attempts=2), ttl=1))
+    found.async_map(retry(Lookup())).discard()
+    text = pipeline.describe()
+    assert "fn=cached(retry(with_plane))," in text
+    assert "fn=retry(Lookup)," in text
 
 
 def test_empty_pipeline_can_be_described() -> None:

@@ -29,6 +29,7 @@ from asyncstream import (
     SqliteSink,
     Stream,
     Sum,
+    TimeToLive,
     TumblingWindows,
 )
 from asyncstream.state import ListDescriptor, ValueDescriptor
@@ -425,6 +426,29 @@ async def test_state_of_another_kind_is_refused_before_anything_runs() -> None:
     with pytest.raises(CheckpointError, match=r"s was ValueDescriptor\(\) and is ListDescriptor\(\)"):
         await two_runs(first, second)
     assert await two_runs(first, first) == []
+
+
+class Counts(KeyedProcessFunction[Any, Any]):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open(self, ctx: Any) -> None:
+        self.count = ctx.state(ValueDescriptor[int](self.name, ttl=TimeToLive(60)))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.count.set(self.count.get(0) + 1)
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_state_that_has_another_name_now_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (
+        lambda s, name=name: s.key_by(lambda e: e["k"]).process(Counts(name), name="p")
+        for name in ("count", "counted")
+    )
+    await two_runs(first, first)
+    assert "has not asked for" not in caplog.text
+    await two_runs(first, second)
+    assert "step 'p' goes on with state that its function has not asked for in open: 'count';" in caplog.text
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

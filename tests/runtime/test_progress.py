@@ -79,6 +79,20 @@ async def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
     assert (await shares(Items([]))) == [1.0, 1.0, 1.0]
 
 
+async def test_what_a_source_rejects_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("1\nno\n2\n")
+    pipeline = Pipeline()
+    lines = pipeline.source(JsonLinesSource(tmp_path / "lines", on_malformed="reject"), name="lines")
+    lines.discard()
+    lines.rejected.discard()
+    async with pipeline.start() as job:
+        await job.wait()
+        assert job.metrics()["lines"] == {"read": 2, "rejected": 1}
+        assert (job.progress().read, job.progress().failed) == (2, 1)
+        rejected = [metric for metric in job.measure() if metric.name == "asyncstream.elements.rejected"]
+        assert [point.value for metric in rejected for point in metric.points] == [1]
+
+
 async def test_sources_that_do_not_know_say_so() -> None:
     class Numbers(Source[int]):
         async def read(self) -> SourceBatch[int] | None:

@@ -112,6 +112,8 @@ def test_inputs_and_outputs_must_match_the_pipeline(spark: SparkSession) -> None
     df = frame(spark, [])
     with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no other"):
         planned(df, lambda s: s, inputs={"rows": df, "other": df})
+    with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no row, and nothing for rows"):
+        planned(df, lambda s: s, inputs={"row": df})
     with pytest.raises(PipelineError, match=r"outputs: .*\(out\), nothing for out"):
         planned(df, lambda s: s, outputs={})
     with pytest.raises(PipelineError, match=r"outputs\['out'\]: expected a StructType, or columns as text"):

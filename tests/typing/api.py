@@ -418,6 +418,7 @@ def async_steps(flights: Stream[Flight]) -> None:
         name="planes",
     )
     assert_type(planes.failed, Stream[FailedCall])
+    planes.failed.answers(lambda flight: flight.carrier)  # of the element, and not of the FailedCall
     assert_type(planes.timed_out.map(lambda call: call.attempts), Stream[int])
     flights.async_map(plane_of, order="unordered", timeout=0.5, on_timeout=lambda flight: Plane())
 
@@ -442,6 +443,8 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     assert_type(windows.aggregate(Seats()).map(lambda result: result.value), Stream[float])
     assert_type(windows.aggregate(Seats()).map(lambda result: result.key), Stream[str])
     assert_type(windows.aggregate(Seats(), process=Line()), WindowResults[str])
+    seconds = windows.aggregate(Count()).map(lambda result: result.start_ms // 1000)
+    assert_type(seconds, Stream[int | Any])  # and no None, which only a global window has
     plain: WindowResult = WindowResult("a", 0, 1, 2)
     assert_type(plain.value, Any)
 
@@ -465,9 +468,14 @@ def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> 
     assert_type(keyed.reduce(lambda one, other: one), KeyedResults[Flight])
     planes = keyed.as_table(deleted="gone")
     assert_type(planes, StreamTable[Flight])
-    assert_type(flights.lookup(planes, on="carrier"), Stream[tuple[Flight, Any]])
+    assert_type(keyed.deduplicate(changes="all").as_table(lambda row: row.carrier), StreamTable[Flight])
+    assert_type(flights.lookup(planes, on="carrier"), Stream[tuple[Flight, Flight | None]])
+    assert_type(flights.lookup(planes, on="carrier", how="inner"), Stream[tuple[Flight, Flight]])
+    found = flights.lookup(planes, "carrier", how="inner", into=lambda flight, row: row.number)
+    assert_type(found, Stream[int])
     read = LookupTable.from_file("planes.csv", key="tailnum", every=60)
     assert_type(flights.lookup(read, "number", into=lambda flight, row: flight.carrier), Stream[str])
+    assert_type(flights.lookup(read, "number"), Stream[tuple[Flight, dict[str, Any] | None]])
     assert_type(Pattern[Flight].begin("first", lambda flight: flight.number), Pattern[Flight])
     late: Pattern[Flight] = Pattern.begin("first", lambda flight: flight.number == 1)
     matches = keyed.pattern(late.next("second", "number").at_least(2).within(5), skip="past_last_event")

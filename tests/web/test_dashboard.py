@@ -271,8 +271,14 @@ def test_page_says_that_the_job_is_gone_and_goes_on_with_the_next(browser: Brows
     with serving() as first:
         browser.open(first.url)
         browser.until_text("#live", "live")
+        browser.until(lambda: row(browser, "price")["Out"] not in ("–", "0/s"), "something flows")
+        browser.until(lambda: browser.text("#checkpoints").endswith("failed since0"), "a checkpoint")
     browser.until(lambda: browser.text("#live") != "live", "the connection is lost")
     assert browser.text("#state") == "stopped"
+    assert browser.text("#uptime").startswith("ran ")
+    figures = row(browser, "price")
+    assert (figures["State"], figures["In"], figures["Out"]) == ("ended", "–", "–")
+    assert "ago" not in browser.text("#checkpoints")
 
 
 def test_token_is_asked_for_and_kept_to_the_page(browser: Browser) -> None:

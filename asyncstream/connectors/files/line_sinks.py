@@ -243,7 +243,10 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         return SinkError(f"{self._path} exists: pass existing='append' or existing='overwrite'")
 
     def _held_by_another(self) -> SinkError:
-        return SinkError(f"{self._path} is being written by another process: one at a time may")
+        return SinkError(
+            f"{self._path} is being written by another sink, of this job or of another: one at a time may; "
+            "unite streams before the sink"
+        )
 
     def _go_behind(self, file: BinaryIO) -> None:
         """End the last line of what is there already."""

@@ -35,6 +35,7 @@ _ELEMENTS, _CALLS, _TIMERS = "{element}", "{call}", "{timer}"
 
 _COUNTED: Final[tuple[tuple[str, str, Literal["counter", "gauge"], str, str], ...]] = (
     ("read", "elements.read", "counter", _ELEMENTS, "Elements that a source has read."),
+    ("rejected", "elements.rejected", "counter", _ELEMENTS, "What a source could not read as an element."),
     ("written", "elements.written", "counter", _ELEMENTS, "Elements that a sink has taken."),
     ("elements_in", "elements.in", "counter", _ELEMENTS, "Elements that a step has accepted."),
     ("results_out", "elements.out", "counter", _ELEMENTS, "Results that a step has emitted."),

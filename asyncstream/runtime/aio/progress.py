@@ -41,7 +41,8 @@ class JobProgress:
         sources: in the order of the pipeline.
         in_flight: elements that were accepted and are not finished: they wait, are in a call, or have a
             result that is not written yet. Not those that windows hold.
-        failed: elements on which a function or a sink has failed, timeouts included.
+        failed: elements on which a function or a sink has failed, timeouts included, and what a source has
+            rejected.
     """
 
     sources: tuple[SourceProgress, ...]
@@ -64,6 +65,7 @@ def progress_of(parts: Mapping[str, SourceDriver | Operator]) -> JobProgress:
             with naming(name, SourceError, is_awaiting=False):
                 share = part.source.progress()
             sources.append(SourceProgress(name, counts["read"], share))
+            failed += counts.get("rejected", 0)
         else:
             in_flight += counts.get("held", 0) + counts.get("waiting", 0)
             failed += counts.get("failed", 0) + counts.get("timed_out", 0)

@@ -74,6 +74,7 @@ class SourceDriver:
         self.has_left = False
         self._knows_unit = False
         self._read = 0
+        self._not_read = 0
         self._ended = False
         self._reading_since: float | None = None
         self._numbering: Numbering | None = None
@@ -225,6 +226,7 @@ class SourceDriver:
                 self._numbering.start_over(batch.split)
             self._read += len(batch.values)
             if batch.rejected:
+                self._not_read += len(batch.rejected)
                 self._rejected.process_batch(batch.rejected, None)
             if batch.values:
                 self._push(batch)
@@ -320,7 +322,8 @@ class SourceDriver:
         return {}
 
     def metrics(self) -> dict[str, int]:
-        return {"read": self._read}
+        counts = {"read": self._read}
+        return counts | {"rejected": self._not_read} if self.source.rejects else counts
 
 
 def _event_times(head: Operator) -> Iterator[AssignEventTime]:

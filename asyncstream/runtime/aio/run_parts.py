@@ -16,6 +16,7 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Attended
+from asyncstream.operators.whereabouts import RecentFailures
 from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.naming import is_thrown_in
 from asyncstream.runtime.aio.reading import SourceDriver
@@ -129,6 +130,8 @@ async def _close(step: str, operator: Operator) -> None:
                 await operator.stop()
         finally:
             operator.close()
+            if isinstance(operator.recent_failures, RecentFailures):
+                operator.recent_failures.say_rest()
 
 
 @contextmanager

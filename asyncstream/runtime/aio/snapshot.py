@@ -4,6 +4,7 @@ What a job remembers, as a value: taken from its parts in one instant, and given
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,8 +22,14 @@ from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
+from asyncstream.state.upgrade import EXPIRES, WRITTEN
 
 __all__ = ("JobSnapshot", "positions", "restore", "take")
+
+log = logging.getLogger("asyncstream.state")
+
+_OF_FUNCTIONS = "state/"
+"""What the names of tables begin with that hold the state of process functions."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,27 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_
                 # tables copy what they take up
                 _restore(name, operator, _own(state) if is_shared and not operator.tables else state)
             operator.resume()
+            _say_unclaimed(name, operator)
+
+
+def _say_unclaimed(step: str, operator: Operator) -> None:
+    """
+    State of a process function is found by its own name. Under another one a function begins with nothing,
+    and works: so nobody would know.
+    """
+    states = [
+        name.removeprefix(_OF_FUNCTIONS)
+        for name in operator.tables.unclaimed_names()
+        if name.startswith(_OF_FUNCTIONS) and not name.endswith((WRITTEN, EXPIRES))
+    ]
+    if states:
+        log.warning(
+            "step %r goes on with state that its function has not asked for in open: %s; if that has another "
+            "name now, what it holds is found only if migrate= gives it that name",
+            step,
+            ", ".join(map(repr, states)),
+            extra={"step": step},
+        )
 
 
 def _restore(step: str, operator: Operator, state: Any) -> None:

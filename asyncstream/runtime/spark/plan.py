@@ -403,9 +403,9 @@ def _same_names(argument: str, kind: str, expected: Sequence[str], got: object) 
         raise refuse(argument, f"a mapping with one for each {kind}, {{{shown}}}", got)
     missing, unknown = set(expected) - set(got), set(got) - set(expected)
     if missing or unknown:
-        problem = (
-            f"nothing for {', '.join(sorted(missing))}" if missing else f"there is no {', '.join(unknown)}"
-        )
+        problems = [f"there is no {', '.join(map(str, unknown))}"] if unknown else []
+        problems += [f"nothing for {', '.join(sorted(missing))}"] if missing else []
         raise PipelineError(
-            f"{argument}: expected one for each {kind} of the pipeline ({', '.join(expected)}), {problem}"
+            f"{argument}: expected one for each {kind} of the pipeline ({', '.join(expected)}), "
+            f"{', and '.join(problems)}"
         )

@@ -71,7 +71,7 @@ export class Details {
   }
 
   update(step, history) {
-    const [level, word] = levelOf(step, history.last.flow.get(step.name));
+    const [level, word] = levelOf(step, history.last);
     this.badge.dataset.level = level;
     say(this.badge, word);
     say(this.why, step.stuck ?? (step.held_back_by ? `Held back by ${step.held_back_by}.` : ""));

@@ -29,7 +29,7 @@ export class Graph {
       this.shape = shape;
       this.build(sample);
     }
-    for (const step of sample.status.steps) this.show(this.nodes.get(step.name), step, sample.flow.get(step.name), selected);
+    for (const step of sample.status.steps) this.show(this.nodes.get(step.name), step, sample, selected);
     for (const edge of this.edges) this.flow(edge, sample);
   }
 
@@ -86,8 +86,9 @@ export class Graph {
     if (focused && this.nodes.has(focused)) this.nodes.get(focused).button.focus();
   }
 
-  show(node, step, flow, selected) {
-    const [level, word] = levelOf(step, flow);
+  show(node, step, sample, selected) {
+    const flow = sample.flow.get(step.name);
+    const [level, word] = levelOf(step, sample);
     node.button.dataset.level = level;
     node.button.setAttribute("aria-pressed", String(step.name === selected));
     say(node.word, level === "good" || level === "quiet" ? "" : word);
@@ -121,8 +122,8 @@ export class Graph {
     const text = value === null ? "" : rate(value);
     say(edge.label, edge.tag === null ? text : `${edge.tag}\n${text}`.trim());
     edge.label.hidden = edge.label.textContent === "";
-    const [level] = levelOf(to, sample.flow.get(edge.to));
-    const blocked = level === "critical" || steps.get(edge.step)?.waiting.downstream > 0;
+    const [level] = levelOf(to, sample);
+    const blocked = level === "critical" || (!sample.hasEnded && steps.get(edge.step)?.waiting.downstream > 0);
     const state = blocked ? "blocked" : value > 0 ? "moving" : "still";
     edge.line.setAttribute("class", `edge ${state}${edge.tag === null ? "" : " side"}`);
     edge.line.style.strokeWidth = `${1.5 + Math.min(3, Math.log10(1 + (value ?? 0)))}px`;

@@ -4,6 +4,9 @@ const KEEP = 900; // samples, one a second
 
 const OVER = 2900; // milliseconds that a rate is the mean of, or less in the beginning
 
+// A job in such a state does nothing any more: nothing flows, and nothing is as long ago as it was.
+const ENDED = new Set(["finished", "stopped", "failed"]);
+
 // Steps of these kinds give one element for each that they get, unless one fails.
 const ONE_TO_ONE = new Set(["map", "event_time", "key_by", "union", "async_map", "thread_map"]);
 
@@ -23,8 +26,8 @@ export class History {
       this.samples = [];
     }
     const steps = new Map(status.steps.map((step) => [step.name, step]));
-    const sample = { t: status.now_ms, status, steps, flow: new Map() };
-    sample.flow = flows(sample, this.before(sample.t - OVER) ?? this.samples[0] ?? null);
+    const sample = { t: status.now_ms, status, steps, flow: new Map(), hasEnded: ENDED.has(status.state) };
+    if (!sample.hasEnded) sample.flow = flows(sample, this.before(sample.t - OVER) ?? this.samples[0] ?? null);
     this.samples.push(sample);
     if (this.samples.length > KEEP) this.samples.shift();
   }
@@ -106,7 +109,9 @@ function flows(sample, before) {
 }
 
 // How a step stands: [level, word], where level is good, quiet, warning or critical.
-export function levelOf(step, flow) {
+export function levelOf(step, sample) {
+  if (sample.hasEnded) return ["quiet", "ended"];
+  const flow = sample.flow.get(step.name);
   if (step.stuck) return ["critical", "stuck"];
   if (step.counts.circuit_state === 2) return ["warning", "breaker open"];
   if (step.counts.circuit_state === 1) return ["warning", "breaker half open"];

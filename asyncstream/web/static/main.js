@@ -41,14 +41,14 @@ function render() {
   document.title = `${status.name} · ${status.state}`;
   say(byId("state"), status.state);
   byId("state").dataset.level = STATES[status.state] ?? "warning";
-  say(byId("uptime"), status.started_ms ? `up ${milliseconds(status.now_ms - status.started_ms)}` : "");
+  say(byId("uptime"), status.started_ms ? `${sample.hasEnded ? "ran" : "up"} ${milliseconds(status.now_ms - status.started_ms)}` : "");
   alerts(status);
   tiles(sample);
   graph.update(sample, selected);
   details.show(selected, history);
   table(sample);
   failures(status);
-  checkpoints(status);
+  checkpoints(sample);
 }
 
 function alerts(status) {
@@ -73,12 +73,12 @@ function tiles(sample) {
   const shown = [
     ["In", rate(flowing((step) => step.inputs.length === 0, "out")), "all sources"],
     ["Out", rate(flowing((step) => !steps.some((other) => other.inputs.some((text) => text === step.name || text.startsWith(`${step.name}.`))), "in")), "all sinks"],
-    ["In flight", number(total(inFlight)), calls.length ? `of ${number(calls.reduce((sum, step) => sum + step.concurrency, 0))} allowed` : "no calls"],
+    ["In flight", number(total(inFlight)), sample.hasEnded ? "when it ended" : calls.length ? `of ${number(calls.reduce((sum, step) => sum + step.concurrency, 0))} allowed` : "no calls"],
     ["Slowest p99", slowest.length ? milliseconds(Math.max(...slowest)) : NONE, "the last minute"],
     ["Watermark lag", lags.length ? milliseconds(Math.max(...lags)) : NONE, lags.length ? "the last of all steps" : "no event time"],
     ["Windows open", windows.length ? number(total((step) => step.counts.windows_open)) : NONE, windows.length ? "in all steps" : "no windows"],
     ["Failed", number(failed), rate(steps.reduce((sum, step) => sum + (flow.get(step.name)?.failed ?? 0), 0))],
-    ["Checkpoint", status.checkpoint?.taken_ms ? milliseconds(status.now_ms - status.checkpoint.taken_ms) : NONE, status.checkpoint ? (status.checkpoint.failed_in_a_row ? `${status.checkpoint.failed_in_a_row} failed since` : "ago") : "none are kept"],
+    ["Checkpoint", status.checkpoint?.taken_ms ? milliseconds(status.now_ms - status.checkpoint.taken_ms) : NONE, status.checkpoint ? (status.checkpoint.failed_in_a_row ? `${status.checkpoint.failed_in_a_row} failed since` : since(sample)) : "none are kept"],
   ];
   keep(
     byId("tiles"),
@@ -107,7 +107,7 @@ function table(sample) {
     },
     (row, step) => {
       const flow = sample.flow.get(step.name);
-      const [level, word] = levelOf(step, flow);
+      const [level, word] = levelOf(step, sample);
       const cells = row.children;
       row.dataset.level = level;
       row.dataset.step = step.name;
@@ -146,7 +146,13 @@ function failures(status) {
   );
 }
 
-function checkpoints(status) {
+// What a length of time up to the last look is to be read as.
+function since(sample) {
+  return sample.hasEnded ? "before the end" : "ago";
+}
+
+function checkpoints(sample) {
+  const { status } = sample;
   const last = status.checkpoint;
   if (last === null) {
     byId("checkpoints").replaceChildren(make("p", { class: "muted" }, "This job keeps none: what is in flight is lost if the process dies."));
@@ -154,7 +160,7 @@ function checkpoints(status) {
   }
   const facts = [
     ["number", last.number ? number(last.number) : NONE],
-    ["taken", last.taken_ms ? `${clock(last.taken_ms)}, ${milliseconds(status.now_ms - last.taken_ms)} ago` : "not yet"],
+    ["taken", last.taken_ms ? `${clock(last.taken_ms)}, ${milliseconds(status.now_ms - last.taken_ms)} ${since(sample)}` : "not yet"],
     ["safe after", milliseconds(last.duration_ms)],
     ["size", bytes(last.size)],
     ["failed since", number(last.failed_in_a_row)],

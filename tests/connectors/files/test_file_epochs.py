@@ -308,7 +308,7 @@ async def test_job_with_another_store_is_refused_until_the_first_has_ended(path:
         with pytest.raises(SinkError, match=r"written to by process \d+.*elsewhere"):
             await ask(None)
     without = MAKE[kind](path, existing="append")
-    with pytest.raises(SinkError, match="written by another process"):
+    with pytest.raises(SinkError, match="by another sink, of this job or of another"):
         await without.open()
     await first.close()
     await second.recover(None)
