@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -447,6 +448,36 @@ def test_files_that_appear_are_read_too(tmp_path: Path) -> None:
         return first + rest
 
     assert run_virtual(main()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lines", [[], ["1", "2"]])
+def test_other_streams_do_not_wait_for_files_that_have_not_come(tmp_path: Path, lines: list[str]) -> None:
+    async def main() -> list[tuple[int, int, float]]:
+        if lines:
+            (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        files = GlobSource(tmp_path / "*.jsonl", JsonLinesSource, watch=7)
+        found: list[Any] = []
+        pipeline = Pipeline("both")
+        timed = [
+            pipeline.source(source, name=name)
+            .map(number)
+            .event_time(
+                lambda second: second * 1000, AscendingTimestamps(every=0), idle_after=5, name=f"{name} at"
+            )
+            for name, source, number in (
+                ("files", files, lambda value: value),
+                ("ticks", Paced("ticks", range(1, 32), []), lambda value: value[1]),
+            )
+        ]
+        windows = timed[0].union(timed[1]).window_all(TumblingWindows(timedelta(seconds=10)))
+        windows.aggregate(n=Count()).map(lambda result: (result, asyncio.get_running_loop().time())).to(found)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(40):  # nobody knows whether another file will come
+                await pipeline.run()
+        return [(result.start_ms, result.value["n"], at) for result, at in found]
+
+    first = (0, 9 + len(lines), 10.0)
+    assert run_virtual(main()) == [first, (10_000, 10, 20.0), (20_000, 10, 30.0)]
 
 
 def test_files_are_read_whatever_their_names(tmp_path: Path) -> None:
