@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 from asyncstream.aside import Tasks, aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import stopped
+from asyncstream.connectors.files.storage import is_remote
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.filesystem.folders import by_their_own_names
 from asyncstream.state import detached
@@ -350,7 +351,8 @@ class GlobSource(SplitSource[T]):
     folder of files, that the pattern matches as well is left out.
 
     Args:
-        pattern: as for `glob.glob`; `**` is any number of folders.
+        pattern: as for `glob.glob`; `**` is any number of folders. Of files on a disk: those of an object
+            store are read by a `SplitSource` whose function names them.
         make: gives the source of one file, by its path.
         watch: how often to look for new files: a `timedelta` or seconds; None: once, at the beginning, and
             the source ends with the last file.
@@ -367,6 +369,13 @@ class GlobSource(SplitSource[T]):
         rejects: bool = False,
     ) -> None:
         path = text("pattern", os.fspath(pattern) if isinstance(pattern, os.PathLike) else pattern)
+        if is_remote(path):
+            raise refuse(
+                "pattern",
+                "one of files on a disk",
+                pattern,
+                "for an object store, SplitSource(make, names) with a function that gives its files",
+            )
 
         async def find() -> list[str]:
             return await aside(partial(_files, path))

@@ -450,6 +450,13 @@ def test_files_that_appear_are_read_too(tmp_path: Path) -> None:
     assert run_virtual(main()) == [1, 2, 3]
 
 
+def test_files_of_an_object_store_are_refused_that_no_pattern_would_find() -> None:
+    with pytest.raises(
+        PipelineError, match=r"pattern: .* on a disk, got 's3://in/.*SplitSource\(make, names\)"
+    ):
+        GlobSource("s3://in/*.jsonl", JsonLinesSource)
+
+
 @pytest.mark.parametrize("lines", [[], ["1", "2"]])
 def test_other_streams_do_not_wait_for_files_that_have_not_come(tmp_path: Path, lines: list[str]) -> None:
     async def main() -> list[tuple[int, int, float]]:
