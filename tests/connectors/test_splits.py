@@ -125,6 +125,40 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
     run_virtual(main())
 
 
+def test_splits_that_were_assigned_are_read_whenever_the_source_is_opened() -> None:
+    async def main() -> list[list[Any]]:
+        log: list[str] = []
+        source = SplitSource(lambda name: Paced(name, [0, 0], log), ["a"], parallel=1)
+        source.assign("b", "c", "d", positions={"c": 1})
+        source.revoke("d")
+        found = []
+        for saved in ({"splits": {}, "ended": []}, {"splits": {"b": 1}, "ended": ["a"]}):
+            await source.open()
+            await source.seek(saved)
+            values: list[Any] = []
+            while (batch := await source.read()) is not None:
+                values += batch.values
+            await source.close()
+            found.append(sorted(values))
+        return found
+
+    first, again = run_virtual(main())
+    assert first == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 2)]
+    assert again == [("b", 2), ("c", 2)]
+
+
+def test_what_makes_no_source_of_a_split_is_told_so() -> None:
+    def nothing(name: str) -> Any:
+        JsonLinesSource(name)
+
+    pipeline = Pipeline("made")
+    pipeline.source(SplitSource(nothing, ["a.jsonl"]), name="files").to([])
+    expected = "step 'files': make: expected a function that gives a Source, got None for 'a.jsonl'"
+    with pytest.raises(SourceError) as caught:
+        pipeline.run_blocking()
+    assert str(caught.value) == expected
+
+
 def test_the_position_of_a_split_is_that_of_what_was_given() -> None:
     """What has been read ahead is not behind it, though the split's source goes on in the object it gave."""
 
