@@ -132,6 +132,7 @@ def test_splits_that_were_assigned_are_read_whenever_the_source_is_opened() -> N
         source.assign("b", "c", "d", positions={"c": 1})
         source.revoke("d")
         found = []
+        saved: dict[str, Any]
         for saved in ({"splits": {}, "ended": []}, {"splits": {"b": 1}, "ended": ["a"]}):
             await source.open()
             await source.seek(saved)
