@@ -28,6 +28,7 @@ from asyncstream import (
     Checkpoints,
     CsvFolderSink,
     CsvSink,
+    CsvSource,
     DirectoryStore,
     Items,
     JsonLinesFolderSink,
@@ -285,6 +286,36 @@ async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: 
     second.cut_short()
     await second.close()
     assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", [JsonLinesFolderSink, CsvFolderSink])
+def test_parts_that_are_compressed_otherwise_are_there_too(tmp_path: Path, kind: Any) -> None:
+    out = tmp_path / "out"
+    rows_through(kind(out), None)
+    before = {path.name for path in out.glob("part-*")}
+    with pytest.raises(SinkError, match="exists: pass existing='overwrite'"):
+        rows_through(kind(out, compression="gzip"), None)
+    assert {path.name for path in out.glob("part-*")} == before
+    rows_through(kind(out, compression="gzip", existing="overwrite"), None)
+    (part,) = out.glob("part-*")
+    assert part.suffix == ".gz"
+
+
+async def test_a_job_goes_on_in_its_folder_with_another_compression(tmp_path: Path) -> None:
+    out, position = tmp_path / "out", None
+    for epoch, compression in enumerate((None, "gzip", "zstd", None), 1):
+        sink = CsvFolderSink(out, compression=compression)
+        await sink.recover(position)
+        await sink.write([{"b": epoch, "a": 0} if epoch == 1 else {"a": 0, "b": epoch}], None)
+        position = await sink.prepare(epoch)  # and no commit: the next run sees to that
+        await sink.close()
+    last = CsvFolderSink(out)
+    await last.recover(position)
+    await last.close()
+    parts = [path for path in sorted(out.iterdir()) if path.name[0] != "."]
+    assert [path.suffix for path in parts] == [".csv", ".gz", ".zst", ".csv"]
+    found = [await read_all(CsvSource(path)) for path in parts]
+    assert [list(row.items()) for (row,) in found] == [[("b", str(n)), ("a", "0")] for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("is_hidden", [False, True], ids=["before it hides its part", "behind that"])
