@@ -303,7 +303,8 @@ def test_parts_that_are_compressed_otherwise_are_there_too(tmp_path: Path, kind:
 
 async def test_a_job_goes_on_in_its_folder_with_another_compression(tmp_path: Path) -> None:
     out, position = tmp_path / "out", None
-    for epoch, compression in enumerate((None, "gzip", "zstd", None), 1):
+    kinds: list[Any] = [None, "gzip", "zstd", None]
+    for epoch, compression in enumerate(kinds, 1):
         sink = CsvFolderSink(out, compression=compression)
         await sink.recover(position)
         await sink.write([{"b": epoch, "a": 0} if epoch == 1 else {"a": 0, "b": epoch}], None)
