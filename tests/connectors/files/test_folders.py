@@ -21,6 +21,7 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from asyncstream import (
     ArrowIpcSink,
@@ -42,6 +43,7 @@ from asyncstream import (
     Sink,
     SinkError,
     Source,
+    SourceError,
 )
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease, enter
@@ -478,3 +480,54 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         CsvFolderSink("x", compression="infer")  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="on_malformed: expected one of 'fail', 'reject'"):
         ArrowIpcSource("x", on_malformed="skip")  # type: ignore[call-overload]
+
+
+class _Counting(AbstractFileSystem):  # type: ignore[misc]
+    """An object store with one object, that knows how many bytes it has sent."""
+
+    protocol = "counting"
+    cachable = False
+    data = b""
+    sent = 0
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {"name": path, "size": len(self.data), "type": "file"}
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        return _Object(self, path, mode, block_size=2**16, size=len(self.data))
+
+
+class _Object(AbstractBufferedFile):  # type: ignore[misc]
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        found = _Counting.data[start:end]
+        _Counting.sent += len(found)
+        return found
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+async def test_an_object_is_not_fetched_again_for_each_position(ending: str) -> None:
+    fsspec.register_implementation("counting", _Counting, clobber=True)
+    lines = b"".join(b'{"n": %d, "at": "%x"}\n' % (n, n * 2_654_435_761 % 2**32) for n in range(30_000))
+    _Counting.data = gzip.compress(lines) if ending else lines
+    positions: list[Any] = []
+    source = JsonLinesSource(f"counting://in.jsonl{ending}", batch=100)
+    await source.open()
+    _Counting.sent = 0
+    while await source.read() is not None:
+        positions.append(source.position())
+    await source.close()
+    assert len(positions) == 300
+    assert _Counting.sent < 2 * len(_Counting.data)
+
+    async def rest(position: Any) -> int:
+        await source.open()
+        await source.seek(position)
+        batch = await source.read()
+        await source.close()
+        assert batch is not None
+        return int(batch.values[0]["n"])
+
+    assert [await rest(positions[place]) for place in (0, 150, 298)] == [100, 15_100, 29_900]
+    _Counting.data = gzip.compress(lines.swapcase()) if ending else lines.swapcase()
+    with pytest.raises(SourceError, match="it begins with other bytes"):
+        await source.can_seek(positions[150])
