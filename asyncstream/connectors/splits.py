@@ -29,7 +29,8 @@ from typing import Any, Generic, TypeVar
 from asyncstream.aside import Tasks, aside
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import stopped
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.connectors.files.storage import is_remote
+from asyncstream.errors import SourceError, describe_error, safe_repr
 from asyncstream.filesystem.folders import by_their_own_names
 from asyncstream.state import detached
 from asyncstream.validation import Duration, count, duration_seconds, flag, function, refuse, takes, text
@@ -103,6 +104,7 @@ class SplitSource(Source[T]):
         self._every = None if every is None else duration_seconds("every", every)
         self._parallel = count("parallel", parallel)
         self.rejects = flag("rejects", rejects)
+        self._assigned: dict[str, Any] = {}  # besides those that are given, and where to begin in them
         self._begin()
 
     def _begin(self) -> None:
@@ -124,19 +126,26 @@ class SplitSource(Source[T]):
 
     def assign(self, *names: str, positions: Mapping[str, Any] = MappingProxyType({})) -> None:
         """
-        Read these splits too, if they are not read and have not been.
+        Read these splits too, if they are not read and have not been. Also before `open`, and after a restart
+        in this process; a new one is to be told again.
 
         Args:
             names: of the splits.
             positions: where to go on in some of them; the others are read from the beginning.
         """
+        self._add({name: positions.get(name) for name in names})
         for name in names:
+            self._assigned.setdefault(name, positions.get(name))
+
+    def _add(self, splits: Mapping[str, Any]) -> None:
+        """Read these too, each from where it says; None: from the beginning."""
+        for name, position in splits.items():
             if not isinstance(name, str) or not name:  # of a file it may be anything else
                 raise refuse("name", "a non-empty text", name)
             if name not in self._open and name not in self._ended and name not in self._waiting:
                 self._waiting[name] = None
-                if name in positions:
-                    self._positions[name] = positions[name]
+                if position is not None:
+                    self._positions[name] = position
         self._arrived.set()
 
     def revoke(self, *names: str) -> dict[str, Any]:
@@ -150,6 +159,7 @@ class SplitSource(Source[T]):
         for name in names:
             position = self._positions.pop(name, None)
             self._waiting.pop(name, None)
+            self._assigned.pop(name, None)
             split = self._open.pop(name, None)
             if split is not None:
                 position = split.position
@@ -172,6 +182,7 @@ class SplitSource(Source[T]):
     async def open(self) -> None:
         self._begin()
         await self._look()
+        self._add(self._assigned)
         if callable(self._given) and self._every is not None:
             self._looks = True
             self._looking = asyncio.create_task(self._keep_looking(self._every), name="asyncstream splits")
@@ -188,11 +199,15 @@ class SplitSource(Source[T]):
     def part(self, name: str) -> Source[T]:
         """A new source of one split only."""
         source: Source[T] = self._make(name)
+        if not isinstance(source, Source):
+            raise SourceError(
+                f"make: expected a function that gives a Source, got {safe_repr(source, 60)} for {name!r}"
+            )
         source.writer = self.writer
         return source
 
     async def _look(self) -> None:
-        self.assign(*await self.names())
+        self._add(dict.fromkeys(await self.names()))
 
     async def _keep_looking(self, every: float) -> None:
         try:
@@ -317,7 +332,8 @@ class SplitSource(Source[T]):
 
     async def seek(self, position: dict[str, Any]) -> None:
         self._ended = dict.fromkeys(position["ended"])
-        self._positions = dict(position["splits"])
+        given = {name: place for name, place in self._positions.items() if name not in self._ended}
+        self._positions = {**given, **position["splits"]}
         fresh = [name for name in self._waiting if name not in self._ended and name not in self._positions]
         self._waiting = OrderedDict.fromkeys([*self._positions, *fresh])
 
@@ -347,11 +363,13 @@ class GlobSource(SplitSource[T]):
         GlobSource("in/*.csv", lambda path: CsvSource(path, on_malformed="reject"), rejects=True)
 
     A file is read when it is there under its name, so a new one is to be written under another name, and
-    renamed. A file that has been read to its end is not looked at again. A symbolic link to a file, or to a
-    folder of files, that the pattern matches as well is left out.
+    renamed. A file that has been read to its end is not looked at again, even if it grows: one that does is
+    to be read by itself. A symbolic link to a file, or to a folder of files, that the pattern matches as well
+    is left out.
 
     Args:
-        pattern: as for `glob.glob`; `**` is any number of folders.
+        pattern: as for `glob.glob`; `**` is any number of folders. Of files on a disk: those of an object
+            store are read by a `SplitSource` whose function names them.
         make: gives the source of one file, by its path.
         watch: how often to look for new files: a `timedelta` or seconds; None: once, at the beginning, and
             the source ends with the last file.
@@ -368,6 +386,13 @@ class GlobSource(SplitSource[T]):
         rejects: bool = False,
     ) -> None:
         path = text("pattern", os.fspath(pattern) if isinstance(pattern, os.PathLike) else pattern)
+        if is_remote(path):
+            raise refuse(
+                "pattern",
+                "one of files on a disk",
+                pattern,
+                "for an object store, SplitSource(make, names) with a function that gives its files",
+            )
 
         async def find() -> list[str]:
             return await aside(partial(_files, path))

@@ -8,7 +8,8 @@ WatermarkOutputMultiplexer:
 
 * a split that has brought nothing yet is waited for, and so is one that comes back from idleness: the
   watermark of the stream, which never goes back, stands still until that one has caught up;
-* an idle split is waited for no more, nor is one that is gone. When all are idle, so is the stream.
+* an idle split is waited for no more, nor is one that is gone. When all are idle, so is the stream; and when
+  there have been none for as long, before the first file of a folder say, or behind the last.
 
 *Alignment*: a split that is more than `max_drift_ms` ahead of the slowest is to wait, lest what is behind the
 step fills up with its elements. While it waits, its silence says nothing about it.
@@ -17,12 +18,15 @@ step fills up with its elements. While it waits, its silence says nothing about 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.eventtime import WatermarkGenerator, WatermarkStrategy
 
 __all__ = ("SplitTimes",)
+
+_NONE: Final = ""
+"""What stands where splits would while there are none: it brings nothing, and turns idle as they do."""
 
 
 class _Split:
@@ -59,7 +63,7 @@ class SplitTimes:
     def assign(self, names: Iterable[str], now_ms: int) -> None:
         """These are the splits from now on; those that are new begin at the beginning."""
         before, self._splits = self._splits, {}
-        for name in names:
+        for name in [*names] or [_NONE]:
             self._splits[name] = before.get(name) or self._begun(name, now_ms)
 
     def _begun(self, name: str, now_ms: int) -> _Split:
@@ -84,7 +88,7 @@ class SplitTimes:
         return self.watermark()
 
     def watermark(self) -> int:
-        """The smallest of those that are waited for; before all time if there are none."""
+        """The smallest of those that are waited for; before all time if all are idle."""
         return min(self._awaited(), default=MIN_TIMESTAMP)
 
     def _awaited(self) -> list[int]:
@@ -92,8 +96,8 @@ class SplitTimes:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are splits, and all are idle."""
-        return bool(self._splits) and all(split.idle for split in self._splits.values())
+        """Whether all splits are idle."""
+        return all(split.idle for split in self._splits.values())
 
     def align(self) -> bool:
         """See which splits are to wait; whether that has changed."""

@@ -83,6 +83,7 @@ class AssignEventTime(Operator):
         """
         self._splits = SplitTimes(self._strategy, self._idle_after_ms, self._max_drift_ms)
         self._splits.restore(self._kept_splits)
+        self._splits.assign((), self.context.clock.now_ms())  # the source tells of the first that it has
         self._hold = hold
 
     def assign_splits(self, names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,41 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
         assert log.count("a open") == log.count("a close") == 2
 
     run_virtual(main())
+
+
+def test_splits_that_were_assigned_are_read_whenever_the_source_is_opened() -> None:
+    async def main() -> list[list[Any]]:
+        log: list[str] = []
+        source = SplitSource(lambda name: Paced(name, [0, 0], log), ["a"], parallel=1)
+        source.assign("b", "c", "d", positions={"c": 1})
+        source.revoke("d")
+        found = []
+        saved: dict[str, Any]
+        for saved in ({"splits": {}, "ended": []}, {"splits": {"b": 1}, "ended": ["a"]}):
+            await source.open()
+            await source.seek(saved)
+            values: list[Any] = []
+            while (batch := await source.read()) is not None:
+                values += batch.values
+            await source.close()
+            found.append(sorted(values))
+        return found
+
+    first, again = run_virtual(main())
+    assert first == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 2)]
+    assert again == [("b", 2), ("c", 2)]
+
+
+def test_what_makes_no_source_of_a_split_is_told_so() -> None:
+    def nothing(name: str) -> Any:
+        JsonLinesSource(name)
+
+    pipeline = Pipeline("made")
+    pipeline.source(SplitSource(nothing, ["a.jsonl"]), name="files").to([])
+    expected = "step 'files': make: expected a function that gives a Source, got None for 'a.jsonl'"
+    with pytest.raises(SourceError) as caught:
+        pipeline.run_blocking()
+    assert str(caught.value) == expected
 
 
 def test_the_position_of_a_split_is_that_of_what_was_given() -> None:
@@ -447,6 +483,43 @@ def test_files_that_appear_are_read_too(tmp_path: Path) -> None:
         return first + rest
 
     assert run_virtual(main()) == [1, 2, 3]
+
+
+def test_files_of_an_object_store_are_refused_that_no_pattern_would_find() -> None:
+    with pytest.raises(
+        PipelineError, match=r"pattern: .* on a disk, got 's3://in/.*SplitSource\(make, names\)"
+    ):
+        GlobSource("s3://in/*.jsonl", JsonLinesSource)
+
+
+@pytest.mark.parametrize("lines", [[], ["1", "2"]])
+def test_other_streams_do_not_wait_for_files_that_have_not_come(tmp_path: Path, lines: list[str]) -> None:
+    async def main() -> list[tuple[int, int, float]]:
+        if lines:
+            (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        files = GlobSource(tmp_path / "*.jsonl", JsonLinesSource, watch=7)
+        found: list[Any] = []
+        pipeline = Pipeline("both")
+        timed = [
+            pipeline.source(source, name=name)
+            .map(number)
+            .event_time(
+                lambda second: second * 1000, AscendingTimestamps(every=0), idle_after=5, name=f"{name} at"
+            )
+            for name, source, number in (
+                ("files", files, lambda value: value),
+                ("ticks", Paced("ticks", range(1, 32), []), lambda value: value[1]),
+            )
+        ]
+        windows = timed[0].union(timed[1]).window_all(TumblingWindows(timedelta(seconds=10)))
+        windows.aggregate(n=Count()).map(lambda result: (result, asyncio.get_running_loop().time())).to(found)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(40):  # nobody knows whether another file will come
+                await pipeline.run()
+        return [(result.start_ms, result.value["n"], at) for result, at in found]
+
+    first = (0, 9 + len(lines), 10.0)
+    assert run_virtual(main()) == [first, (10_000, 10, 20.0), (20_000, 10, 30.0)]
 
 
 def test_files_are_read_whatever_their_names(tmp_path: Path) -> None:

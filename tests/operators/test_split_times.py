@@ -61,7 +61,7 @@ def test_the_clock_is_asked_for_when_a_split_may_have_turned_idle() -> None:
     operator, recorder, clock, _ = followed(idle_after_ms=100)
     wakes: list[int] = []
     operator.context = OperatorContext(clock=clock, wake_at=wakes.append)
-    operator.advance_clock(0)  # there are no splits
+    operator.advance_clock(0)  # there are no splits: that is silence, too
     operator.assign_splits(["a", "b"])
     for now_ms, split in ((60, "a"), (70, "b")):
         clock.set_ms(now_ms)
@@ -71,7 +71,7 @@ def test_the_clock_is_asked_for_when_a_split_may_have_turned_idle() -> None:
         operator.advance_clock(now_ms)
     push(operator, "b", 200)
     operator.advance_clock(180)
-    assert wakes == [100, 160, 170, 270, 270]
+    assert wakes == [100, 100, 160, 170, 270, 270]
     assert [seen for seen in recorder.seen if seen[0] is IDLE] == [(IDLE, True), (IDLE, False)]
 
 
@@ -155,6 +155,31 @@ def test_where_all_are_idle_none_waits() -> None:
     times.look(2000, excused=False)
     assert times.is_idle
     assert not times.align()
+
+
+def test_where_there_have_been_no_splits_for_as_long_the_stream_is_idle() -> None:
+    operator, recorder, clock, _ = followed(idle_after_ms=1000)
+
+    def pass_to(now_ms: int) -> list[Any]:
+        clock.set_ms(now_ms)
+        operator.advance_clock(now_ms)
+        return [seen[1] for seen in recorder.seen if seen[0] is IDLE]
+
+    assert pass_to(999) == []
+    assert pass_to(1000) == [True]
+    operator.assign_splits(("a",))
+    push(operator, "a", 100)
+    clock.set_ms(1500)
+    operator.assign_splits(())
+    assert pass_to(2499) == [True, False]
+    assert pass_to(2500) == [True, False, True]
+    restored = AssignEventTime(lambda value: value, EVERY_ONE, 1000)
+    seen = record(restored)
+    restored.restore(operator.snapshot())
+    restored.follow_splits(lambda ahead: None)
+    restored.advance_clock(2500)
+    restored.assign_splits(("b",))
+    assert [one for one in seen.seen if one[0] is IDLE] == [(IDLE, False)]
 
 
 def test_silence_says_nothing_while_the_source_may_not_be_read() -> None:

@@ -17,16 +17,23 @@ from typing import Any, BinaryIO, Final
 
 from asyncstream.connectors.files.storage import size_of
 
-__all__ = ("difference", "fingerprint", "has_shrunk")
+__all__ = ("EXTENT", "difference", "fingerprint", "has_shrunk")
 
 EXTENT: Final = 4096
 """Bytes that are looked at, at either end of what is before a position."""
 
 
-def fingerprint(file: BinaryIO, offset: int) -> dict[str, Any]:
-    """What a position keeps of the first `offset` bytes of `file`, whose own place stays where it is."""
+def fingerprint(file: BinaryIO, offset: int, head: str | None = None) -> dict[str, Any]:
+    """
+    What a position keeps of the first `offset` bytes of `file`, whose own place stays where it is.
+
+    Args:
+        file: open to read.
+        offset: a number of bytes.
+        head: what is kept of the first `EXTENT` bytes, if that is known: of a file that cannot have changed.
+    """
     inode = _inode(file)
-    known = {**_digests(file, offset), "size": size_of(file)}
+    known = {**_digests(file, offset, head), "size": size_of(file)}
     return known if inode is None else known | {"inode": inode}
 
 
@@ -70,11 +77,11 @@ def _inode(file: BinaryIO) -> str | None:
         return None
 
 
-def _digests(file: BinaryIO, offset: int) -> dict[str, str]:
+def _digests(file: BinaryIO, offset: int, head: str | None = None) -> dict[str, str]:
     extent = min(EXTENT, offset)
     place = file.tell()
     try:
-        return {"head": _digest(file, 0, extent), "tail": _digest(file, offset - extent, extent)}
+        return {"head": head or _digest(file, 0, extent), "tail": _digest(file, offset - extent, extent)}
     finally:
         file.seek(place)
 

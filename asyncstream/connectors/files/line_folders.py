@@ -94,7 +94,8 @@ class LineFolderSink(PartsSink):
             raise refuse("compression", "'gzip', 'zstd' or None", compression)
         self._compression = compression_of(compression, "")
         name = ending + _ENDINGS[self._compression]
-        super().__init__(path, existing, partition_by, row_group, name, is_file=False)
+        others = [ending + one for one in _ENDINGS.values()]  # of a run that compressed otherwise
+        super().__init__(path, existing, partition_by, row_group, name, is_file=False, other_endings=others)
 
     def _collecting(self, part: str | None) -> Collected:
         return _Lines(self._partition_by, longest_in(self._path), self._encoding)
@@ -165,6 +166,6 @@ class CsvFolderSink(LineFolderSink):
     def _collecting(self, part: str | None) -> Collected:
         self._csv.forget()
         if part is not None and not self._csv.is_given:
-            with unpacked(self._storage.read(self._part(part)), self._compression) as file:
+            with unpacked(self._storage.read(self._part(part)), compression_of("infer", part)) as file:
                 self._csv.find(None, self._csv.read_header(file))
         return super()._collecting(part)

@@ -25,7 +25,7 @@ import orjson
 
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.files.compression import Compression, Decompressing, compression_of
-from asyncstream.connectors.files.identity import difference, fingerprint, has_shrunk
+from asyncstream.connectors.files.identity import EXTENT, difference, fingerprint, has_shrunk
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
 from asyncstream.connectors.json_values import has_long_number, loads
@@ -93,8 +93,10 @@ class LineSource(FileSource[T]):
         self._packed: Decompressing | None = None  # what is between the file and its lines
         self._lines: Lines | None = None
         self._first: Place = (0, 0)  # behind what comes before the first element
+        self._head: str | None = None  # of an object in a store, which is not to be fetched again for it
 
     def _open(self) -> None:
+        self._head = None
         self._file = self._storage.read(self._path)
         if self._compression is not None:
             self._packed = Decompressing(self._file, self._compression, complete=self._complete)
@@ -167,7 +169,11 @@ class LineSource(FileSource[T]):
         place = {"offset": offset, "lines": count}
         if self._packed is not None:
             place["packed"] = self._in_file(offset)
-        return place | fingerprint(self._file, self._in_file(offset))
+        behind = self._in_file(offset)
+        known = fingerprint(self._file, behind, self._head)
+        if self._storage.is_remote and behind >= EXTENT:
+            self._head = known["head"]
+        return place | known
 
     def _in_file(self, offset: int) -> int:
         """How many bytes of the file itself are behind, when so many of what it holds are."""

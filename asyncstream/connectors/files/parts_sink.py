@@ -89,7 +89,7 @@ class _Part(NamedTuple):
 class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     """
     What such sinks have in common; they differ in what is in a file. If `is_file`, a job without checkpoints
-    writes one; otherwise always a folder.
+    writes one; otherwise always a folder. Files with `other_endings` are parts of it, too.
     """
 
     one_by_one = True
@@ -103,6 +103,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         ending: str,
         *,
         is_file: bool,
+        other_endings: Sequence[str] = (),
     ) -> None:
         self._path = file_path("path", path)
         self._storage = storage_of(self._path)
@@ -111,7 +112,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._partition_by = [] if given is None else column_names(given, "partition_by")
         self._row_group = count("row_group", row_group)
         self._ending = ending
-        self._named = re.compile(rf"(?:.*/)?\.?part-(\d{{6,}})-[0-9a-f]{{8}}{re.escape(ending)}")
+        endings = "|".join(map(re.escape, [ending, *other_endings]))
+        self._named = re.compile(rf"(?:.*/)?\.?part-(\d{{6,}})-[0-9a-f]{{8}}(?:{endings})")
         self._is_file = is_file and not self._partition_by
         self._errors: tuple[type[Exception], ...] = (*_ERRORS, *self._storage.errors)
         self._work = Work(self._storage)

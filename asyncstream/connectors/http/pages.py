@@ -13,7 +13,7 @@ from yarl import URL
 
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body
-from asyncstream.connectors.http.connection import Arrival, ConnectedSource, ConnectionOptions
+from asyncstream.connectors.http.connection import NOTHING, Arrival, ConnectedSource, ConnectionOptions
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.connectors.models import Unfit, reader
@@ -48,7 +48,8 @@ class RestSource(ConnectedSource[Any]):
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each item is to become one; see
             `connectors.models`. An item that is none is malformed.
         poll: how long to wait at the end, before the last page with items is asked for again (a `timedelta`
-            or seconds); None: the end of the last page is the end of input.
+            or seconds); None: the end of the last page is the end of input. Where a service always says what
+            the next page is, waits between pages without items grow up to this one, or to `wait_max`.
         pause: how long to wait between two pages, for the service's sake.
         max_bytes: the largest page, compressed or not.
         options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
@@ -92,6 +93,7 @@ class RestSource(ConnectedSource[Any]):
         at, read = (None, 0) if place is None else (place["page"], place["items"])
         round_trip = _RoundTrip()
         before: tuple[Any, int] | None = None
+        empty = 0  # pages, in a row
         while True:
             items, following = await self._asked(session, at)
             round_trip.check(self._url, at, items if self._page is not None else ())
@@ -100,7 +102,10 @@ class RestSource(ConnectedSource[Any]):
                 yield Arrival(self._value(item), {"page": at, "items": read})
             if following is not None and following != at:
                 before, (at, read) = (at, read), (following, 0)
-                await asyncio.sleep(self._pause)
+                empty = 0 if items else empty + 1
+                if empty:
+                    yield Arrival(NOTHING, {"page": at, "items": 0})
+                await asyncio.sleep(max(self._pause, self._until_next(empty)))
             elif self._poll is None:
                 return
             else:
@@ -108,6 +113,13 @@ class RestSource(ConnectedSource[Any]):
                 await asyncio.sleep(self._poll)
                 if self._page is not None and not read and before is not None:
                     (at, read), round_trip = before, _RoundTrip()  # there may be room in it yet
+
+    def _until_next(self, empty: int) -> float:
+        """How long to wait after so many pages without items, each of which has named another one."""
+        if not empty or self._poll is None:
+            return 0.0
+        self._failed = 0  # perhaps all there is has been read: there are services that always name another
+        return min(self._poll, self._connection.wait(empty))
 
     async def _asked(self, session: aiohttp.ClientSession, at: Any) -> tuple[list[Any], Any]:
         """The items of a page, and what the next one is called."""

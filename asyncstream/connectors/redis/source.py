@@ -104,6 +104,7 @@ class RedisStreamSource(RedisSource[T]):
 
     Nothing is acknowledged, and others may read the same stream. Entries must stay until they are read: a
     stream that was trimmed behind the position, or made anew, is refused. Timestamps are those of the ids.
+    The server must be as Redis is from version 7 on.
 
     Args:
         url: the address of the Redis: `redis://user:password@host:6379/0`.
@@ -149,6 +150,12 @@ class RedisStreamSource(RedisSource[T]):
     async def _about(self, redis: Client) -> dict[str, Any]:
         with self._there():
             found: dict[str, Any] = await redis.xinfo_stream(self._stream)
+        if "entries-added" not in found:
+            raise SourceError(
+                f"cannot read {self._what} as a log: the server does not tell how many entries were ever "
+                "added, as Redis does from version 7 on, so some might be trimmed unread, and unseen; take "
+                "another one, or RedisGroupSource"
+            )
         return found
 
     async def _fetch(self) -> Sequence[Entry]:

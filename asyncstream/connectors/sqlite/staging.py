@@ -52,7 +52,7 @@ class Staging:
         self._what = what
         self._name = table
         self._table = quoted(table)
-        self._columns = ", ".join(map(quoted, columns))
+        self._columns = columns
         self._insert = insert
         self.table = quoted(f"{table}__staged")
         self._undo = quoted(f"{table}__undo")
@@ -100,7 +100,10 @@ class Staging:
         if writer is not None:
             self._keep = writer.keep
         self._log_changes(connection)
-        self.commit(connection, target, None)
+        before = self._columns_before(connection)
+        for column in _without(self._columns, _columns_of(connection, self.table)):
+            connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {quoted(column)}")
+        self._move(connection, target, before or self._columns)
         last = self._last(connection)
         if last > target:
             connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
@@ -111,12 +114,24 @@ class Staging:
             )
         connection.execute(f"DELETE FROM {self.table}")
 
+    def _columns_before(self, connection: sqlite3.Connection) -> list[str]:
+        """
+        Those of what the run before has staged, whose code may have named others: what it did not have, the
+        table gives its default.
+        """
+        staged = _columns_of(connection, self.table)[1:]
+        for column in _without(staged, self._columns):
+            query = f"SELECT 1 FROM {self.table} WHERE {quoted(column)} IS NOT NULL LIMIT 1"
+            if connection.execute(query).fetchone() is None:  # of a run long ago
+                staged.remove(column)
+        return staged
+
     def _make(self, connection: sqlite3.Connection) -> None:
         for table, columns in (
             (_SINKS, "name TEXT PRIMARY KEY, moved INTEGER NOT NULL"),
             (_COMMITS, "name TEXT, position INTEGER, PRIMARY KEY (name, position)"),
             (_VOIDS, "name TEXT, low INTEGER, high INTEGER"),
-            (self.table, f"asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, {self._columns}"),
+            (self.table, f"asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, {_list(self._columns)}"),
         ):
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         if "lease" not in _columns_of(connection, _SINKS):  # of an earlier version, or just made
@@ -133,7 +148,7 @@ class Staging:
     def _take_back(self, connection: sqlite3.Connection, position: int) -> None:
         """Take out of the table what was moved into it behind `position`."""
         names = _columns_of(connection, self._table)
-        columns = ", ".join(map(quoted, names))
+        columns = _list(names)
         places = "?, " * len(names)
         changes = connection.execute(
             f"SELECT * FROM {self._undo} WHERE asyncstream_position > ? ORDER BY asyncstream_step DESC",
@@ -185,11 +200,14 @@ class Staging:
         """Move the staged rows up to `position` into the table; write down until when it is a writer's."""
         if writer is not None:
             self._sign(connection, writer.lease)
-        if position < self._standing(connection).moved:
-            return
+        if position >= self._standing(connection).moved:
+            self._move(connection, position, self._columns)
+
+    def _move(self, connection: sqlite3.Connection, position: int, columns: list[str]) -> None:
         connection.execute(f"UPDATE {_SINKS} SET moved = ? WHERE name = ?", (position, self._name))
+        named = _list(columns)
         connection.execute(
-            f"{self._insert} INTO {self._table} ({self._columns}) SELECT {self._columns} FROM {self.table} "
+            f"{self._insert} INTO {self._table} ({named}) SELECT {named} FROM {self.table} "
             "WHERE asyncstream_number <= ? ORDER BY asyncstream_number",
             (position,),
         )
@@ -287,6 +305,16 @@ class Staging:
             return False
         query = f"SELECT 1 FROM {_VOIDS} WHERE name = ? AND low < ? AND ? <= high"
         return connection.execute(query, (self._name, position, position)).fetchone() is not None
+
+
+def _list(columns: list[str]) -> str:
+    return ", ".join(map(quoted, columns))
+
+
+def _without(columns: list[str], others: list[str]) -> list[str]:
+    """The columns that are not among others: to SQLite, `N` and `n` are one."""
+    known = {column.encode().lower() for column in others}
+    return [column for column in columns if column.encode().lower() not in known]
 
 
 def _columns_of(connection: sqlite3.Connection, table: str) -> list[str]:

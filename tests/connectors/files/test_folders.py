@@ -21,6 +21,7 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from asyncstream import (
     ArrowIpcSink,
@@ -28,6 +29,7 @@ from asyncstream import (
     Checkpoints,
     CsvFolderSink,
     CsvSink,
+    CsvSource,
     DirectoryStore,
     Items,
     JsonLinesFolderSink,
@@ -41,6 +43,7 @@ from asyncstream import (
     Sink,
     SinkError,
     Source,
+    SourceError,
 )
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease, enter
@@ -287,6 +290,37 @@ async def test_of_two_that_begin_together_the_second_replaces_nothing(tmp_path: 
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.parametrize("kind", [JsonLinesFolderSink, CsvFolderSink])
+def test_parts_that_are_compressed_otherwise_are_there_too(tmp_path: Path, kind: Any) -> None:
+    out = tmp_path / "out"
+    rows_through(kind(out), None)
+    before = {path.name for path in out.glob("part-*")}
+    with pytest.raises(SinkError, match="exists: pass existing='overwrite'"):
+        rows_through(kind(out, compression="gzip"), None)
+    assert {path.name for path in out.glob("part-*")} == before
+    rows_through(kind(out, compression="gzip", existing="overwrite"), None)
+    (part,) = out.glob("part-*")
+    assert part.suffix == ".gz"
+
+
+async def test_a_job_goes_on_in_its_folder_with_another_compression(tmp_path: Path) -> None:
+    out, position = tmp_path / "out", None
+    kinds: list[Any] = [None, "gzip", "zstd", None]
+    for epoch, compression in enumerate(kinds, 1):
+        sink = CsvFolderSink(out, compression=compression)
+        await sink.recover(position)
+        await sink.write([{"b": epoch, "a": 0} if epoch == 1 else {"a": 0, "b": epoch}], None)
+        position = await sink.prepare(epoch)  # and no commit: the next run sees to that
+        await sink.close()
+    last = CsvFolderSink(out)
+    await last.recover(position)
+    await last.close()
+    parts = [path for path in sorted(out.iterdir()) if path.name[0] != "."]
+    assert [path.suffix for path in parts] == [".csv", ".gz", ".zst", ".csv"]
+    found = [await read_all(CsvSource(path)) for path in parts]
+    assert [list(row.items()) for (row,) in found] == [[("b", str(n)), ("a", "0")] for n in (1, 2, 3, 4)]
+
+
 @pytest.mark.parametrize("is_hidden", [False, True], ids=["before it hides its part", "behind that"])
 @pytest.mark.parametrize("existing", ["refuse", "overwrite"])
 async def test_of_two_that_end_at_one_moment_one_is_refused(
@@ -446,3 +480,54 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         CsvFolderSink("x", compression="infer")  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="on_malformed: expected one of 'fail', 'reject'"):
         ArrowIpcSource("x", on_malformed="skip")  # type: ignore[call-overload]
+
+
+class _Counting(AbstractFileSystem):  # type: ignore[misc]
+    """An object store with one object, that knows how many bytes it has sent."""
+
+    protocol = "counting"
+    cachable = False
+    data = b""
+    sent = 0
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return {"name": path, "size": len(self.data), "type": "file"}
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        return _Object(self, path, mode, block_size=2**16, size=len(self.data))
+
+
+class _Object(AbstractBufferedFile):  # type: ignore[misc]
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        found = _Counting.data[start:end]
+        _Counting.sent += len(found)
+        return found
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+async def test_an_object_is_not_fetched_again_for_each_position(ending: str) -> None:
+    fsspec.register_implementation("counting", _Counting, clobber=True)
+    lines = b"".join(b'{"n": %d, "at": "%x"}\n' % (n, n * 2_654_435_761 % 2**32) for n in range(30_000))
+    _Counting.data = gzip.compress(lines) if ending else lines
+    positions: list[Any] = []
+    source = JsonLinesSource(f"counting://in.jsonl{ending}", batch=100)
+    await source.open()
+    _Counting.sent = 0
+    while await source.read() is not None:
+        positions.append(source.position())
+    await source.close()
+    assert len(positions) == 300
+    assert _Counting.sent < 2 * len(_Counting.data)
+
+    async def rest(position: Any) -> int:
+        await source.open()
+        await source.seek(position)
+        batch = await source.read()
+        await source.close()
+        assert batch is not None
+        return int(batch.values[0]["n"])
+
+    assert [await rest(positions[place]) for place in (0, 150, 298)] == [100, 15_100, 29_900]
+    _Counting.data = gzip.compress(lines.swapcase()) if ending else lines.swapcase()
+    with pytest.raises(SourceError, match="it begins with other bytes"):
+        await source.can_seek(positions[150])

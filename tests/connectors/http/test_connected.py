@@ -7,11 +7,11 @@ import gzip
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiohttp import WSMsgType, web
@@ -33,9 +33,11 @@ from asyncstream.connectors.http import (
     SseSource,
     WebSocketSource,
 )
+from asyncstream.connectors.http.connection import Interrupted
 from asyncstream.connectors.http.sse import EventParser
 from asyncstream.errors import HttpError
 from asyncstream.testing import source_contract
+from asyncstream.testing.loop import run_virtual
 from tests.connectors.http.services import serve, status
 
 NUMBERS = list(range(40))
@@ -602,6 +604,40 @@ async def test_last_page_is_polled_for_what_comes_behind() -> None:
                 there[len(found) :] = [3, 4]
         assert found == [1, 2, 3, 4]
         await source.close()
+
+
+@pytest.mark.parametrize(("poll", "most"), [(5, 500), (500, 150)])
+def test_a_service_that_always_names_another_page_is_not_asked_without_a_pause(poll: int, most: int) -> None:
+    class Silent(RestSource):
+        """A page with an item, then only such as are empty, each of which names another."""
+
+        asked: ClassVar[list[Any]] = []
+
+        async def _asked(self, session: Any, at: Any) -> tuple[list[Any], Any]:
+            self.asked.append(at)
+            assert len(self.asked) < most
+            if len(self.asked) % 20 == 0:
+                raise Interrupted("")
+            return [] if at else ["item"], (at or 0) + 1
+
+    async def main() -> tuple[list[Any], Any]:
+        source = Silent("http://silent", cursor="next", param="after", poll=poll, attempts=2)
+        await source.open()
+        found: list[Any] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1000):
+                while (batch := await source.read()) is not None:
+                    found += batch.values
+        await source.close()
+        return found, source.position()
+
+    Silent.asked.clear()
+    found, position = run_virtual(main())
+    assert found == ["item"]
+    assert len(Silent.asked) > max(40, 1000 / poll)
+    # none that was read is asked for again, also after a connection that failed
+    assert position == {"page": 1 + max(at or 0 for at in Silent.asked), "items": 0}
+    assert len(Silent.asked) - len(set(Silent.asked)) == len(Silent.asked) // 20
 
 
 async def test_failures_with_all_read_between_them_are_none_in_a_row() -> None:

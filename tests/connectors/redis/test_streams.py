@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from asyncstream import (
     Checkpoints,
@@ -408,6 +409,24 @@ async def test_a_stream_that_was_trimmed_is_refused(redis: Redis, redis_url: str
     await lenient.seek({"id": "3-0", "number": 3})  # behind which nothing is missing
     assert await numbers_of(lenient) == [4, 5]
     await lenient.close()
+
+
+async def test_a_server_that_does_not_count_entries_is_refused(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(redis, [1])
+    asked = AsyncRedis.xinfo_stream
+
+    async def of_version_6(self: Any, *args: Any) -> Any:
+        about: Any = await asked(self, *args)
+        return {name: value for name, value in about.items() if name != "entries-added"}
+
+    monkeypatch.setattr(AsyncRedis, "xinfo_stream", of_version_6)
+    source = RedisStreamSource[int](redis_url, "in")
+    for call in (source.open(), source.can_seek({"id": "0-0", "number": 0})):
+        with pytest.raises(SourceError, match=r"cannot read stream 'in' of Redis .* from version 7 on"):
+            await call
+    await source.close()
 
 
 async def test_what_is_trimmed_before_it_is_read_is_missed_by_nobody_unseen(

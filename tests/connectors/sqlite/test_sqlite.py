@@ -291,6 +291,66 @@ async def test_database_that_is_moved_away_while_it_is_written_ends_the_job(
     await to.close()
 
 
+@pytest.mark.parametrize(
+    ("columns", "change", "expected"),
+    [
+        (["n", "name", "more"], "ADD COLUMN more NOT NULL DEFAULT 'none'", [(1, "x1", "none"), (2, "x2", 3)]),
+        (["N", "NAME"], "ADD COLUMN more", [(1, "x1", None), (2, "x2", None)]),
+        (["n"], "ADD COLUMN more", [(1, "x1", None), (2, None, None)]),
+        (["more"], "ADD COLUMN more", [(1, "x1", None), (None, None, 3)]),
+    ],
+)
+async def test_what_is_prepared_has_the_columns_of_the_run_that_staged_it(
+    path: Path, columns: list[str], change: str, expected: list[Any]
+) -> None:
+    before = sink(path)
+    await before.recover(None)
+    await write(before, 1)
+    position = await before.prepare(1)
+    await before.close()
+    execute(path, f"ALTER TABLE t {change}")
+    for epoch in (2, 3):  # and again: what it finds then is what it has made itself
+        after = SqliteSink(path, "t", columns=columns)
+        await after.recover(position)
+        assert rows(path) == expected[: epoch - 1]
+        if epoch == 2:
+            await after.write([{"n": 2, "N": 2, "name": "x2", "NAME": "x2", "more": 3}], None)
+            position = await after.prepare(epoch)
+        await after.close()
+
+
+async def test_what_is_prepared_is_not_dropped_with_a_column_that_is_gone(path: Path) -> None:
+    before = sink(path)
+    await before.recover(None)
+    await write(before, 1)
+    position = await before.prepare(1)
+    await before.close()
+    execute(path, "ALTER TABLE t RENAME COLUMN name TO label")
+    after = SqliteSink(path, "t", columns=["n", "label"])
+    with pytest.raises(SinkError, match="no column named name"):
+        await after.recover(position)
+    await after.close()
+    execute(path, "ALTER TABLE t RENAME COLUMN label TO name")
+    again = sink(path)
+    await again.recover(position)
+    assert rows(path) == [(1, "x1")]
+    await again.close()
+
+
+async def test_columns_may_all_be_others_where_nothing_is_prepared(path: Path) -> None:
+    before = sink(path)
+    await before.recover(None)
+    await before.close()
+    execute(path, "DROP TABLE t", "CREATE TABLE t (a, b)")
+    after = SqliteSink(path, "t", columns=["a", "b"])
+    await after.recover(0)
+    await after.write([{"a": 1, "b": 2}], None)
+    await after.prepare(1)
+    await after.commit(1)
+    await after.close()
+    assert rows(path) == [(1, 2)]
+
+
 async def test_results_show_when_they_are_committed(path: Path) -> None:
     to = sink(path)
     await to.recover(None)
