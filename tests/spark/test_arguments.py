@@ -7,7 +7,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql.types import ArrayType, CalendarIntervalType, YearMonthIntervalType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    LongType,
+    MapType,
+    NullType,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from asyncstream import Pipeline, PipelineError
 from asyncstream.connectors.memory import Items
@@ -101,6 +109,22 @@ other: Any = pd.DataFrame({"v": [1]})
         (
             "outputs['out'], column 'v': values of type array<interval ye",
             lambda: plan(outputs={"out": MONTHS}),
+        ),
+        (
+            "outputs['out'], column 'v': values of type map<void,void> cannot get",
+            lambda: plan(outputs={"out": columns(v=MapType(NullType(), NullType()))}),
+        ),
+        (
+            "schema, column 'v': values of type void cannot get",
+            lambda: enriched(schema=StructType().add("v", NullType(), nullable=False)),
+        ),
+        (
+            "outputs['out'], column 'v': values of type struct<a:bigint,a:bigint> cannot get",
+            lambda: plan(outputs={"out": columns(v=StructType().add("a", LongType()).add("a", LongType()))}),
+        ),
+        (
+            "returns: values of type array<void> cannot get",
+            lambda: enrich_column(anything, ArrayType(NullType(), containsNull=False)),
         ),
         (
             "returns: values of type interval cannot get",

@@ -122,6 +122,12 @@ def test_source_without_positions_is_bounded_only(spark: SparkSession, tmp_path:
     stream = spark.readStream.format("counted").load()
     with pytest.raises(Exception, match="'counted': the source cannot be read again from a position"):
         run(stream, lambda rows, number: None, tmp_path)
+    with pytest.raises(Exception, match="'counted' can only be read"):
+        spark.range(1).write.format("counted").mode("append").save()
+    with pytest.raises(Exception, match="'counted' can only be read"):
+        run_to_the_end(
+            spark.readStream.format("rate").load().writeStream.format("counted"), tmp_path / "other"
+        )
     with pytest.raises(Exception, match="'counted' has no option 'pace'"):
         spark.read.format("counted").option("pace", "5").load().collect()
 

@@ -30,7 +30,7 @@ def struct_type(argument: str, given: StructType | str) -> StructType:
     if len(set(kind.names)) < len(kind.names):  # which Spark would fail at in a task, in words of Arrow's
         raise refuse(argument, "a name of its own for each column", given)
     for field in kind:
-        _need_arrow(f"{argument}, column {field.name!r}", field.dataType)
+        _need_arrow(f"{argument}, column {field.name!r}", field.dataType, nullable=field.nullable)
     return kind
 
 
@@ -75,14 +75,16 @@ def _kinds_in(kind: DataType) -> Iterator[DataType]:
         yield from _kinds_in(part)
 
 
-def _need_arrow(argument: str, kind: DataType) -> None:
+def _need_arrow(argument: str, kind: DataType, *, nullable: bool = True) -> None:
     """Raises `PipelineError` for a type of which Python cannot give Spark any values."""
-    from pyspark.errors import PySparkTypeError
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StructField, StructType
 
+    column = StructType([StructField("value", kind, nullable)])
     try:
-        to_arrow_type(kind, timezone="UTC")
-    except PySparkTypeError as error:
+        to_arrow_type(column, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    except (PySparkException, ValueError) as error:  # ValueError: void without null, as the keys of a map are
         raise PipelineError(
             f"{argument}: values of type {kind.simpleString()} cannot get from Python to Spark; declare "
             "another type, such as 'string', and have Spark cast it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -52,6 +52,18 @@ class SourceFormat(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         most = self.settings.most(self.options)
         return StreamReader(self.settings, schema, most, self.settings.starting(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Never:
+        raise self._only_read()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Never:
+        raise self._only_read()
+
+    def _only_read(self) -> PipelineError:
+        return PipelineError(
+            f"format {self.settings.name!r} can only be read; to write each micro-batch once, give "
+            "once_in_database, once_in_folders or once_in_delta to foreachBatch, or use a writer of Spark's"
+        )
 
 
 def format_of(settings: SourceSettings) -> type[SourceFormat]:
