@@ -9,6 +9,7 @@ program that is started again after a crash, do nothing to a state twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
@@ -18,7 +19,7 @@ from asyncstream.state import Kept, is_snapshot
 from asyncstream.state.schema import Schema, adapted, compare
 from asyncstream.state.snapshots import check_snapshot
 
-__all__ = ("fit", "match", "migration")
+__all__ = ("fit", "match", "migration", "noted")
 
 
 def match(
@@ -68,6 +69,17 @@ def match(
     return names
 
 
+def noted(info: CheckpointInfo, settings: Checkpoints) -> CheckpointInfo:
+    """
+    The description of a checkpoint, with what the job that writes it was told of former ones.
+
+    Args:
+        info: the checkpoint.
+        settings: those that the job began with.
+    """
+    return replace(info, renamed=dict(settings.renamed), migrated=settings.migrations)
+
+
 def migration(
     info: CheckpointInfo, settings: Checkpoints, old: str, name: str, now: Schema | None, kind: str
 ) -> Callable[[Any], Any] | None:
@@ -76,7 +88,8 @@ def migration(
     made.
 
     Args:
-        info, settings, old, name, now, kind: as for `fit`.
+        info, old, name, now, kind: as for `fit`.
+        settings: those of the job.
     """
     was = info.steps[old]
     is_the_same = info.migrated.get(name) == settings.migrations.get(name) and was.kind == kind
@@ -87,7 +100,7 @@ def migration(
 
 def fit(
     info: CheckpointInfo,
-    settings: Checkpoints,
+    migrate: Callable[[Any], Any] | None,
     old: str,
     name: str,
     state: Any,
@@ -99,7 +112,7 @@ def fit(
 
     Args:
         info: the checkpoint.
-        settings: those of the job: what is renamed, dropped and migrated.
+        migrate: what `migration` gives.
         old: the step's name in the checkpoint.
         name: its name in the pipeline.
         state: what the checkpoint holds of it: a snapshot, or the `Kept` of one, which is given back if it
@@ -110,7 +123,6 @@ def fit(
     Raises:
         CheckpointError: if the state is not the step's own.
     """
-    migrate = migration(info, settings, old, name, now, kind)
     if migrate is not None:
         try:
             before = state.snapshot() if isinstance(state, Kept) else state

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any
+
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 
 
 def now_ms() -> int:
@@ -35,3 +39,24 @@ class Flaky:
             self.failures -= 1
             raise self.error
         return value
+
+
+def close_the_loop_in_mid_call(guarded: Any, again: Callable[[], Awaitable[None]]) -> None:
+    """Close the event loop in the middle of a call, have the guard opened in another, and closed there."""
+    calling = guarded(1)
+
+    async def begin() -> asyncio.Task[Any]:
+        await guarded.open()
+        task: asyncio.Task[Any] = asyncio.ensure_future(calling)
+        await asyncio.sleep(1)
+        return task
+
+    async def go_on() -> None:
+        async with guarded, asyncio.timeout(200):
+            await again()
+
+    with closing(VirtualTimeLoop()) as loop:
+        left = loop.run_until_complete(begin())
+    run_virtual(go_on())
+    assert not left.done()
+    calling.close()  # here, and not when it is collected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 from asyncstream.errors import PipelineError
 from asyncstream.guards import batched, cached, retry
 from asyncstream.operators.call_context import KEEP
-from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
-from tests.guards.services import now_ms
+from asyncstream.testing.loop import VirtualTimeLoop
+from tests.guards.services import close_the_loop_in_mid_call, now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -283,23 +282,11 @@ def test_a_batch_of_a_loop_that_is_closed_makes_no_noise() -> None:
 
 def test_a_batch_whose_loop_was_closed_in_the_middle_keeps_nobody_from_closing() -> None:
     guarded = batched(Doubler(takes=100), size=1)
-    calling = guarded(1)
-
-    async def begin() -> asyncio.Task[Any]:
-        await guarded.open()
-        task = asyncio.ensure_future(calling)
-        await asyncio.sleep(1)
-        return task
 
     async def again() -> None:
-        async with guarded, asyncio.timeout(200):
-            assert await guarded(2) == 4
+        assert await guarded(2) == 4
 
-    with closing(VirtualTimeLoop()) as loop:
-        left = loop.run_until_complete(begin())
-    run_virtual(again())
-    assert not left.done()
-    calling.close()  # here, and not when it is collected
+    close_the_loop_in_mid_call(guarded, again)
 
 
 async def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,7 @@ import pytest
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards import SingleFlight, single_flight
-from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
-from tests.guards.services import Flaky, now_ms
+from tests.guards.services import Flaky, close_the_loop_in_mid_call, now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -195,23 +193,10 @@ async def test_key_that_its_call_changes_keeps_nobody_waiting(made: Any) -> None
 def test_a_call_whose_loop_was_closed_in_the_middle_keeps_nobody_waiting() -> None:
     guarded = single_flight(Flaky(0, takes=100))
 
-    calling = guarded(1)
-
-    async def begin() -> asyncio.Task[Any]:
-        await guarded.open()
-        task = asyncio.ensure_future(calling)
-        await asyncio.sleep(1)
-        return task
-
     async def again() -> None:
-        async with guarded, asyncio.timeout(200):
-            await guarded(1)
+        await guarded(1)
 
-    with closing(VirtualTimeLoop()) as loop:
-        left = loop.run_until_complete(begin())
-    run_virtual(again())
-    assert not left.done()
-    calling.close()  # here, and not when it is collected
+    close_the_loop_in_mid_call(guarded, again)
 
 
 async def test_element_that_cannot_be_a_key_asks_for_one() -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,39 @@ def test_embedded_engine_goes_on_from_a_checkpoint_of_spark(
     settings = Checkpoints(store=store, codec="pickle", allow_dropped=["event_time"])
     found += run_embedded(rest, define, settings, name="marks")
     assert sorted(found) == embedded(batches, define)
+
+
+class Totals(KeyedProcessFunction[Any, Any]):
+    def open(self, ctx: KeyedContext) -> None:
+        self.total = ctx.state(ValueDescriptor[int]("total", default=0))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        self.total.set(self.total.get() + value["v"])
+        out(self.total.get())
+
+
+def totals(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    return {"total": timed.key_by(key_of).process(Totals(), name="totals"), "all": timed.map(dict)}
+
+
+def in_cents(state: Any) -> Any:
+    ((space, rows),) = state["tables"]["state/total"]
+    return {**state, "tables": {"state/total": [[space, [[key, 100 * total] for key, total in rows]]]}}
+
+
+def test_what_spark_has_migrated_is_not_migrated_again(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [[row(n)] for n in range(3)]
+    before, _ = halves(batches, at=1)
+    store = MemoryStore()
+    settings = Checkpoints(store=store, codec="pickle", migrate={"totals": in_cents})
+    found = run_embedded(before, totals, Checkpoints(store=store, codec="pickle"), name="event_time")
+    rows = stream(spark, tmp_path / "in", batches[1:2])
+    plan = on_spark(spark, rows, totals, key_groups=2, start_from=settings)
+    found += run_stream(plan, tmp_path / "checkpoint")["lines"]
+    info = plan.save_checkpoint(str(tmp_path / "checkpoint"), Checkpoints(store=store, codec="pickle"))
+    assert info.migrated == settings.migrations
+    found += run_embedded(batches[2], totals, replace(settings, allow_dropped=["event_time"]), name="marks")
+    assert [line for line in found if line.startswith("total")] == ["total: 1", "total: 101", "total: 102"]
 
 
 class Fat(KeyedProcessFunction[Any, Any]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, StepInfo
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, StepInfo, noted
 from asyncstream.checkpoint.format import Draft, Role, pack
 from asyncstream.checkpoint.parts import CannotKeep, Encoded, Part, encode_state, parts_of
 from asyncstream.checkpoint.segments import ABOUT
@@ -95,9 +95,7 @@ class Captures:
                 step = self._graph[name]
                 schema = None if step.schema is None else step.schema.plain()
                 steps[name] = StepInfo(role, step.kind, schema)
-        told = self._settings
-        done = replace(about, steps=steps, renamed=dict(told.renamed), migrated=told.migrations)
-        return pack(done, states)
+        return pack(noted(replace(about, steps=steps), self._settings), states)
 
 
 def _thawed(step: str, frozen: Frozen[Any]) -> Any:

@@ -239,16 +239,17 @@ async def _find(
         # elements that wait for a sink are no matter of its own
         now = None if was.role == "operator" and name in ends else graph[name].schema
         kept = await _decoded(Decoder(old, codec, new_old), parts[old], history)
+        kind = graph[name].kind
+        migrate = migration(info, settings, old, name, now, kind)
         try:
-            state = fit(info, settings, old, name, position_in(kept), now, graph[name].kind)
+            state = fit(info, migrate, old, name, position_in(kept), now, kind)
         except CheckpointError as refusal:
             answers.refuse(name, was.role, refusal)
             continue
         answers.found.states[was.role][name] = with_position(kept, state)
         if isinstance(state, Kept):
             answers.found.parts[name] = parts[old]
-        is_migrated = migration(info, settings, old, name, now, graph[name].kind) is not None
-        answers.steps[name] = _taken_up(name, was, now, state, by_migration=is_migrated)
+        answers.steps[name] = _taken_up(name, was, now, state, by_migration=migrate is not None)
     for old, was in info.steps.items():
         if old not in names:
             answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")

@@ -222,7 +222,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         text("location", location)
         reached_ms = next_watermark_ms(self._spark, location)
         states = united(self._graph, self._left_in(location), reached_ms)
-        return save(chosen, self._title, self._graph, states)
+        return save(chosen, self._title, self._graph, states, self._settings.start_from)
 
     def regroup(self, location: str, to: str) -> None:
         """

@@ -21,7 +21,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, StepInfo, fit, match
+from asyncstream.checkpoint import (
+    CheckpointInfo,
+    Checkpoints,
+    History,
+    StepInfo,
+    fit,
+    match,
+    migration,
+    noted,
+)
 from asyncstream.checkpoint.format import pack
 from asyncstream.checkpoint.parts import parts_of
 from asyncstream.checkpoint.segments import encode_snapshot
@@ -130,7 +139,8 @@ def transfer_from(
         step = graph[name]
         is_compared = isinstance(step, OperatorStep) and not step.spec.keeps_only_watermarks
         now = step.schema if is_compared else None
-        by_role[role][name] = fit(info, settings, old, name, kept[old], now, step.kind)
+        migrate = migration(info, settings, old, name, now, step.kind)
+        by_role[role][name] = fit(info, migrate, old, name, kept[old], now, step.kind)
     return divided(graph, stages, by_role["operator"], key_groups)
 
 
@@ -242,17 +252,28 @@ def _united(step: OperatorStep, parts: Sequence[Any]) -> Any:
         raise CheckpointError(f"step {step.name!r}: {error}") from None
 
 
-def save(settings: Checkpoints, title: str, graph: Graph, states: States) -> CheckpointInfo:
+def save(
+    settings: Checkpoints, title: str, graph: Graph, states: States, start: Checkpoints | None
+) -> CheckpointInfo:
     """
     Write a checkpoint of what steps remember, from which the embedded engine goes on.
+
+    Args:
+        settings: where and how.
+        title: of the pipeline.
+        graph: its steps.
+        states: by their names.
+        start: what the query was told of the checkpoint that it went on from; None: from none.
 
     Raises:
         CheckpointError: if it cannot be written; names the step that is to blame.
     """
-    return _wait(_write(settings, title, graph, states))
+    return _wait(_write(settings, title, graph, states, start))
 
 
-async def _write(settings: Checkpoints, title: str, graph: Graph, states: States) -> CheckpointInfo:
+async def _write(
+    settings: Checkpoints, title: str, graph: Graph, states: States, start: Checkpoints | None
+) -> CheckpointInfo:
     values = settings.values_codec()
     history = History(settings.store, values, settings.key)
     await history.look()
@@ -271,6 +292,8 @@ async def _write(settings: Checkpoints, title: str, graph: Graph, states: States
         size=0,
         steps=steps,
     )
+    if start is not None:
+        info = noted(info, start)
     async with holding(settings.store, settings.lease_seconds) as lease:
         await history.clean(lease)
         info = replace(info, lease=lease.number)
