@@ -331,12 +331,18 @@ class Held(JsonCodec):
         return super().encode(value)
 
 
-async def test_what_is_encoded_for_a_checkpoint_that_was_given_up_is_waited_for() -> None:
-    codec, tables = Held(), Tables()
-    tables.declare(Table("table")).put(None, "key", 1)
+def log_of(codec: JsonCodec, tables: Tables) -> TableLog:
+    """What keeps the tables of one step, "step"."""
     log = TableLog(History(MemoryStore(), codec), codec, lambda: LEASE, 100, "pipeline")
     operator: Any = SimpleNamespace(tables=tables)
     log.begin({"step": operator})
+    return log
+
+
+async def test_what_is_encoded_for_a_checkpoint_that_was_given_up_is_waited_for() -> None:
+    codec, tables = Held(), Tables()
+    tables.declare(Table("table")).put(None, "key", 1)
+    log = log_of(codec, tables)
     log.cut("step")
     taken = asyncio.create_task(log.aside(log.encode))
     assert await asyncio.to_thread(codec.has_begun.wait, 60)
@@ -350,6 +356,22 @@ async def test_what_is_encoded_for_a_checkpoint_that_was_given_up_is_waited_for(
     await settled
     assert codec.calls == 1
     assert len(log.parts_of("step")) == 1
+
+
+async def test_the_base_of_a_large_table_is_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "PART_BYTES", 50_000)
+    tables = Tables()
+    table = tables.declare(Table("table"))
+    log = log_of(JsonCodec(), tables)
+    for turn in range(3):
+        for key in range(KEYS):
+            table.put(None, key, [turn, "x" * 50])
+        log.cut("step")
+        await log.settle()
+    await log.compact()
+    sizes = [part.size for part in log.parts_of("step")]
+    assert len(sizes) == 3
+    assert max(sizes) < 100_000
 
 
 class SlowToRead(MemoryStore):
