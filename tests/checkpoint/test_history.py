@@ -276,6 +276,22 @@ async def test_damaged_savepoint_stays_with_what_it_needs_until_it_is_deleted(
     assert len(await store.parts()) == 2
 
 
+async def test_part_that_is_put_ahead_stays_until_no_manifest_is_to_name_it() -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    name = history.name_of(blake2b(BIG.encode(), digest_size=20).hexdigest(), lease.number)
+    await history.put_ahead(lease, name, BIG.encode())
+    for number in (1, 2):
+        await write(history, lease, number, number)
+        await history.let_go(lease, 1)
+    assert await store.parts() == [name]
+    history.keep_ahead([])
+    await write(history, lease, 3, 3)
+    await history.let_go(lease, 1)
+    assert await store.parts() == []
+
+
 async def test_one_of_this_very_job_that_is_damaged_keeps_what_it_may_need() -> None:
     class Torn(Counting):
         """Says that it could not keep the second one, and has kept it; by then that is damaged."""
