@@ -34,6 +34,7 @@ from asyncstream.checkpoint.parts import (
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, CodecError, safe_repr
 from asyncstream.state import MISSING, Delta, Kept, OldRows, Table, is_snapshot, plain_namespace
+from asyncstream.state.keyed import state_in
 from asyncstream.state.keys import SOUND
 from asyncstream.state.rows import MemoryRows
 
@@ -118,12 +119,8 @@ def _refused(table: Table, delta: Delta, codec: Codec, error: CodecError) -> tup
     return _in_words(table.name), error
 
 
-_STATE: Final = "state/"
-"""What names of tables begin with that are states of process functions."""
-
-
 def _in_words(table: str) -> str:
-    return f"state {table.removeprefix(_STATE)!r}" if table.startswith(_STATE) else "what it holds"
+    return f"state {state!r}" if (state := state_in(table)) else "what it holds"
 
 
 def _chunks(table: Table, delta: Delta, codec: Codec) -> Iterator[bytes]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from asyncstream.cli.state import add_import, diff
 from asyncstream.codec import JsonCodec, NamedClass, named_classes
 from asyncstream.errors import CheckpointError, CodecError, DamagedCheckpoint
 from asyncstream.lease import presence
+from asyncstream.state.schema import shown
 
 __all__ = ("add_checkpoint_commands",)
 
@@ -206,8 +206,9 @@ def _show(options: argparse.Namespace) -> int:
         print(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
         for line in _tables_of(step.parts):
             print(f"            {line}")
-        if step.schema is not None:
-            print(f"            schema {json.dumps(step.schema)}")
+        for what, described in (step.schema or {}).items():
+            if described:
+                print(f"            {what} {shown(described)}")
     return 0
 
 

@@ -20,7 +20,8 @@ from asyncstream.checkpoint.parts import Encoded
 from asyncstream.checkpoint.segments import decoded
 from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
-from asyncstream.codec.classes import NotImported
+from asyncstream.codec.classes import Classes, NotImported
+from asyncstream.codec.unpacking import Unpacker
 from asyncstream.errors import CheckpointError, encodable
 from asyncstream.state import MISSING, Kept, Table
 from asyncstream.state.schema import Schema, compare
@@ -29,6 +30,9 @@ from asyncstream.state.tables import of_key
 __all__ = ("add_import", "add_state_command", "diff", "query")
 
 _CODEC: Final = JsonCodec()
+
+_LONG: Final = 200
+"""Characters that are shown of a key as an example."""
 
 
 def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -40,7 +44,11 @@ def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     look.add_argument("store", help="the directory, or the SQLite file, that the checkpoints are in")
     look.add_argument("step", help="name of the step")
-    look.add_argument("key", help="as JSON, with a list for a tuple; anything that is not JSON is a text")
+    look.add_argument(
+        "key",
+        help="as JSON, with a list for a tuple, and other types as checkpoints write them, such as "
+        '{"$date": "2026-01-31"}; anything that is not JSON is a text',
+    )
     look.add_argument("--number", type=int, metavar="N", help="of the checkpoint; the newest by default")
     add_import(look)
     add_key(look)
@@ -73,7 +81,8 @@ def query(options: argparse.Namespace) -> int:
     for name, value in found.items():
         print(f"{name}: {_shown(value)}")
     if not found:
-        print(f"nothing of {options.key} in step {options.step!r} of checkpoint {info.id}")
+        like = f"; its keys are written like {text}" if (text := _written_key(kept)) else ""
+        print(encodable(f"nothing of {options.key} in step {options.step!r} of checkpoint {info.id}{like}"))
     return int(not found)
 
 
@@ -180,15 +189,28 @@ async def _open(number: int | None, options: argparse.Namespace) -> tuple[Checkp
 
 
 def _key(text: str) -> Hashable:
-    """A key as it was typed: JSON, with a list for a tuple; what is no JSON is a text."""
+    """
+    A key as it was typed: JSON, with a list for a tuple, and other types as the codec writes them; what is no
+    JSON is a text.
+    """
     try:
         value = json.loads(text)
     except ValueError:
         return text
     try:
-        return _hashable(value)
-    except TypeError as error:
+        return _hashable(Unpacker(Classes()).unpack(value))
+    except Exception as error:  # of any shape that was typed
         raise CheckpointError(f"{text} is the key of nothing: {error}") from error
+
+
+def _written_key(kept: Kept) -> str:
+    """One of the keys that a step remembers, as it would be typed; empty if there is none."""
+    for table in kept.tables.values():
+        for _, key, _ in table.items():
+            own = key[0] if table.compound else key
+            text = _CODEC.encode(list(own) if type(own) is tuple else own).decode()
+            return text if len(text) <= _LONG else f"{text[:_LONG]}…"
+    return ""
 
 
 def _hashable(value: Any) -> Hashable:

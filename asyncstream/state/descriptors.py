@@ -129,7 +129,8 @@ class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
 @dataclass(frozen=True)
 class ListDescriptor(StateDescriptor[ListState[T]], Generic[T]):
     """
-    Values in the order in which they were added.
+    Values in the order in which they were added. Those of a key are kept as a whole: thousands of them are
+    written with every checkpoint in which one has come.
 
     Attributes:
         name: tells the states of a function apart; unique within it.
@@ -142,7 +143,7 @@ class ListDescriptor(StateDescriptor[ListState[T]], Generic[T]):
 @dataclass(frozen=True)
 class MapDescriptor(StateDescriptor[MapState[K, V]], Generic[K, V]):
     """
-    A dictionary.
+    A dictionary. Of each key it is kept as a whole: for thousands of entries, rather have finer keys.
 
     Attributes:
         name: tells the states of a function apart; unique within it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from asyncstream.clock import Clock, SystemClock
 from asyncstream.errors import CheckpointError
@@ -21,11 +21,14 @@ from asyncstream.state.ttl import Ages
 from asyncstream.state.upgrade import EXPIRES, WRITTEN
 from asyncstream.validation import refuse
 
-__all__ = ("KeyedState",)
+__all__ = ("KeyedState", "state_in")
 
 log = logging.getLogger("asyncstream.state")
 
 S = TypeVar("S", bound=State)
+
+_OF_FUNCTIONS: Final = "state"
+"""The prefix of the tables of process functions."""
 
 
 class KeyedState:
@@ -50,7 +53,7 @@ class KeyedState:
         self,
         clock: Clock | None = None,
         tables: Tables | None = None,
-        prefix: str = "state",
+        prefix: str = _OF_FUNCTIONS,
         namespace_of: Callable[[Any], Any] = same,
     ) -> None:
         self.key: Any = None
@@ -170,6 +173,12 @@ class KeyedState:
                         f"state {times!r} is called as the times of state {name!r}, which has a time to "
                         "live; use another name for one of them"
                     )
+
+
+def state_in(table: str) -> str | None:
+    """The state of a process function that a table of this name holds; None: it holds something else."""
+    prefix, _, name = table.partition("/")
+    return name if prefix == _OF_FUNCTIONS and not name.endswith((WRITTEN, EXPIRES)) else None
 
 
 def _check_kind(name: str, found: str, wanted: str) -> None:

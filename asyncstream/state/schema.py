@@ -229,7 +229,7 @@ def attributes(value: object, depth: int = DEPTH, *, without: tuple[str, ...] = 
     held = getattr(value, "__dict__", {})
     names = [one.name for one in fields(value)] if is_dataclass(value) else sorted(held)
     for name in names:
-        part = getattr(value, name)
+        part = getattr(value, name, None)  # of a dataclass, what is not filled yet
         is_plain = part is None or isinstance(part, bool | int | float | str)
         if name not in without and (not name.startswith("_") or (is_plain and not is_ours)):
             found[name] = described(part, depth - 1)

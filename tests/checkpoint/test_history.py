@@ -276,6 +276,45 @@ async def test_damaged_savepoint_stays_with_what_it_needs_until_it_is_deleted(
     assert len(await store.parts()) == 2
 
 
+async def test_part_that_is_put_ahead_stays_until_no_manifest_is_to_name_it() -> None:
+    store = Counting()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    name = history.name_of(blake2b(BIG.encode(), digest_size=20).hexdigest(), lease.number)
+    await history.put_ahead(lease, name, BIG.encode())
+    for number in (1, 2):
+        await write(history, lease, number, number)
+        await history.let_go(lease, 1)
+    assert await store.parts() == [name]
+    history.keep_ahead([])
+    await write(history, lease, 3, 3)
+    await history.let_go(lease, 1)
+    assert await store.parts() == []
+
+
+async def test_one_of_this_very_job_that_is_damaged_keeps_what_it_may_need() -> None:
+    class Torn(Counting):
+        """Says that it could not keep the second one, and has kept it; by then that is damaged."""
+
+        async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+            await super().commit(lease, number, manifest)
+            if number == 2:
+                self.whole, self._kept[2] = manifest, b"damaged"
+                raise OSError("no answer")
+
+    store = Torn()
+    history = History(store, JsonCodec())
+    lease = await lease_of(store)
+    await write(history, lease, 1, f"1{BIG}")
+    with pytest.raises(OSError, match="no answer"):
+        await write(history, lease, 2, f"2{BIG}")
+    await write(history, lease, 3, f"3{BIG}")
+    await history.let_go(lease, 1)
+    assert await store.numbers() == [2, 3]
+    store._kept[2] = store.whole
+    assert (await history.read(2))[1] == {"step": f"2{BIG}"}
+
+
 async def test_newest_that_was_lost_is_no_reason_to_keep_parts_once_there_is_another() -> None:
     store = Counting()
     history = History(store, JsonCodec())

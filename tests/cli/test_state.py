@@ -7,6 +7,8 @@ import importlib
 import re
 import sys
 from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +220,55 @@ def test_show_tells_tables_and_the_schema(tmp_path: Path, capsys: pytest.Capture
     assert main(["checkpoint", "show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "state/total: " in shown
-    assert '"total": {"type": "ValueDescriptor"}' in shown
+    assert re.search(r"^ +parts \{total=ValueDescriptor\(\), seen=MapDescriptor\(\)\}$", shown, re.MULTILINE)
+    assert "fields {grouping='by key'}" in shown
+
+
+@dataclass(frozen=True)
+class Place:
+    """A key of a type that JSON has no word for."""
+
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("key", "typed"),
+    [
+        (-3, "-3"),
+        (None, "null"),
+        ("7", '"7"'),
+        (2**70, str(2**70)),
+        (date(2026, 1, 31), '{"$date": "2026-01-31"}'),
+        ((date(2026, 1, 31), 3), '[{"$date": "2026-01-31"}, 3]'),
+        (b"abc", '{"$bytes": "YWJj"}'),
+        (Place(2), '{"$dataclass": ["tests.cli.test_state:Place", {"x": 2}]}'),
+        (((1, 2), "x"), '[{"$tuple":[1,2]},"x"]'),
+    ],
+)
+def test_a_key_of_any_type_can_be_typed_and_is_shown_as_one_that_would_be_found(
+    key: Any, typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(fed(tmp_path, [(key, 1)], key_by=lambda value: value[0]))
+    query = ["state", "query", str(tmp_path), "totals"]
+    assert main([*query, "nobody"]) == 1
+    told = capsys.readouterr().out
+    like = told.partition("; its keys are written like ")[2].rstrip()
+    for one in (typed, like):
+        assert main([*query, one]) == 0
+        assert "state/total: 1" in capsys.readouterr().out
+
+
+def test_of_a_long_key_the_beginning_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(fed(tmp_path, [("long" * 1000, 1)]))
+    assert main(["state", "query", str(tmp_path), "totals", "nobody"]) == 1
+    assert len(capsys.readouterr().out) < 400
+
+
+@pytest.mark.parametrize("typed", ['{"$date": "tomorrow"}', '{"$nothing": 1}', '{"$dataclass": 1}'])
+def test_what_is_no_key_is_refused(typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(fed(tmp_path, [("a", 1)]))
+    assert main(["state", "query", str(tmp_path), "totals", typed]) == 1
+    assert "is the key of nothing: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

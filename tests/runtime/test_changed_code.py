@@ -452,6 +452,23 @@ async def test_state_that_has_another_name_now_is_told_of(caplog: pytest.LogCapt
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_state_that_is_not_wanted_any_more_is_let_go_by_migrate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = (
+        lambda s, name=name: s.key_by(lambda e: e["k"]).process(Counts(name), name="p")
+        for name in ("count", "counted")
+    )
+
+    def without_count(state: Any) -> Any:
+        state["tables"] = {name: rows for name, rows in state["tables"].items() if "count" not in name}
+        return state
+
+    assert await two_runs(first, second, migrate={"p": without_count}) == []
+    assert "has not asked for" not in caplog.text
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_the_inputs_of_a_union_find_their_watermarks_by_name() -> None:
     def pipeline(names: str, out: list[Any]) -> Pipeline:
         made = Pipeline()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +18,16 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
 )
+from asyncstream.checkpoint import History
 from asyncstream.codec import JsonCodec
-from asyncstream.lease import Lease
+from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio import table_log
-from asyncstream.state import ListDescriptor, ValueDescriptor
+from asyncstream.runtime.aio.table_log import TableLog
+from asyncstream.state import ListDescriptor, Table, Tables, ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 
 KEYS = 3_000
+LEASE = Lease(1, "place", Holder.here(0), 0)
 
 
 class Adds(KeyedProcessFunction[tuple[int, int], Any]):
@@ -310,6 +314,64 @@ def test_one_large_row_is_encoded_and_compacted_in_a_thread(monkeypatch: pytest.
     asyncio.run(main())
     assert None not in (codec.encoded, codec.decoded)
     assert threading.current_thread() not in (codec.encoded, codec.decoded)
+
+
+class Held(JsonCodec):
+    """Encodes only when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def encode(self, value: Any) -> bytes:
+        self.calls += 1
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        return super().encode(value)
+
+
+def log_of(codec: JsonCodec, tables: Tables) -> TableLog:
+    """What keeps the tables of one step, "step"."""
+    log = TableLog(History(MemoryStore(), codec), codec, lambda: LEASE, 100, "pipeline")
+    operator: Any = SimpleNamespace(tables=tables)
+    log.begin({"step": operator})
+    return log
+
+
+async def test_what_is_encoded_for_a_checkpoint_that_was_given_up_is_waited_for() -> None:
+    codec, tables = Held(), Tables()
+    tables.declare(Table("table")).put(None, "key", 1)
+    log = log_of(codec, tables)
+    log.cut("step")
+    taken = asyncio.create_task(log.aside(log.encode))
+    assert await asyncio.to_thread(codec.has_begun.wait, 60)
+    taken.cancel()
+    await asyncio.wait({taken})
+    settled = asyncio.create_task(log.settle())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not settled.done()
+    codec.may_go_on.set()
+    await settled
+    assert codec.calls == 1
+    assert len(log.parts_of("step")) == 1
+
+
+async def test_the_base_of_a_large_table_is_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "PART_BYTES", 50_000)
+    tables = Tables()
+    table = tables.declare(Table("table"))
+    log = log_of(JsonCodec(), tables)
+    for turn in range(3):
+        for key in range(KEYS):
+            table.put(None, key, [turn, "x" * 50])
+        log.cut("step")
+        await log.settle()
+    await log.compact()
+    sizes = [part.size for part in log.parts_of("step")]
+    assert len(sizes) == 3
+    assert max(sizes) < 100_000
 
 
 class SlowToRead(MemoryStore):

@@ -281,6 +281,18 @@ def test_detached_copies_what_holds_itself() -> None:
     assert copy[1]["rows"][0] is copy
 
 
+def test_detached_takes_exceptions_as_they_are_for_many_cannot_be_made_again() -> None:
+    class Coded(Exception):
+        def __init__(self, text: str, code: int) -> None:
+            super().__init__(text)
+            self.code = code
+
+    failed = Coded("failed", 7)
+    (_, copied), rows = detached([1, failed]), detached({"errors": [failed]})
+    assert copied is failed
+    assert rows["errors"][0] is failed
+
+
 @pytest.mark.parametrize("wrong", ["count", ValueDescriptor, None])
 def test_what_is_no_descriptor_is_refused(wrong: Any) -> None:
     with pytest.raises(PipelineError, match=r"state: expected a descriptor, such as ValueDescriptor.*got"):

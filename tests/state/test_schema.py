@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any
@@ -119,6 +119,12 @@ class Data:
     b: Any = None
 
 
+@dataclass
+class Later:
+    a: int
+    b: int = field(init=False, repr=False)
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -138,6 +144,7 @@ class Data:
         ),
         (ContinuousEventTimeTrigger(1), {"type": "ContinuousEventTimeTrigger", "interval_ms": 1000}),
         (Data(1, {2, 1}), {"type": "Data of the program", "a": 1, "b": [1, 2]}),
+        (Later(1), {"type": "Later of the program", "a": 1, "b": None}),
         (list(range(1000)), "list"),
     ],
     ids=shown,

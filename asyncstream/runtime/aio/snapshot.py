@@ -22,14 +22,11 @@ from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
-from asyncstream.state.upgrade import EXPIRES, WRITTEN
+from asyncstream.state.keyed import state_in
 
 __all__ = ("JobSnapshot", "positions", "restore", "take")
 
 log = logging.getLogger("asyncstream.state")
-
-_OF_FUNCTIONS = "state/"
-"""What the names of tables begin with that hold the state of process functions."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +125,7 @@ def _say_unclaimed(step: str, operator: Operator) -> None:
     State of a process function is found by its own name. Under another one a function begins with nothing,
     and works: so nobody would know.
     """
-    states = [
-        name.removeprefix(_OF_FUNCTIONS)
-        for name in operator.tables.unclaimed_names()
-        if name.startswith(_OF_FUNCTIONS) and not name.endswith((WRITTEN, EXPIRES))
-    ]
-    if states:
+    if states := [state for name in operator.tables.unclaimed_names() if (state := state_in(name))]:
         log.warning(
             "step %r goes on with state that its function has not asked for in open: %s; if that has another "
             "name now, what it holds is found only if migrate= gives it that name",

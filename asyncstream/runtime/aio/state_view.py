@@ -72,7 +72,7 @@ class Standing(str):
         if self in ("new", "opening"):
             raise PipelineError(f"the job is {str(self)!r}: its steps remember nothing before it runs")
         operator = self._operator_of(step)
-        if not list(operator.tables.every()):
+        if not operator.tables.every():
             raise PipelineError(f"step {step!r} keeps no tables, so there is nothing to ask it by key")
         return StateView(step, operator)
 
