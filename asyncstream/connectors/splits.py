@@ -86,6 +86,8 @@ class SplitSource(Source[T]):
         rejects: what the splits reject, for they are told to, goes to the source's `rejected` output.
     """
 
+    _nothing = "there were no splits"
+
     def __init__(
         self,
         make: Callable[[str], Source[T]],
@@ -238,6 +240,8 @@ class SplitSource(Source[T]):
                 self._has_left = False
                 return SourceBatch([])
             if not (self._open or self._waiting or self._looks):
+                if not (self._ended or self._revoked):
+                    log.warning("there was nothing to read: %s", self._nothing)
                 return None
             self._arrived.clear()
             await self._arrived.wait()
@@ -378,7 +382,7 @@ class GlobSource(SplitSource[T]):
             store are read by a `SplitSource` whose function names them.
         make: gives the source of one file, by its path.
         watch: how often to look for new files: a `timedelta` or seconds; None: once, at the beginning, and
-            the source ends with the last file.
+            the source ends with the last file. If there is none, a warning says so.
         parallel, rejects: as for `SplitSource`.
     """
 
@@ -403,6 +407,7 @@ class GlobSource(SplitSource[T]):
         async def find() -> list[str]:
             return await aside(partial(_files, path))
 
+        self._nothing = f"no file matches {path!r}"
         every = None if watch is None else duration_seconds("watch", watch)
         super().__init__(make, find, every=every, parallel=parallel, rejects=rejects)
 

@@ -275,6 +275,30 @@ def test_many_splits_are_not_compared_with_one_another() -> None:
     assert Name.compared < 1000
 
 
+def test_a_pattern_that_matches_nothing_is_told_of_once_and_not_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(pattern: str) -> list[Any]:
+        seen: list[Any] = []
+        pipeline = Pipeline("files")
+        pipeline.source(GlobSource(f"{tmp_path}/{pattern}", JsonLinesSource), name="in").to(seen, name="out")
+        pipeline.run_blocking(checkpoints=Checkpoints(store=store))
+        return seen
+
+    store = MemoryStore()
+    (tmp_path / "a.jsonl").write_text("1\n")
+    assert run("*.json") == []
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"there was nothing to read: no file matches '{tmp_path}/*.json'"
+    ]
+    caplog.clear()
+    store = MemoryStore()
+    assert run("*.jsonl") == [1]
+    (tmp_path / "a.jsonl").unlink()
+    assert run("*.jsonl") == []
+    assert "nothing to read" not in caplog.text
+
+
 FAILURES = pytest.mark.parametrize("failure", [OSError("gone"), asyncio.CancelledError("inside")], ids=repr)
 
 
