@@ -86,6 +86,8 @@ class SplitSource(Source[T]):
         rejects: what the splits reject, for they are told to, goes to the source's `rejected` output.
     """
 
+    _nothing = "there were no splits"
+
     def __init__(
         self,
         make: Callable[[str], Source[T]],
@@ -105,6 +107,7 @@ class SplitSource(Source[T]):
         self._parallel = count("parallel", parallel)
         self.rejects = flag("rejects", rejects)
         self._assigned: dict[str, Any] = {}  # besides those that are given, and where to begin in them
+        self._revoked: set[str] = set()  # of those that are given, or that a checkpoint knows of
         self._begin()
 
     def _begin(self) -> None:
@@ -127,12 +130,13 @@ class SplitSource(Source[T]):
     def assign(self, *names: str, positions: Mapping[str, Any] = MappingProxyType({})) -> None:
         """
         Read these splits too, if they are not read and have not been. Also before `open`, and after a restart
-        in this process; a new one is to be told again.
+        in this process; a new one is to be told again. So it is of `revoke`.
 
         Args:
             names: of the splits.
             positions: where to go on in some of them; the others are read from the beginning.
         """
+        self._revoked.difference_update(names)
         self._add({name: positions.get(name) for name in names})
         for name in names:
             self._assigned.setdefault(name, positions.get(name))
@@ -142,7 +146,8 @@ class SplitSource(Source[T]):
         for name, position in splits.items():
             if not isinstance(name, str) or not name:  # of a file it may be anything else
                 raise refuse("name", "a non-empty text", name)
-            if name not in self._open and name not in self._ended and name not in self._waiting:
+            is_known = name in self._open or name in self._ended or name in self._waiting
+            if not is_known and name not in self._revoked:
                 self._waiting[name] = None
                 if position is not None:
                     self._positions[name] = position
@@ -150,12 +155,13 @@ class SplitSource(Source[T]):
 
     def revoke(self, *names: str) -> dict[str, Any]:
         """
-        Read these splits no more; what was read ahead of them is not given out.
+        Read these splits no more, until they are assigned; what was read ahead of them is not given out.
 
         Returns:
             Where each stood that had begun, for who goes on with it.
         """
         left: dict[str, Any] = {}
+        self._revoked.update(names)
         for name in names:
             position = self._positions.pop(name, None)
             self._waiting.pop(name, None)
@@ -234,6 +240,8 @@ class SplitSource(Source[T]):
                 self._has_left = False
                 return SourceBatch([])
             if not (self._open or self._waiting or self._looks):
+                if not (self._ended or self._revoked):
+                    log.warning("there was nothing to read: %s", self._nothing)
                 return None
             self._arrived.clear()
             await self._arrived.wait()
@@ -328,12 +336,14 @@ class SplitSource(Source[T]):
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         for name, place in position["splits"].items():
-            await self.part(name).can_seek(place)
+            if name not in self._revoked:
+                await self.part(name).can_seek(place)
 
     async def seek(self, position: dict[str, Any]) -> None:
         self._ended = dict.fromkeys(position["ended"])
         given = {name: place for name, place in self._positions.items() if name not in self._ended}
-        self._positions = {**given, **position["splits"]}
+        known = {name: place for name, place in position["splits"].items() if name not in self._revoked}
+        self._positions = {**given, **known}
         fresh = [name for name in self._waiting if name not in self._ended and name not in self._positions]
         self._waiting = OrderedDict.fromkeys([*self._positions, *fresh])
 
@@ -372,7 +382,7 @@ class GlobSource(SplitSource[T]):
             store are read by a `SplitSource` whose function names them.
         make: gives the source of one file, by its path.
         watch: how often to look for new files: a `timedelta` or seconds; None: once, at the beginning, and
-            the source ends with the last file.
+            the source ends with the last file. If there is none, a warning says so.
         parallel, rejects: as for `SplitSource`.
     """
 
@@ -397,6 +407,7 @@ class GlobSource(SplitSource[T]):
         async def find() -> list[str]:
             return await aside(partial(_files, path))
 
+        self._nothing = f"no file matches {path!r}"
         every = None if watch is None else duration_seconds("watch", watch)
         super().__init__(make, find, every=every, parallel=parallel, rejects=rejects)
 

@@ -125,6 +125,29 @@ def test_splits_are_revoked_and_assigned_at_run_time() -> None:
     run_virtual(main())
 
 
+def test_a_split_that_was_revoked_is_read_no_more_until_it_is_assigned() -> None:
+    async def main() -> None:
+        source = SplitSource(lambda name: Paced(name, [0, 0, 0], []), lambda: ["a", "b"], every=1)
+        await source.open()
+        assert await drained(source, 1) == [("a", 1)]
+        saved = source.position()
+        assert source.revoke("a") == {"a": 1}
+        assert await drained(source, 3) == [("b", 1), ("b", 2), ("b", 3)]
+        looked = asyncio.ensure_future(drained(source, 1))
+        await asyncio.sleep(2.5)
+        assert not looked.done()  # the function gives it still
+        looked.cancel()
+        await source.close()
+        await source.open()
+        await source.seek(saved)  # of before it was revoked
+        assert await drained(source, 3) == [("b", 1), ("b", 2), ("b", 3)]
+        source.assign("a", positions={"a": 1})
+        assert await drained(source, 2) == [("a", 2), ("a", 3)]
+        await source.close()
+
+    run_virtual(main())
+
+
 def test_splits_that_were_assigned_are_read_whenever_the_source_is_opened() -> None:
     async def main() -> list[list[Any]]:
         log: list[str] = []
@@ -250,6 +273,30 @@ def test_many_splits_are_not_compared_with_one_another() -> None:
 
     run_virtual(main())
     assert Name.compared < 1000
+
+
+def test_a_pattern_that_matches_nothing_is_told_of_once_and_not_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(pattern: str) -> list[Any]:
+        seen: list[Any] = []
+        pipeline = Pipeline("files")
+        pipeline.source(GlobSource(f"{tmp_path}/{pattern}", JsonLinesSource), name="in").to(seen, name="out")
+        pipeline.run_blocking(checkpoints=Checkpoints(store=store))
+        return seen
+
+    store = MemoryStore()
+    (tmp_path / "a.jsonl").write_text("1\n")
+    assert run("*.json") == []
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"there was nothing to read: no file matches '{tmp_path}/*.json'"
+    ]
+    caplog.clear()
+    store = MemoryStore()
+    assert run("*.jsonl") == [1]
+    (tmp_path / "a.jsonl").unlink()
+    assert run("*.jsonl") == []
+    assert "nothing to read" not in caplog.text
 
 
 FAILURES = pytest.mark.parametrize("failure", [OSError("gone"), asyncio.CancelledError("inside")], ids=repr)

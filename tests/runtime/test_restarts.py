@@ -217,6 +217,33 @@ async def test_cancellation_and_interrupts_are_no_failures() -> None:
     assert source.opened == 1
 
 
+@pytest.mark.parametrize("tenths", range(1, 30))
+async def test_a_cancellation_ends_it_whatever_is_under_way(tenths: int) -> None:
+    class Slow(Numbers):
+        async def open(self) -> None:
+            await super().open()
+            await asyncio.sleep(0.3)
+
+        async def close(self) -> None:
+            await asyncio.sleep(0.3)
+            await super().close()
+
+    class Slowly(Ledger):
+        async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:
+            await asyncio.sleep(0.5)
+            await super().write(values, timestamps)
+
+    source = Slow(range(2, 1000, 2))  # each run reads one element and fails
+    pipeline = pipeline_of(source, Slowly())
+    restarts = Restarts(attempts=1000, backoff=0.4)
+    running = asyncio.ensure_future(pipeline.run(checkpoints=checkpoints(), restart=restarts))
+    await asyncio.sleep(tenths / 10 + 0.05)
+    running.cancel()
+    await asyncio.wait({running}, timeout=20)
+    assert running.cancelled()
+    assert source.opened == source.closed
+
+
 async def test_plans_that_cannot_be_restarted_are_refused() -> None:
     with pytest.raises(PipelineError, match="needs checkpoints="):
         await pipeline_of([1], []).run(restart=Restarts(1))

@@ -47,6 +47,8 @@ class Proxy:
         """Reset all connections."""
         self._budget = None
         for writer in self._open:
+            if writer.is_closing():
+                continue
             end: socket.socket = writer.get_extra_info("socket")
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()

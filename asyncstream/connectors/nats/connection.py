@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from asyncstream.addresses import server_address
-from asyncstream.aside import wait_at_most
+from asyncstream.aside import heed, wait_at_most
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import AsyncStreamError, SourceError, told_as
 
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-__all__ = ("LOOK", "PAUSE", "Pull", "checked_options", "checked_url", "connect", "naming", "place_of")
+__all__ = (
+    "LOOK",
+    "PAUSE",
+    "Pull",
+    "checked_options",
+    "checked_url",
+    "connect",
+    "leave",
+    "naming",
+    "place_of",
+)
 
 _EXPIRES: Final = 30.0
 """Seconds after which the server forgets what it was asked for, and is asked again."""
@@ -33,6 +43,9 @@ PAUSE: Final = 0.1
 
 _PINGS: Final[float] = 20.0
 """Seconds between two pings, of which the third finds a connection broken if none was answered."""
+
+_FAREWELL: Final = 1.0
+"""Seconds that a connection may take to be closed in an orderly way."""
 
 _OURS: Final = frozenset(
     {
@@ -77,20 +90,49 @@ async def connect(url: str, options: Options) -> Client:
     A connection that is not made again when it breaks: what was under way is uncertain then, and a restart of
     the job goes on from a checkpoint.
     """
-    import nats
+    from nats.aio.client import Client
 
     async def hush(error: Exception) -> None:
         """What goes wrong is told where it is waited for."""
 
-    return await nats.connect(
-        url,
-        **{"ping_interval": _PINGS, **options},
-        allow_reconnect=False,
-        max_reconnect_attempts=1,
-        reconnect_time_wait=0.1,
-        error_cb=hush,
-        name="asyncstream",
-    )
+    client = Client()
+    try:
+        await client.connect(
+            url,
+            **{"ping_interval": _PINGS, "reconnect_time_wait": 0.1, **options},
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            error_cb=hush,
+            name="asyncstream",
+        )
+    except BaseException:
+        if client._transport is not None:
+            await leave(client)
+        raise
+    return client
+
+
+async def leave(client: Client) -> None:
+    """
+    Close a connection, for good: of one that breaks over what was still to be sent the client leaves tasks
+    running, and of one that it could not make the socket.
+    """
+    from nats.errors import Error
+
+    tasks = [client._reading_task, client._flusher_task, client._ping_interval_task]
+    tasks += [subscription._wait_for_msgs_task for subscription in client._subs.values()]
+    try:
+        with suppress(Error, OSError):  # all that matters was answered before
+            async with asyncio.timeout(_FAREWELL):
+                await client.close()
+    finally:
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+                task.add_done_callback(heed)
+        writer = getattr(client._transport, "_io_writer", None)  # none of a WebSocket
+        if writer is not None:
+            writer.transport.abort()
 
 
 def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from asyncstream.connectors.nats.connection import (
     checked_options,
     checked_url,
     connect,
+    leave,
     naming,
     place_of,
 )
@@ -142,7 +143,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
         return isinstance(error, MaxPayloadError)
 
     async def _leave(self, client: Publisher) -> None:
-        await client.connection.close()
+        await leave(client.connection)
 
 
 async def _all_of(answers: Sequence[asyncio.Future[None]], client: Publisher) -> None:

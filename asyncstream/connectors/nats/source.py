@@ -20,6 +20,7 @@ from asyncstream.connectors.nats.connection import (
     checked_options,
     checked_url,
     connect,
+    leave,
     naming,
     place_of,
 )
@@ -91,7 +92,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
             try:
                 yield client
             finally:
-                await client.close()
+                await leave(client)
 
     async def _about(self, client: Client) -> StreamInfo:
         from nats.js.errors import NotFoundError
@@ -183,7 +184,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         return ns_of(message) // 1_000_000
 
     async def _leave(self, client: Client) -> None:
-        await client.close()
+        await leave(client)
 
 
 class NatsStreamSource(NatsSource[T]):

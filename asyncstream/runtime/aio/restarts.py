@@ -106,6 +106,8 @@ async def run_with_restarts(
     stopping = stopping or asyncio.Event()
     within = None if restarts.within is None else duration_seconds("within", restarts.within)
     times: deque[float] = deque()
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
     while True:
         job, was_opened = start(checkpoints), False
         _check_sources(job.graph)
@@ -115,6 +117,8 @@ async def run_with_restarts(
                 await body(job)
             return
         except Exception as error:
+            if task is not None and task.cancelling() > before:  # while the job that failed was ending
+                raise asyncio.CancelledError from error
             if error is not job.error or not _is_worth_it(error) or stopping.is_set():
                 raise
             failure = error

@@ -356,6 +356,45 @@ async def test_a_write_does_not_wait_for_a_server_that_is_gone() -> None:
         await sink.close()
 
 
+async def test_a_connection_that_breaks_over_what_is_to_be_sent_leaves_nothing_behind(
+    nats_server: NatsServer,
+) -> None:
+    before = asyncio.all_tasks()
+
+    async def hush(message: Msg) -> None: ...
+
+    async with between(nats_server.port) as proxy, asyncio.timeout(60):
+        client = await connection.connect(f"nats://{HOST}:{proxy.port}", {"flush_timeout": 0.05})
+        await client.subscribe("s", cb=hush)
+        await client.flush()
+        proxy.passes.clear()
+        for _ in range(30):  # more than the network holds
+            await client.publish("s", bytes(2**19))
+        proxy.cut()
+        while client.is_connected:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await connection.leave(client)
+        left = [task for task in asyncio.all_tasks() - before if "nats" in repr(task)]
+        assert not left or not (await asyncio.wait(left, timeout=1))[1]
+
+
+async def test_who_cannot_connect_leaves_no_connection_open() -> None:
+    left = asyncio.Event()
+
+    async def cut_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id\r\n')
+        assert await reader.read() == b""
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(cut_off, HOST, 0) as server, asyncio.timeout(60):
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(SourceError, match="info message") as caught:
+            await NatsStreamSource[int](f"nats://{HOST}:{port}", "s").open()
+        await left.wait()
+        assert caught.value.__cause__  # which keeps what the garbage collector would close
+
+
 @pytest.mark.parametrize("nothing", [None, ""])
 async def test_an_element_without_an_id_is_refused(
     nothing: Any, js: JetStreamContext, stream: str, nats_server: NatsServer
