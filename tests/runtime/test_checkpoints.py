@@ -502,7 +502,9 @@ async def test_sink_that_fails_in_a_checkpoint_costs_that_one_only(moment: str) 
 @pytest.mark.parametrize("moment", ["prepare", "save", "commit"])
 @pytest.mark.parametrize("at", [0.05, 0.15, 0.25])
 @pytest.mark.usefixtures("virtual_time", "tidy")
-async def test_crash_in_the_middle_of_a_checkpoint(moment: str, at: float) -> None:
+async def test_crash_in_the_middle_of_a_checkpoint(
+    moment: str, at: float, caplog: pytest.LogCaptureFixture
+) -> None:
     ledger, store = Ledger(), Faulty()
     pipeline = numbers(ledger)
     with pytest.raises(Crash):  # noqa: PT012
@@ -513,8 +515,10 @@ async def test_crash_in_the_middle_of_a_checkpoint(moment: str, at: float) -> No
             request = asyncio.create_task(job.checkpoint())
             await asyncio.sleep(1)
             raise Crash
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="the job ended"):
         await request
+    assert job.checkpoint_metrics()["failed"] == 0, "it was given up"
+    assert not caplog.records
     ledger.slow, store.seconds = {}, 0.0
     await numbers(ledger).run(checkpoints=Checkpoints(store=store))
     assert ledger.rows == list(range(200))

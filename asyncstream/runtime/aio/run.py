@@ -341,8 +341,6 @@ class Run:
         if sinks:
             _, sinks = await asyncio.wait(sinks, timeout=max(0.0, until - self.loop.time()))
         if sinks:
-            if self.checkpointer is not None:
-                self.checkpointer.give_up()  # before the sinks that it may be waiting for
             self._abandon_sinks()
             stubborn |= await end_tasks(sinks, self._patience)
         stubborn &= set(self._tasks.running)  # a source may have ended while sinks still wrote
@@ -352,6 +350,8 @@ class Run:
 
     def _abandon_sinks(self) -> None:
         """Have none begin another write, though it may ignore that its task is cancelled in one."""
+        if self.checkpointer is not None:
+            self.checkpointer.give_up()  # it may be waiting for one of them
         for sink in self.wiring.sinks.values():
             sink.abandon()
 
