@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,8 @@ from asyncstream.errors import CodecError
 __all__ = (
     "MODEL_PARTS",
     "Field",
+    "changed",
+    "check_fields",
     "default_of",
     "fields_of",
     "has_fields",
@@ -32,6 +34,10 @@ MODEL_PARTS: Final = {
     "__pydantic_private__": dict,
 }
 """What a model of pydantic has besides its fields: which were set, others it was given, private ones."""
+
+
+_Missing: Final = type(dataclasses.MISSING)
+"""Of which a class that Spark has brought to a worker has an object of its own."""
 
 
 class Field(NamedTuple):
@@ -94,6 +100,18 @@ def private_fields_of(kind: Any) -> tuple[Field, ...]:
     return tuple(found)
 
 
+def check_fields(kind: type, path: str, names: Iterable[str]) -> None:
+    """Raises `CodecError` if a class does not have these fields any more."""
+    gone = set(names) - {field.name for field in fields_of(kind)}
+    if gone:
+        raise changed(f"{path} has no field {min(gone)!r}")
+
+
+def changed(how: str) -> CodecError:
+    """The error for what is kept of a class as it was."""
+    return CodecError(f"{how} any more; leave the class as it was, and give the new one another name")
+
+
 def default_of(field: Field, path: str) -> Any:
     """
     What a field holds that was not there when its object was kept; raises `CodecError` if it has no default.
@@ -105,10 +123,11 @@ def default_of(field: Field, path: str) -> Any:
 
 def _of_dataclass(field: dataclasses.Field[Any]) -> Field:
     default: Callable[[], Any] | None = None
-    if field.default is not dataclasses.MISSING:
+    if not isinstance(field.default, _Missing):
         default = partial(_given, field.default)
-    elif field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory
+    else:
+        factory: Any = field.default_factory
+        default = None if isinstance(factory, _Missing) else factory
     return Field(field.name, field.init or default is not None, default)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from asyncstream.codec.arrays import reduced
 from asyncstream.codec.base import ForeignError
 from asyncstream.codec.classes import name_of
+from asyncstream.codec.records import by_name
 from asyncstream.errors import CodecError, describe_error
 from asyncstream.shown import Shown
 
@@ -57,6 +58,8 @@ class PickleCodec(Shown):
     def decode(self, data: bytes) -> Any:
         try:
             return pickle.loads(data)
+        except CodecError:
+            raise
         except Exception as error:
             raise CodecError(f"pickle cannot read these bytes: {describe_error(error)}") from error
 
@@ -75,8 +78,10 @@ class _Pickler(pickle.Pickler):
         altered = reduced(value)
         if altered is not None:
             return altered
-        if kind in self._readable or kind is type:
+        if kind is type:
             return NotImplemented
+        if kind in self._readable:
+            return by_name(value) or NotImplemented
         if isinstance(value, BaseException):
             if _reads_again(value):
                 return NotImplemented
@@ -85,7 +90,7 @@ class _Pickler(pickle.Pickler):
         if not _reads_again(value):
             self._readable.discard(kind)
             raise pickle.PicklingError(f"what it makes of a {name_of(kind)} cannot be read again")
-        return NotImplemented
+        return by_name(value) or NotImplemented
 
 
 class _Ordered(_Pickler):

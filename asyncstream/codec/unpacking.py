@@ -23,6 +23,8 @@ from asyncstream.codec.classes import Classes, NotImported, fill, is_named_tuple
 from asyncstream.codec.fields import (
     MODEL_PARTS,
     Field,
+    changed,
+    check_fields,
     default_of,
     fields_of,
     is_model,
@@ -86,20 +88,20 @@ class Unpacker:
         path, member = packed[0], self.unpack(packed[1])
         kind = self._class(path)
         if not issubclass(kind, Enum):
-            raise _changed(f"{path} is not an enum")
+            raise changed(f"{path} is not an enum")
         if issubclass(kind, Flag) and type(member) is int:
             return kind(member)
         names = member if issubclass(kind, Flag) and type(member) is list else [member]
         for name in names:
             if name not in kind.__members__:
-                raise _changed(f"the enum {path} has no member {name!r}")
+                raise changed(f"the enum {path} has no member {name!r}")
         return reduce(or_, map(kind.__members__.__getitem__, names))
 
     def named_tuple(self, packed: list[Any]) -> Any:
         path, parts = packed
         kind = self._class(path)
         if not is_named_tuple(kind):
-            raise _changed(f"{path} is not a NamedTuple")
+            raise changed(f"{path} is not a NamedTuple")
         attributes = self._attributes(kind, path, parts)
         return tuple.__new__(kind, map(attributes.__getitem__, kind._fields))
 
@@ -107,14 +109,14 @@ class Unpacker:
         path, *values = packed
         kind = self._class(path)
         if not is_named_tuple(kind) or len(kind._fields) != len(values):
-            raise _changed(f"{path} is not a NamedTuple of {len(values)} fields")
+            raise changed(f"{path} is not a NamedTuple of {len(values)} fields")
         return tuple.__new__(kind, self.items(values))
 
     def record(self, packed: list[Any]) -> Any:
         path, values = packed
         kind: type = self._class(path)
         if not is_record(kind):
-            raise _changed(f"{path} is not a dataclass")
+            raise changed(f"{path} is not a dataclass")
         made: Any = object.__new__(kind)
         fill(made, self._attributes(kind, path, values))
         return made
@@ -123,7 +125,7 @@ class Unpacker:
         path, values, *parts = packed
         kind: type = self._class(path)
         if not is_model(kind):
-            raise _changed(f"{path} is not a model of pydantic")
+            raise changed(f"{path} is not a model of pydantic")
         made: Any = object.__new__(kind)
         # as `model_construct` does: nothing is validated again, and no default replaces what was there
         object.__setattr__(made, "__dict__", self._attributes(kind, path, values))
@@ -138,11 +140,9 @@ class Unpacker:
 
     def _attributes(self, kind: type, path: str, values: dict[str, Any]) -> dict[str, Any]:
         """The attributes of an object, with the defaults of fields that its class has got since."""
-        known = fields_of(kind)
-        unknown = values.keys() - {field.name for field in known}
-        if unknown:
-            raise _changed(f"{path} has no field {min(unknown)!r}")
-        return self._with_defaults({name: self.unpack(value) for name, value in values.items()}, known, path)
+        check_fields(kind, path, values)
+        attributes = {name: self.unpack(value) for name, value in values.items()}
+        return self._with_defaults(attributes, fields_of(kind), path)
 
     def _with_defaults(
         self, attributes: dict[str, Any], known: tuple[Field, ...], path: str
@@ -167,7 +167,7 @@ class Unpacker:
             attributes = {}
         else:
             if not issubclass(kind, BaseException):
-                raise _changed(f"{path} is not an exception")
+                raise changed(f"{path} is not an exception")
             error = make_error(kind, args)
         fill(error, attributes)
         error.__cause__ = cause
@@ -178,10 +178,6 @@ class Unpacker:
         if kind is None:
             kind = self._classes[path] = self._known.find(path)
         return kind
-
-
-def _changed(how: str) -> CodecError:
-    return CodecError(f"{how} any more; leave the class as it was, and give the new one another name")
 
 
 _UNPACKERS: Final[dict[str, Callable[[Unpacker, Any], Any]]] = {

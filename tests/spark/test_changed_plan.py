@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -18,11 +19,13 @@ from asyncstream.runtime.spark.stages import StageKind, stages_of
 from asyncstream.runtime.spark.wire.batches import NOW
 from asyncstream.runtime.spark.wire.envelope import CLOCK
 from asyncstream.runtime.spark.wire.keys import label_of
+from asyncstream.runtime.spark.worker import group_memory
 from asyncstream.runtime.spark.worker.group_head import remembered
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import Count, CountTrigger, Max, SessionWindows, Sum, TumblingWindows
+from tests.codec.changed import CHANGES, kept_class
 from tests.spark.cluster import event_columns, run_stream
 from tests.spark.contract import on_spark, row
 from tests.spark.fake_spark import StandIn
@@ -232,3 +235,39 @@ def test_checkpoint_is_saved_by_the_program_that_made_it_only() -> None:
     assert store.blob is not None
     with pytest.raises(CheckpointError, match="step 'w' has changed"):
         remembered(graph_of(windows(n=Count())), store.blob[0], [], {})
+
+
+class Remembering(KeyedProcessFunction[Any, Any]):
+    """Tells what it has remembered of a key, and remembers an object of the class that is there now."""
+
+    def open(self, ctx: Any) -> None:
+        self.kept = ctx.state(ValueDescriptor("kept"))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        out(self.kept.get())
+        self.kept.set(sys.modules["kept"].Kept(x=value["ts"], y=[]))
+
+
+def of_kept(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    return {"kept": timed.key_by(key_of).process(Remembering(), name="keeping"), "all": timed.map(key_of)}
+
+
+def test_class_in_state_may_get_fields_and_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = StandIn(1)
+    rows = spark.stream([[[row(1_000)]], [[row(2_000)]]], event_columns())
+
+    def go_on(change: str) -> list[str]:
+        kept_class(monkeypatch, "both", CHANGES[change])
+        monkeypatch.setattr(group_memory, "_worker", group_memory._Worker())  # of another driver
+        return run_stream(on_spark(spark, rows, of_kept), Path("checkpoint"))["lines"]
+
+    spark.stop_before = 1
+    go_on("none")
+    left = deepcopy(spark.checkpoints["checkpoint"])
+    spark.stop_before = None
+    with pytest.raises(
+        CheckpointError, match=r"holds cannot be read: kept\.Kept has no field 'y' .*start_from="
+    ):
+        go_on("gone")
+    assert spark.checkpoints["checkpoint"] == left
+    assert "kept: Kept(x=1000, y=[], n=[])" in go_on("a factory")

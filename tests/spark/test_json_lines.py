@@ -74,6 +74,16 @@ def test_tasks_of_a_micro_batch_follow_each_other_in_event_time(tmp_path: Path) 
     assert stamps(row for task in tasks for row in task) == list(range(35_000))
 
 
+def test_stream_may_begin_before_its_files(tmp_path: Path) -> None:
+    """Spark makes a first micro-batch whatever there is, and runs it again until it ends."""
+    query = Query(tmp_path)
+    nothing = query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())
+    assert nothing == query.offset
+    assert query.run(nothing, nothing) == []
+    add(tmp_path / "a.jsonl", [row(1)])
+    assert query.drain() == [[row(1)]]
+
+
 def test_without_a_time_files_come_by_name(tmp_path: Path) -> None:
     add(tmp_path / "b.jsonl", [row(1), row(2)])
     add(tmp_path / "a.jsonl", [row(9), row(3)])

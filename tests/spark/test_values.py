@@ -6,6 +6,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from weakref import WeakValueDictionary
 import pytest
 from pyspark.cloudpickle import cloudpickle
 
+from asyncstream.codec.fields import fields_of
 from asyncstream.runtime.spark.wire.keys import KeyGroups
-from asyncstream.runtime.spark.wire.values import classes_in, dumps, loads
+from asyncstream.runtime.spark.wire.values import classes_in, dumps, loads, written_out
 from asyncstream.runtime.spark.worker import group_head
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from tests.spark.scripts import Run
@@ -89,3 +91,18 @@ def test_state_that_names_a_module_of_version_0_2_can_be_read_and_told_from_ours
     assert found == ("aggregate", "FusedWindowOperator", None)
     with pytest.raises(ModuleNotFoundError, match="no_module_at_all"):
         loads(b"cno_module_at_all\nKind\n.")
+
+
+def test_class_of_a_script_has_the_same_fields_in_a_worker() -> None:
+    @dataclass
+    class Kept:
+        a: int
+        b: int = 3
+        c: list[int] = field(default_factory=list)
+
+    there = pickle.loads(written_out(Kept))
+    assert [(each.name, each.default and each.default()) for each in fields_of(there)] == [
+        ("a", None),
+        ("b", 3),
+        ("c", []),
+    ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from glob import glob, has_magic
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,9 +82,9 @@ class MicroBatches:
         if self._planned is None or self._planned[:2] != (start, end):
             self._planned = start, end, self._replan(start, end)
         stretches = self._planned[2]
-        tasks = min(self._settings.partitions, len(stretches))
-        cuts = [task * len(stretches) // tasks for task in range(tasks)] if tasks else []
-        return [stretches[a:b] for a, b in zip(cuts, [*cuts[1:], len(stretches)], strict=True)]
+        tasks = min(self._settings.partitions, len(stretches))  # none, if a stream begins before its files
+        cuts = [task * len(stretches) // (tasks or 1) for task in range(tasks + 1)]
+        return [stretches[a:b] for a, b in pairwise(cuts)]
 
     def _look_at(self, name: str, stat: os.stat_result, place: Place) -> Upcoming | None:
         """The file from the place on, if there is anything to read."""

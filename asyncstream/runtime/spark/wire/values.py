@@ -8,19 +8,22 @@ driver runs. Functions by themselves are still refused: an element is data.
 
 State outlives its driver. The next one runs the same script, and has classes of the same names that are not
 the same classes: no key of the one would equal a key of the other. So what was written out is read as the
-class of that name which the plan's functions refer to, if there is one.
+class of that name which the plan's functions refer to, if there is one. And a class may have other fields by
+then, so objects are kept by the names of these.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, Final
 
-__all__ = ("Classes", "classes_in", "dumps", "loads", "loads_each", "written_out")
+from asyncstream.codec.records import by_name
+
+__all__ = ("Classes", "classes_in", "dumps", "dumps_state", "loads", "loads_each", "written_out")
 
 Classes = Mapping[tuple[str, str], type]
 """Classes that workers cannot look up, by module and qualified name."""
@@ -40,23 +43,43 @@ def dumps(value: Any) -> bytes:
     try:
         return pickle.dumps(value, 5)
     except Exception:
-        from pyspark import cloudpickle
+        return _by_value(value, lambda part: None)
 
-        class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-            has_class = False
 
-            def reducer_override(self, part: Any) -> Any:
-                if isinstance(part, type):
-                    self.has_class = True
-                    if _is_nowhere(part):
-                        return _class_named, (part.__module__, part.__qualname__, written_out(part))
-                elif isinstance(part, FunctionType) and not self.has_class:
-                    return NotImplemented  # pickle's own way, which refuses it
-                return super().reducer_override(part)
+def dumps_state(value: Any) -> bytes:
+    """The same for a program whose classes may have other fields than those of this one."""
+    file = io.BytesIO()
+    try:
+        _ByName(file, 5).dump(value)
+    except Exception:
+        return _by_value(value, by_name)
+    return file.getvalue()
 
-        file = io.BytesIO()
-        ByValue(file, 5).dump(value)
-        return file.getvalue()
+
+class _ByName(pickle.Pickler):
+    def reducer_override(self, part: Any) -> Any:
+        return by_name(part) or NotImplemented
+
+
+def _by_value(value: Any, reduced: Callable[[Any], tuple[Any, ...] | None]) -> bytes:
+    """The bytes with classes inside; `reduced` says of some parts how they are to be made."""
+    from pyspark import cloudpickle
+
+    class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+        has_class = False
+
+        def reducer_override(self, part: Any) -> Any:
+            if isinstance(part, type):
+                self.has_class = True
+                if _is_nowhere(part):
+                    return _class_named, (part.__module__, part.__qualname__, written_out(part))
+            elif isinstance(part, FunctionType) and not self.has_class:
+                return NotImplemented  # pickle's own way, which refuses it
+            return reduced(part) or super().reducer_override(part)
+
+    file = io.BytesIO()
+    ByValue(file, 5).dump(value)
+    return file.getvalue()
 
 
 def written_out(value: object) -> bytes:

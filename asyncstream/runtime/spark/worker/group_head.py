@@ -16,16 +16,16 @@ from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.keys import GROUPING
 from asyncstream.runtime.spark.wire.values import Classes, loads
-from asyncstream.runtime.spark.worker.group_log import Position, entries_of, kept_tables
+from asyncstream.runtime.spark.worker.group_log import (
+    WAY_OUT,
+    Position,
+    entries_of,
+    kept_tables,
+    reading,
+)
 from asyncstream.state.schema import Schema, compare
 
 __all__ = ("Head", "Kind", "remembered")
-
-WAY_OUT = (
-    "undo the change, or save what there is with the program that made it, plan.save_checkpoint(...), and go "
-    "on from there with a new checkpointLocation and start_from=Checkpoints(...), which takes "
-    "renamed={old: new}, migrate={step: function} and allow_dropped=[...]"
-)
 
 
 class Kind(NamedTuple):
@@ -91,6 +91,12 @@ class Head(NamedTuple):
     abouts: Mapping[str, Any] = MappingProxyType({})
     position: tuple[Any, ...] = ()
 
+    @classmethod
+    def of(cls, data: bytes, classes: Classes) -> Head:
+        """The one that was written; raises as `reading`."""
+        with reading():
+            return cls(*loads(data, classes))
+
     def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
         """Raises `CheckpointError` if what was remembered is not for these steps."""
         missing = [name for name in {**self.operators, **self.abouts, **self.steps} if name not in steps]
@@ -135,7 +141,7 @@ def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], 
     """
     What the steps of a stage remember of a key group, as snapshots, by the chunks of its log, in their order.
     """
-    kept = Head(*loads(head, classes))
+    kept = Head.of(head, classes)
     kept.check(kept.key_groups)
     snapshots: States = {}
     steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}

@@ -22,15 +22,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from asyncstream.errors import CheckpointError, CodecError, describe_error
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.spark.wire.values import Classes, dumps, loads_each
+from asyncstream.runtime.spark.wire.values import Classes, dumps_state, loads_each
 from asyncstream.state import Cut, Delta, Kept, Table, Tables
 from asyncstream.state.rows import Rows
 
 __all__ = (
     "SMALL",
+    "WAY_OUT",
     "Log",
     "Position",
     "catch_up",
@@ -38,6 +41,7 @@ __all__ = (
     "entry_of",
     "everything",
     "kept_tables",
+    "reading",
     "restore",
 )
 
@@ -71,6 +75,12 @@ micro-batch they cost less than a chunk (`chunks`)."""
 
 WHOLE_BYTES: Final = 2 * TAIL_BYTES
 """The same of a log that has no chunk yet: the first one costs most."""
+
+WAY_OUT: Final = (
+    "undo the change, or save what there is with the program that made it, plan.save_checkpoint(...), and go "
+    "on from there with a new checkpointLocation and start_from=Checkpoints(...), which takes "
+    "renamed={old: new}, migrate={step: function} and allow_dropped=[...]"
+)
 
 Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
 """By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""
@@ -206,7 +216,7 @@ class Log:
         after = position.after(len(data))
         if after.is_long:
             if position.entries:
-                data = dumps(everything(operators))
+                data = dumps_state(everything(operators))
             for number in position.chunks:
                 self._chunks.removeKey((number,))
             after = position.begun(len(data))
@@ -243,7 +253,20 @@ def entries_of(chunks: Iterable[tuple[bytes, bool]], position: Position, classes
 
 
 def _unpacked(parts: Iterable[bytes], classes: Classes) -> list[Entry]:
-    return list(loads_each(b"".join(parts), classes))
+    with reading():
+        return list(loads_each(b"".join(parts), classes))
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """State that the classes of this program cannot be filled with is refused with the ways out."""
+    problem = "what this stream's checkpoint holds cannot be read"
+    try:
+        yield
+    except CodecError as error:
+        raise CheckpointError(f"{problem}: {error}; {WAY_OUT}") from None
+    except Exception as error:  # of the program's own code, perhaps
+        raise CheckpointError(f"{problem}: {describe_error(error)}; {WAY_OUT}") from error
 
 
 def entry_of(cuts: Mapping[str, Cut]) -> bytes:
@@ -253,7 +276,7 @@ def entry_of(cuts: Mapping[str, Cut]) -> bytes:
         for step, cut in cuts.items()
         if cut.tables
     }
-    return dumps(entry) if entry else b""
+    return dumps_state(entry) if entry else b""
 
 
 def everything(operators: Mapping[str, Operator]) -> Entry:

@@ -38,7 +38,7 @@ from asyncstream.runtime.spark.state_transfer import route_of, take_up
 from asyncstream.runtime.spark.wire.batches import NOW, States
 from asyncstream.runtime.spark.wire.envelope import CLOCK, COLUMNS, entering, origin_of, packed
 from asyncstream.runtime.spark.wire.keys import GROUPING, group_of, label_of
-from asyncstream.runtime.spark.wire.values import dumps, loads, loads_each
+from asyncstream.runtime.spark.wire.values import dumps_state, loads_each
 from asyncstream.runtime.spark.worker.chunks import Chunks
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
@@ -180,7 +180,7 @@ class KeyGroup:
         blob = self._state.get()
         if blob is None:
             return None
-        kept = Head(*loads(blob[0], self._terms.classes))
+        kept = Head.of(blob[0], self._terms.classes)
         kept.check(self._terms.key_groups)
         kept.check_steps(self._steps, self._terms.unnamed)
         return kept
@@ -195,7 +195,7 @@ class KeyGroup:
         known = self._head()
         mine = self._first_head()._replace(steps=self._steps, unnamed=self._terms.unnamed)
         if known != mine:
-            self._state.update((dumps(tuple(mine)),))
+            self._state.update((dumps_state(tuple(mine)),))
 
     def _first_head(self) -> Head:
         return Head({}, MIN_TIMESTAMP, None, self._terms.key_groups, GROUPING)
@@ -350,7 +350,7 @@ class KeyGroup:
                 abouts={name: cut.about for name, cut in cuts.items()},
                 position=tuple(position),
             )
-            self._state.update((dumps(tuple(head)),))
+            self._state.update((dumps_state(tuple(head)),))
         return position, {name: operators[name].tables.handed_on() for name in cuts}
 
     @contextmanager

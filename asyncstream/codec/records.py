@@ -1,0 +1,142 @@
+"""
+How pickle is to keep objects that consist of fields: by the names of these.
+
+By itself it keeps a NamedTuple, or a frozen dataclass with slots, as values in the order of their fields, and
+gives other objects back the attributes that they had. So if the class has changed since, fields would hold
+each other's values, what is renamed would be lost, and what is new would not be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final
+
+from asyncstream.codec.classes import fill, is_named_tuple, name_of, slots_of
+from asyncstream.codec.fields import (
+    Field,
+    changed,
+    check_fields,
+    default_of,
+    fields_of,
+    has_fields,
+    is_model,
+    private_fields_of,
+)
+
+__all__ = ("by_name",)
+
+PICKLES: Final = (
+    "__reduce__",
+    "__reduce_ex__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+    "__getstate__",
+    "__setstate__",
+)
+"""Methods by which a class says itself what pickle is to make of its objects."""
+
+MAKERS: Final = ("attr", "collections", "dataclasses", "pydantic")
+"""Packages which give some of those to the classes that they make; "collections" makes NamedTuples."""
+
+
+def by_name(value: Any) -> tuple[Any, ...] | None:
+    """How pickle is to make this value again, if it has fields, and its class does not say so itself."""
+    kind: Any = type(value)
+    reduce = _reducer(kind)
+    return None if reduce is None else reduce(value)
+
+
+@lru_cache(maxsize=1000)
+def _reducer(kind: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    """What does `by_name` for a class; None: its objects are not kept by their fields."""
+    if not _leaves_it_to_pickle(kind):
+        return None
+    names = tuple(field.name for field in fields_of(kind))
+    if issubclass(kind, tuple):
+        return lambda value: (_tuple_of, (kind, names, tuple(value)), object.__getstate__(value))
+    # that of a frozen dataclass with slots would be a list
+    is_list = _maker_of(kind, "__getstate__") == "dataclasses"
+    state_of = object.__getstate__ if is_list else kind.__getstate__
+    return lambda value: (_object_of, (kind, names), (names, state_of(value)), None, None, _settle)
+
+
+def _leaves_it_to_pickle(kind: type) -> bool:
+    if any(_maker_of(kind, method) not in (None, *MAKERS) for method in PICKLES):
+        return False
+    return is_named_tuple(kind) or (has_fields(kind) and _is_plain(kind))
+
+
+def _maker_of(kind: type, method: str) -> str | None:
+    """The package of whose code a method of a class is; None: there is none, or it is Python's own."""
+    module = getattr(getattr(kind, method, None), "__module__", None)
+    return None if module is None else str(module).partition(".")[0]
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether its objects are no dicts or exceptions, say, as well."""
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False
+    return True
+
+
+def _tuple_of(kind: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    if not is_named_tuple(kind):
+        raise changed(f"{name_of(kind)} is not a NamedTuple")
+    if names != kind._fields:
+        known = dict(zip(names, values, strict=True)) | _defaults(kind, names)
+        values = tuple(map(known.__getitem__, kind._fields))
+    return tuple.__new__(kind, values)
+
+
+def _object_of(kind: Any, names: tuple[str, ...]) -> Any:
+    if not has_fields(kind):
+        raise changed(f"{name_of(kind)} is not a class with fields")
+    return kind.__new__(kind)
+
+
+def _settle(made: Any, kept: tuple[tuple[str, ...], Any]) -> None:
+    """Give an object what is kept of it, and what its class has got since."""
+    names, state = kept
+    kind: Any = type(made)
+    _filler(kind, names)(made, state)
+
+
+@lru_cache(maxsize=1000)
+def _filler(kind: type, names: tuple[str, ...]) -> Callable[[Any, Any], None]:
+    """What does `_settle` for objects that were of a class with these fields."""
+    # or by now the class says itself what is made of older objects
+    is_compared = _leaves_it_to_pickle(kind)
+    is_grown = is_compared and bool(_new_fields(kind, names))
+    private = private_fields_of(kind) if is_compared and is_model(kind) else ()
+    has_own = hasattr(kind, "__setstate__") and _maker_of(kind, "__setstate__") != "dataclasses"
+    is_simple = not slots_of(kind)
+
+    def settle(made: Any, state: Any) -> None:
+        if has_own:
+            made.__setstate__(state)
+        elif is_simple and type(state) is dict:
+            made.__dict__.update({intern(name): value for name, value in state.items()})
+        else:
+            for attributes in state if isinstance(state, tuple) else (state,):
+                fill(made, attributes or {})
+        if is_grown:
+            fill(made, _defaults(kind, names))
+        if private:
+            defaults = {field.name: default_of(field, name_of(kind)) for field in private}
+            object.__setattr__(made, "__pydantic_private__", defaults | (made.__pydantic_private__ or {}))
+
+    return settle
+
+
+def _defaults(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
+    """What the fields hold that objects with these do not have."""
+    return {field.name: default_of(field, name_of(kind)) for field in _new_fields(kind, names)}
+
+
+def _new_fields(kind: type, names: tuple[str, ...]) -> list[Field]:
+    check_fields(kind, name_of(kind), names)
+    return [field for field in fields_of(kind) if field.is_expected and field.name not in names]
