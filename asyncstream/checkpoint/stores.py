@@ -25,9 +25,9 @@ newest whole one is gone on from, with a warning, as far as the sinks can go bac
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from asyncstream.clock import SystemClock
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseLost
@@ -37,15 +37,17 @@ from asyncstream.shown import Shown
 __all__ = ("CheckpointStore", "MemoryStore", "holding", "lost", "missing", "time_ms")
 
 
+# not written as `async def`, which to pyright gives more than a decorated method does: a `CoroutineType`
 @runtime_checkable
 class CheckpointStore(Protocol):
     """
     Keeps checkpoints: parts, and manifests that name them. One job at a time writes to it.
 
-    Each method may raise anything: the pipeline goes on, and tries again with the next checkpoint.
+    Each method is an `async def`, and may raise anything: the pipeline goes on, and tries again with the next
+    checkpoint.
     """
 
-    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+    def acquire(self, holder: Holder, seconds: float) -> Coroutine[Any, Any, Lease]:
         """
         Take the lease, or take it over from a holder that has it no more (`asyncstream.lease.following`).
 
@@ -56,7 +58,7 @@ class CheckpointStore(Protocol):
             LeaseHeld: if another job has it.
         """
 
-    async def renew(self, lease: Lease, seconds: float) -> None:
+    def renew(self, lease: Lease, seconds: float) -> Coroutine[Any, Any, None]:
         """
         Have the lease for `seconds` from now.
 
@@ -64,13 +66,13 @@ class CheckpointStore(Protocol):
             LeaseLost: if another holder has followed.
         """
 
-    async def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> Coroutine[Any, Any, None]:
         """Give the lease back; nothing happens if another holder has followed."""
 
-    async def put(self, lease: Lease, part: str, data: bytes) -> None:
+    def put(self, lease: Lease, part: str, data: bytes) -> Coroutine[Any, Any, None]:
         """Keep `data` under a name, in place of what is kept there. When this returns it is safe."""
 
-    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+    def commit(self, lease: Lease, number: int, manifest: bytes) -> Coroutine[Any, Any, None]:
         """
         Keep a manifest. When this returns it is safe; if it does not return, it is there as a whole, or not.
 
@@ -78,16 +80,18 @@ class CheckpointStore(Protocol):
             LeaseLost: if another holder has followed. Then it is not there.
         """
 
-    async def numbers(self) -> list[int]:
+    def numbers(self) -> Coroutine[Any, Any, list[int]]:
         """The numbers of all manifests, in ascending order."""
 
-    async def parts(self) -> list[str]:
+    def parts(self) -> Coroutine[Any, Any, list[str]]:
         """The names of all parts."""
 
-    async def read(self, what: int | str) -> bytes:
+    def read(self, what: int | str) -> Coroutine[Any, Any, bytes]:
         """A manifest by its number, or a part by its name; raises `CheckpointError` if it is not there."""
 
-    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+    def delete(
+        self, lease: Lease, numbers: Collection[int], parts: Collection[str]
+    ) -> Coroutine[Any, Any, None]:
         """
         Forget manifests, then parts; those that are not there are left out. Also clear away half-written
         things.
@@ -96,7 +100,7 @@ class CheckpointStore(Protocol):
             LeaseLost: if another holder has followed. Then nothing is deleted.
         """
 
-    async def holder(self) -> Lease | None:
+    def holder(self) -> Coroutine[Any, Any, Lease | None]:
         """The lease that was given last; None if there was none."""
 
 
