@@ -106,7 +106,7 @@ async def connect(url: str, options: Options) -> Client:
             name="asyncstream",
         )
     except BaseException:
-        if client._transport is not None:
+        if _private(client, "transport") is not None:
             await leave(client)
         raise
     return client
@@ -119,8 +119,9 @@ async def leave(client: Client) -> None:
     """
     from nats.errors import Error
 
-    tasks = [client._reading_task, client._flusher_task, client._ping_interval_task]
-    tasks += [subscription._wait_for_msgs_task for subscription in client._subs.values()]
+    tasks = [_private(client, f"{name}_task") for name in ("reading", "flusher", "ping_interval")]
+    subscriptions = (_private(client, "subs") or {}).values()
+    tasks += [_private(subscription, "wait_for_msgs_task") for subscription in subscriptions]
     try:
         with suppress(Error, OSError):  # all that matters was answered before
             async with asyncio.timeout(_FAREWELL):
@@ -130,9 +131,14 @@ async def leave(client: Client) -> None:
             if task is not None:
                 task.cancel()
                 task.add_done_callback(heed)
-        writer = getattr(client._transport, "_io_writer", None)  # none of a WebSocket
+        writer = _private(_private(client, "transport"), "io_writer")  # none of a WebSocket
         if writer is not None:
             writer.transport.abort()
+
+
+def _private(part: object, name: str) -> Any:
+    """What the client does not give out; None where a version of it has no such thing."""
+    return getattr(part, f"_{name}", None)
 
 
 def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
