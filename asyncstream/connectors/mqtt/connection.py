@@ -36,7 +36,7 @@ __all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 _PATIENCE: Final = 10.0
-"""Seconds that a connection or an answer may take."""
+"""Seconds that a connection may take, and that nothing may come while an answer is waited for."""
 
 _KEEPALIVE: Final = 60
 """Seconds of silence after which either side looks whether the other one is there."""
@@ -147,6 +147,7 @@ class Connection:
         self._room = Condition()
         self._subscribed = False
         self._subscriptions: list[tuple[str, SubscribeOptions]] = []
+        self._came = 0  # messages, so far
         self._unheard = False  # acknowledgements that the broker may not have read
         self._closed = False
         self._changed = asyncio.Event()
@@ -182,6 +183,7 @@ class Connection:
                 if not self._room.wait(client.keepalive / 3 or None) and not self._closed:
                     _show(client)
             self.arrived.append(message)
+            self._came += 1
             if len(self.arrived) == 1:
                 self._tell(self._changed.set)
 
@@ -269,10 +271,21 @@ class Connection:
         failure = self._early.pop(mid, None)
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()
-            async with answered_within(_PATIENCE):
-                failure = await answer
+            answer.add_done_callback(heed)
+            failure = await self._in_time(answer)
         if failure:
             raise Refused(failure)
+
+    async def _in_time(self, answer: asyncio.Future[str]) -> str:
+        """What an answer says; messages that come ahead of it may take any time."""
+        while True:
+            came = self._came
+            try:
+                async with answered_within(_PATIENCE):
+                    return await asyncio.shield(answer)
+            except TimeoutError:
+                if came == self._came:
+                    raise
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Have the messages of these come, with QoS 1; those that are retained if they are new to it."""

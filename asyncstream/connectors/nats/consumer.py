@@ -14,6 +14,10 @@ and not read a second time. In a stream that was put back from a backup the numb
 it goes with when the stream took the newest one. What is handed out again comes in the order in which
 `ack_wait` went by, which is not always that of the stream: the server counts from the last that it has heard
 of each message.
+
+The server is answered on a subject that came with the message. Those of a consumer differ in what they say of
+the message, and only its number counts for the server. So the position has one of them along, and who goes on
+can answer for what is held, though it was handed out to the run before.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.nats.connection import naming
-from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of
+from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of, reply_to
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
 
@@ -119,12 +123,13 @@ class NatsConsumerSource(NatsSource[T]):
         self._subject = None if subject is None else text("subject", subject)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._ack_wait = duration_seconds("ack_wait", ack_wait)
-        self._held: dict[int, str] = {}  # where to acknowledge it; "" until it is handed out again
+        self._held: dict[int, str] = {}  # where to acknowledge it; "" unless it was handed out to this run
+        self._reply = ""  # where one of them was to be acknowledged
         self._newest: tuple[int, int | None] = (0, None)  # number, and when the stream took it
         self._numbers = Numbers()
 
     def _start(self, about: StreamInfo) -> None:
-        self._held, self._numbers, self._newest = {}, Numbers(), (0, None)
+        self._held, self._numbers, self._newest, self._reply = {}, Numbers(), (0, None), ""
 
     async def open(self) -> None:
         await super().open()
@@ -161,16 +166,16 @@ class NatsConsumerSource(NatsSource[T]):
 
     async def _show(self) -> None:
         """Tell the server that work is in progress on what is held."""
-        await self._say(b"+WPI", list(self._held.values()))
+        await self._say(b"+WPI", list(self._held))
 
-    async def _say(self, what: bytes, replies: Sequence[str]) -> None:
+    async def _say(self, what: bytes, numbers: Sequence[int]) -> None:
         """Answer messages, and see that the server has heard it."""
         connection = self._opened()
         with naming(SourceError, f"acknowledge messages of {self._what}"):
-            for number, reply in enumerate(replies, 1):
-                if reply:
+            for place, number in enumerate(numbers, 1):
+                if reply := self._held.get(number) or reply_to(number, self._reply):
                     await connection.publish(reply, what)
-                if number % _PART == 0:
+                if place % _PART == 0:
                     await asyncio.sleep(0)
             await connection.flush()
 
@@ -181,7 +186,7 @@ class NatsConsumerSource(NatsSource[T]):
         for message in messages:
             number = number_of(message)
             if number in self._held:
-                self._held[number] = message.reply
+                self._held[number] = self._reply = message.reply
             else:
                 new.append(message)
         return new
@@ -189,6 +194,8 @@ class NatsConsumerSource(NatsSource[T]):
     async def _is_through(self) -> bool:
         found = await self._js.consumer_info(self._stream, self._durable)
         here = sum(map(bool, self._held.values()))
+        if here < len(self._held) and self.checkpoint_soon is not None:
+            self.checkpoint_soon()  # until what an earlier run had is acknowledged, or known to be
         return not found.num_pending and (found.num_ack_pending or 0) <= here
 
     async def read(self) -> Any:
@@ -201,15 +208,19 @@ class NatsConsumerSource(NatsSource[T]):
             number = number_of(message)
             if number not in self._held:
                 self._numbers.add(number)
-            self._held[number] = message.reply
+            self._held[number] = self._reply = message.reply
             if number > self._newest[0]:
                 self._newest = (number, ns_of(message))
 
     # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, Any]:
-        newest = list(self._newest)
-        return {"held": self._numbers.ranges(), "newest": newest, "made_ms": self._made_ms}
+        return {
+            "held": self._numbers.ranges(),
+            "newest": list(self._newest),
+            "made_ms": self._made_ms,
+            "reply": self._reply,
+        }
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         from nats.js.errors import NotFoundError
@@ -242,18 +253,12 @@ class NatsConsumerSource(NatsSource[T]):
         ranges, self._newest = position["held"], tuple(position.get("newest", (0, None)))
         self._held = {number: "" for first, last in ranges for number in range(first, last + 1)}
         self._numbers = Numbers(ranges)
+        self._reply = position.get("reply", "")  # not of an earlier version
 
     async def forget(self, position: dict[str, Any]) -> None:
         done = Numbers(position["held"])
-        heard = {number: reply for number, reply in self._held.items() if reply and number in done}
-        await self._say(b"+ACK", list(heard.values()))
-        gone = set(heard)
-        if len(heard) < len(self._held) and "" in self._held.values():
-            with naming(SourceError, f"read {self._what}"):
-                floor = (await self._js.consumer_info(self._stream, self._durable)).ack_floor
-            # acknowledged by the run before, and not handed out again
-            until = 0 if floor is None else floor.stream_seq
-            gone.update(number for number, reply in self._held.items() if not reply and number <= until)
+        gone = {number for number in self._held if number in done} if self._reply else set()
+        await self._say(b"+ACK", sorted(gone))
         if gone:
             self._held = {number: reply for number, reply in self._held.items() if number not in gone}
             self._numbers = Numbers()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamInfo
 
-__all__ = ("NatsSource", "NatsStreamSource", "ns_of", "number_of")
+__all__ = ("NatsSource", "NatsStreamSource", "ns_of", "number_of", "reply_to")
 
 T = TypeVar("T")
 
@@ -293,12 +293,21 @@ class NatsStreamSource(NatsSource[T]):
 
 def number_of(message: Msg) -> int:
     """The number of a message in its stream."""
-    return int(_tokens(message)[-4])
+    return int(_tokens(message.reply)[-4])
+
+
+def reply_to(number: int, reply: str) -> str:
+    """Where to acknowledge a message of this number, as `reply` is where to acknowledge another."""
+    if not reply:
+        return ""
+    tokens = reply.split(".")
+    tokens[len(_tokens(reply)) - 4] = str(number)
+    return ".".join(tokens)
 
 
 def ns_of(message: Msg) -> int:
     """When its stream took a message, nanoseconds since the epoch."""
-    return int(_tokens(message)[-2])
+    return int(_tokens(message.reply)[-2])
 
 
 def _made_ms_of(about: StreamInfo) -> int | None:
@@ -309,14 +318,14 @@ def _made_ms_of(about: StreamInfo) -> int | None:
 
 def _place_of(message: Msg) -> tuple[int, int]:
     """The number of a message in its stream, and how many were to be read behind it when it was sent."""
-    tokens = _tokens(message)
+    tokens = _tokens(message.reply)
     return int(tokens[-4]), int(tokens[-1])
 
 
-def _tokens(message: Msg) -> list[str]:
+def _tokens(reply: str) -> list[str]:
     """
     What the subject for the acknowledgement says: `$JS.ACK.[domain.account.]stream.consumer.delivered.`
     `number in the stream.number for the consumer.time.pending[.token]`.
     """
-    tokens = message.reply.split(".")
+    tokens = reply.split(".")
     return tokens if len(tokens) < 12 else tokens[:11]

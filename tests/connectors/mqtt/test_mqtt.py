@@ -19,6 +19,7 @@ from paho.mqtt.enums import MessageType
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
+from asyncstream.connectors.mqtt import connection as mqtt_connection
 from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of
 from asyncstream.runtime.aio.job import Job
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
@@ -442,6 +443,36 @@ async def test_no_more_is_under_way_than_the_broker_takes() -> None:
         await sink.write(list(range(10)), None)
         await sink.close()
     assert at_once == [2] * 5
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["to the end", "stands still"])
+async def test_what_is_resent_may_take_its_time(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt_connection, "_PATIENCE", 0.5)
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)  # CONNECT
+        writer.write(bytes([0x20, 3, 1, 0, 0]))  # there is a session
+        question = (await reader.read(1000))[2:4]  # the number of SUBSCRIBE
+        for number in range(1, 9):
+            writer.write(bytes([0x32, 7, 0, 1]) + b"t" + bytes([0, number, 0]) + str(number).encode())
+            await asyncio.sleep(0.1)  # of a real network: more than the patience, all in all
+        if ends:
+            writer.write(bytes([0x90, 4]) + question + bytes([0, 1]))
+        await reader.read(1000)
+        writer.close()
+
+    async with await asyncio.start_server(slow, HOST, 0) as server, asyncio.timeout(60):
+        url = f"mqtt://{HOST}:{server.sockets[0].getsockname()[1]}"
+        source = MqttSource[int](url, "t", client_id="me")
+        if ends:
+            await source.open()
+            batch = await source.read()
+            assert batch is not None
+            assert batch.values == list(range(1, 9))
+        else:
+            with pytest.raises(SourceError, match=r"there was no answer within 0\.5 s"):
+                await source.open()
+        await source.close()
 
 
 async def test_a_session_that_another_client_has_taken_over_is_told_of(

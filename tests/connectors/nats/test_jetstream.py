@@ -22,6 +22,7 @@ from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats import connection
 from asyncstream.connectors.nats import source as nats_source
 from asyncstream.connectors.nats.consumer import Numbers
+from asyncstream.connectors.nats.source import reply_to
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
@@ -132,15 +133,17 @@ async def test_what_takes_long_is_not_handed_out_again(stream: str, nats_server:
         await source.close()
 
 
+@pytest.mark.parametrize("lacks", [(), ("reply",)], ids=["", "from an earlier version"])
 async def test_what_is_handed_out_again_is_read_once(
-    js: JetStreamContext, stream: str, nats_server: NatsServer
+    js: JetStreamContext, stream: str, nats_server: NatsServer, lacks: Iterable[str]
 ) -> None:
     first = member(nats_server.url, stream, ack_wait=0.3, batch=4)
     await first.open()
     seen = await numbers_of(first, 4)
-    position = first.position()
+    position = {name: value for name, value in first.position().items() if name not in lacks}
     await numbers_of(first, 10 - len(seen))
     await first.close()
+    await asyncio.sleep(0.5)  # longer than the server waits
     again = member(nats_server.url, stream, lease=2, ends=True)
     await again.open()
     await again.seek(position)
@@ -150,6 +153,66 @@ async def test_what_is_handed_out_again_is_read_once(
     assert again.position()["held"] == []
     await has_pending(js, stream, 0)
     await again.close()
+
+
+async def test_what_a_run_before_has_read_goes_to_no_other_member(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    first = member(nats_server.url, stream, ack_wait=1)
+    await first.open()
+    assert await numbers_of(first, 10) == list(range(1, 11))
+    position = json.loads(json.dumps(first.position()))
+    await first.close()
+    again = member(nats_server.url, stream, lease=2)
+    await again.open()
+    await again.seek(position)
+    other = member(nats_server.url, stream)
+    await other.open()
+    reading = asyncio.ensure_future(other.read())
+    await asyncio.wait({reading}, timeout=2.5)  # of a real server
+    assert not reading.done()
+    await again.forget(position)
+    await has_pending(js, stream, 0)
+    assert again.position()["held"] == []
+    await add(js, stream, [11])
+    batch = await reading
+    assert batch is not None
+    assert batch.values == [11]
+    for source in (again, other):
+        await source.close()
+
+
+async def test_who_goes_on_need_not_wait_for_what_it_has_read_to_be_handed_out_again(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    seen, store = list[int](), MemoryStore()
+
+    def pipeline(ends: bool) -> Pipeline:
+        made = Pipeline("numbers")
+        source = NatsConsumerSource[int](nats_server.url, stream, durable="d", ends=ends)
+        made.source(source, name="in").to(seen.append, name="out")
+        return made
+
+    async with pipeline(False).start(checkpoints=Checkpoints(store=store)), asyncio.timeout(60):
+        while len(seen) < 10:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await pending(js, stream) == 10
+    async with asyncio.timeout(30):  # half of what the server waits
+        await pipeline(True).run(checkpoints=Checkpoints(store=store))
+    assert seen == list(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("$JS.ACK.s.d.1.10.20.1700000000000000000.3", "$JS.ACK.s.d.1.7.20.1700000000000000000.3"),
+        ("$JS.ACK.hub.acc.s.d.1.10.20.17.3", "$JS.ACK.hub.acc.s.d.1.7.20.17.3"),
+        ("$JS.ACK._.acc.s.d.1.10.20.17.3.token", "$JS.ACK._.acc.s.d.1.7.20.17.3.token"),
+        ("", ""),
+    ],
+)
+def test_where_to_acknowledge_one_message_tells_where_another(reply: str, expected: str) -> None:
+    assert reply_to(7, reply) == expected
 
 
 async def test_with_ids_a_repeat_is_not_doubled(js: JetStreamContext, nats_server: NatsServer) -> None:
