@@ -59,7 +59,7 @@ class History:
         self._key = key
         self._infos: dict[int, CheckpointInfo | None] = {}  # what manifests say; None: damaged
         self._names: dict[str, str] = {}  # of the parts that are whole, by digest
-        self._ahead: set[str] = set()  # parts that are kept for a manifest to come
+        self._ahead: set[str] = set()  # parts that are kept, though perhaps no manifest names them yet
         self._found = 0  # later manifests were written with the lease that `clean` was given
 
     async def look(self) -> list[int]:
@@ -248,7 +248,6 @@ class History:
         # a part counts as kept only now: after an error it is written anew
         self._infos[draft.info.id] = draft.info
         self._rely_on(draft.info.stored)
-        self._ahead -= draft.info.stored
 
     async def put_ahead(self, lease: Lease, name: str, data: bytes) -> None:
         """Keep a part that a manifest will name."""

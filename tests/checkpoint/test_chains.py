@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncstream.checkpoint import chains
 from asyncstream.checkpoint.chains import BASE, MANY, Chain
 from asyncstream.checkpoint.parts import PART, Part, decode_state, encode_state, part_name
 from asyncstream.checkpoint.segments import ABOUT, Compaction, decoded, encode_delta, plain_state
@@ -114,6 +115,17 @@ def test_a_chain_is_long_when_changes_outgrow_the_base_or_are_many() -> None:
     chain.fix()
     chain.replace([chain.base_of([*delta("base", size=10_000), *delta("large", size=11_000)])])
     assert not chain.is_long
+
+
+def test_a_large_base_bears_more_parts_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "WORTH_A_PART", 1_000)
+    chain = Chain("t", name_of, inline_bytes=0)
+    chain.append(delta("base", size=1_000 * (MANY + 5)))
+    for number in range(MANY + 4):
+        chain.append(delta(number))
+    assert not chain.is_long
+    chain.append(delta("one more"))
+    assert chain.is_long
 
 
 def test_a_manifest_that_may_hold_much_does_not_grow_with_what_is_changed_again() -> None:

@@ -569,6 +569,30 @@ async def test_newest_that_was_lost_is_missed_and_one_that_was_deleted_is_not(
     assert await store.numbers() == [1, 2, 5]
 
 
+async def test_nothing_is_missing_where_a_process_ends_while_it_deletes_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path)
+    lease = await lease_of(store)
+    for number in (1, 2):
+        await store.commit(lease, number, pack(replace(INFO, id=number), {}).manifest)
+    unlink, deleted = Path.unlink, list[str]()
+
+    def the_first_only(path: Path, *args: Any, **kwargs: Any) -> None:
+        if deleted:
+            raise OSError(errno.EIO, "as if the process had ended here")
+        deleted.append(path.name)
+        unlink(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", the_first_only)
+    with pytest.raises(OSError, match="as if"):
+        await store.delete(lease, [2], [])
+    monkeypatch.undo()
+    found = await History(store, JsonCodec()).newest_whole(History(store, JsonCodec()).info)
+    assert found is not None
+    assert (found.id, await store.numbers()) == (2, [1, 2])
+
+
 async def test_directory_that_an_earlier_version_has_gone_on_with_lacks_nothing(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     lease = await lease_of(store)

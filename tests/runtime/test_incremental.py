@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +22,11 @@ from asyncstream import (
 )
 from asyncstream.checkpoint import History
 from asyncstream.codec import JsonCodec
+from asyncstream.errors import CodecError
 from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio import table_log
 from asyncstream.runtime.aio.table_log import TableLog
-from asyncstream.state import ListDescriptor, Table, Tables, ValueDescriptor
+from asyncstream.state import DiskRows, ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 
 KEYS = 3_000
@@ -331,9 +334,11 @@ class Held(JsonCodec):
         return super().encode(value)
 
 
-def log_of(codec: JsonCodec, tables: Tables) -> TableLog:
+def log_of(
+    codec: JsonCodec, tables: Tables, store: MemoryStore | None = None, lease: Lease = LEASE, **others: Any
+) -> TableLog:
     """What keeps the tables of one step, "step"."""
-    log = TableLog(History(MemoryStore(), codec), codec, lambda: LEASE, 100, "pipeline")
+    log = TableLog(History(store or MemoryStore(), codec), codec, lambda: lease, 100, "pipeline", **others)
     operator: Any = SimpleNamespace(tables=tables)
     log.begin({"step": operator})
     return log
@@ -372,6 +377,53 @@ async def test_the_base_of_a_large_table_is_in_parts_of_bounded_size(monkeypatch
     sizes = [part.size for part in log.parts_of("step")]
     assert len(sizes) == 3
     assert max(sizes) < 100_000
+
+
+async def test_a_compaction_on_disk_leaves_no_rows_there_and_no_base_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_log, "SMALL", 0)
+    tables, store = Tables(), MemoryStore()
+    table = tables.declare(Table("table"))
+    lease = await store.acquire(Holder.here(0), 30)
+    stored = StoredFile(str(tmp_path / "rows"), pickle.dumps, pickle.loads)
+    log = log_of(JsonCodec(), tables, store, lease, rows=lambda: DiskRows(stored))
+    for turn in range(3):
+        for key in range(KEYS):
+            table.put(None, key, turn)
+        log.cut("step")
+        await log.settle()
+    await log.compact()
+    parts = log.parts_of("step")
+    assert [part.path for part in parts] == [("table", "base")]
+    assert parts[0].data is None
+    assert await store.parts() == [parts[0].stored]
+    assert stored.tables  # it was there meanwhile
+    assert list(stored.scan(b"\0", b"\xff")) == []
+
+
+class Unreadable(JsonCodec):
+    """Reads nothing."""
+
+    def decode(self, data: bytes) -> Any:
+        raise CodecError("it cannot be read")
+
+
+async def test_a_chain_grows_on_as_it_was_where_its_compaction_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tables = Tables()
+    table = tables.declare(Table("table"))
+    log = log_of(Unreadable(), tables)
+    counts = []
+    for value in ("x" * 200, "x" * 200, "x" * 200, "small", "small, too"):
+        table.put(None, 1, value)
+        log.cut("step")
+        await log.settle()
+        counts.append(len(log.parts_of("step")))
+        await log.compact()
+    assert "state was not compacted: CodecError: it cannot be read" in caplog.text
+    assert counts == [1, 2, 3, 4, 4]
 
 
 class SlowToRead(MemoryStore):

@@ -1,0 +1,42 @@
+"""How long a run has the lease of its store."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from asyncstream import Checkpoints, MemoryStore
+from asyncstream.errors import CheckpointError
+from asyncstream.lease import Lease
+from asyncstream.runtime.aio.tenure import Tenure
+
+
+def tenure(store: MemoryStore, renewed: list[Lease]) -> Tenure:
+    def lost(error: CheckpointError) -> None:
+        raise error
+
+    return Tenure(Checkpoints(store=store, lease=3), lost, renewed.append)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_each_renewal_of_the_lease_is_told() -> None:
+    renewed: list[Lease] = []
+    held = tenure(MemoryStore(), renewed)
+    await held.begin()
+    await asyncio.sleep(2.5)  # of virtual time
+    await held.end()
+    assert [lease.number for lease in renewed] == [1, 1]
+    assert renewed[-1] is held.lease
+
+
+def test_run_whose_loop_was_closed_in_the_middle_is_followed_at_once() -> None:
+    store = MemoryStore()
+
+    async def begin() -> int:
+        held = tenure(store, [])
+        await held.begin()
+        return held.lease.number
+
+    assert asyncio.run(begin()) == 1
+    assert asyncio.run(begin()) == 2
