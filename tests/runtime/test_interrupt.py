@@ -156,3 +156,26 @@ def test_an_exit_goes_up_and_no_task_is_said_to_have_been_forgotten(
         del pipeline
         gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.mark.parametrize("runs", [Pipeline.run_blocking, lambda pipeline: asyncio.run(pipeline.run())])
+@pytest.mark.parametrize("isolation", ["pool", "task"])
+def test_what_is_open_is_closed_wherever_a_call_exits(
+    isolation: Any, runs: Callable[[Pipeline], None]
+) -> None:
+    """In a task of its own too: who waits for that task is not to exit once more, and leave all as it is."""
+    closed = []
+
+    class Call(AsyncFunction[int, int]):
+        async def invoke(self, value: int) -> int:
+            await asyncio.sleep(0 if value == 3 else 3600)
+            raise SystemExit(3)
+
+        async def close(self) -> None:
+            closed.append(self)
+
+    pipeline = Pipeline()
+    pipeline.source(range(9)).async_map(Call(), isolation=isolation, concurrency=9).discard()
+    with pytest.raises(SystemExit):
+        runs(pipeline)
+    assert closed

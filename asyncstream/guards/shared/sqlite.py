@@ -2,9 +2,9 @@
 Records in an SQLite database: for the processes of one machine.
 
 Each change is a transaction of its own, begun with the lock on the whole database, so it waits its turn and
-is never made twice. The time is that of the event loop, which on one machine is the same clock for all: it
-never jumps, and begins anew when the machine does, which the rules expect (what is from the future is
-forgotten).
+is never made twice. The time is that by which event loops go, which on one machine is the same clock for all:
+it never jumps, and begins anew when the machine does, which the rules expect (what is from the future is
+forgotten). It is read while the lock is held, so no change finds one before it in its future.
 
 What is written survives the process, not always the machine: no caller waits for the disk.
 """
@@ -21,6 +21,7 @@ from weakref import finalize
 import orjson
 
 from asyncstream.aside import DiskThread
+from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import describe_error
 from asyncstream.filesystem.sqlite import write_ahead
 from asyncstream.guards.shared.records import Change, Moment, RecordsAway
@@ -60,6 +61,8 @@ class _Database:
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
         self._path = path
         self._loop = loop
+        # another's time, as uvloop's, may stand still between two passes of the loop
+        self._now = loop.time if isinstance(loop, asyncio.BaseEventLoop) else monotonic_seconds
         self._connection: sqlite3.Connection | None = None
         self._close: Callable[[], object] = lambda: None
 
@@ -73,7 +76,8 @@ class _Database:
                     "SELECT value FROM asyncstream_shared WHERE name = ?", (name,)
                 ).fetchone()
                 record = {} if row is None else orjson.loads(row[0])
-                record, answer = change(record, Moment(self._loop.time()))
+                now = self._now()
+                record, answer = change(record, Moment(now, max(0.0, now - self._loop.time())))
                 database.execute(
                     "INSERT OR REPLACE INTO asyncstream_shared VALUES (?, ?)", (name, orjson.dumps(record))
                 )

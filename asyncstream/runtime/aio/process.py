@@ -33,7 +33,6 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from asyncstream.aside import heed
-from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.runtime.aio.job import Job
 
 __all__ = ("GRACE", "LIMIT", "PROCESS_PATIENCE", "Signals", "end_job", "leave", "run_bounded", "until_signal")
@@ -83,7 +82,7 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
         with _woken_by_signals(loop):
             return runner.run(_heeded(main))
     finally:
-        loop.run_until_complete(_end_rest())
+        _end_rest(loop)
         main.close()  # it may have been cancelled before it began
         executor.shutdown(wait=False, cancel_futures=True)
         left = _threads_left(loop, prefix, THREAD_PATIENCE)
@@ -127,9 +126,21 @@ async def _heeded(main: Coroutine[Any, Any, T]) -> T:
     return await main
 
 
-async def _end_rest() -> None:
-    """End the tasks and async generators that are left."""
-    stubborn = await end_tasks(asyncio.all_tasks() - {asyncio.current_task()}, 1)
+def _end_rest(loop: asyncio.AbstractEventLoop) -> None:
+    """
+    End the tasks and async generators that are left.
+
+    Tasks are cancelled before one of them goes on: who waits for a task that has exited would exit once more,
+    and nothing would be ended.
+    """
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(_ended(tasks))
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+    stubborn = (await asyncio.wait(tasks, timeout=1))[1] if tasks else ()
     for task in stubborn:
         log.error("a task that ignored its cancellation is left behind: %s", task.get_name())
     closing = asyncio.create_task(asyncio.get_running_loop().shutdown_asyncgens())

@@ -244,6 +244,24 @@ async def test_a_file_in_which_the_thread_hangs_is_not_waited_for_as_the_process
     await records.close()
 
 
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+def test_no_change_finds_one_before_it_in_its_future(kind: str, tmp_path: Path) -> None:
+    """The time of a uvloop stands still while it waits: what others have just used would be forgotten."""
+    loops = pytest.importorskip("uvloop") if kind == "uvloop" else asyncio
+
+    async def main() -> None:
+        records = SqliteRecords(str(tmp_path / "limits"))
+        for _ in range(5):
+            before = time.monotonic()
+            moment = await records.update("a", lambda record, moment: (record, moment))
+            assert before <= moment.now <= time.monotonic()
+            assert before - 1 < moment.now - moment.ahead <= asyncio.get_running_loop().time()
+        await records.close()
+
+    with asyncio.Runner(loop_factory=loops.new_event_loop) as runner:
+        runner.run(main())
+
+
 def test_the_same_mistake_is_told_to_all_who_wait(scope: SharedLimit) -> None:
     async def main() -> None:
         await SharedRateLimiter(10, scope=scope).acquire()
