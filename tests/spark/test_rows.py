@@ -221,6 +221,8 @@ def test_times_go_out_as_they_came_in() -> None:
     [
         (pa.int64(), [2.0, Decimal(2), 3, None], [1.9, Decimal("1.9"), float("inf")]),
         (pa.int32(), [2.0], [1.5]),
+        (pa.float32(), [0.1, -3.4028235e38, float("-inf"), float("nan"), 2, None], [3.4028236e38, -1e300]),
+        (pa.list_(pa.float32()), [[None, 1.5]], [[1e39]]),
         (pa.date32(), [date(2020, 1, 1), datetime(2020, 1, 1)], [datetime(2020, 1, 1, 12)]),
         (pa.duration("us"), [pd.Timedelta(5000, "ns"), None], [pd.Timedelta(1001, "ns")]),
         (pa.list_(pa.int64()), [[1, 2.0, None]], [[1, 1.9]]),
@@ -247,6 +249,14 @@ def test_what_a_column_would_hold_a_part_of_only_is_refused(
             list(arrays_of([*fits, value], kind, "column"))
 
 
+class Sides(NamedTuple):
+    left: str
+    right: str
+
+
+SIDES = pa.struct([("left", pa.string()), ("right", pa.string())])
+TURNED = pa.struct([("right", pa.string()), ("left", pa.string())])
+IN_PLACE = [Sides("l", "r"), Row(left="l", right="r"), Row("l", "r"), ("l", "r"), None]
 ZONED = pa.timestamp("us", tz="UTC")
 NO_NULL = pa.field("x", pa.string(), nullable=False)
 
@@ -269,6 +279,10 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
         (pa.list_(pa.int64()), [[97], np.array([1])], b"abc", "expected a list, got b'abc'"),
         (pa.struct([("x", pa.list_(pa.string()))]), [{"x": ["a"]}], {"x": "a"}, "expected a list, got 'a'"),
         (pa.map_(pa.string(), pa.list_(pa.string())), [{"x": ["a"]}], {"x": "a"}, "expected a list, got 'a'"),
+        (SIDES, IN_PLACE, Row(right="r", left="l"), "are in another order; give them by name"),
+        (TURNED, [{"left": "l", "right": "r"}], Sides("l", "r"), r"Sides\(.*'r'\) are in another order"),
+        (pa.list_(SIDES), [IN_PLACE], [Row(right="r")], "are in another order"),
+        (pa.map_(pa.string(), TURNED), [{}], {"x": Sides("l", "r")}, "are in another order"),
     ],
 )
 def test_what_a_column_would_hold_as_something_else_is_refused(
@@ -281,6 +295,25 @@ def test_what_a_column_would_hold_as_something_else_is_refused(
         list(RowWriter("out", schema).batches([*rows, {"v": wrong}]))
     with pytest.raises(UserFunctionError, match=why):
         list(arrays_of([*fits, wrong], kind, "column"))
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_structs_may_come_as_dicts_and_as_tuples_side_by_side(nullable: bool) -> None:
+    both = [Sides("l", "r"), {"right": "r"}, ("m", "s"), {"left": "n", "right": None, "more": 1}]
+    expected = [
+        {"left": "l", "right": "r"},
+        {"left": None, "right": "r"},
+        {"left": "m", "right": "s"},
+        {"left": "n", "right": None},
+    ]
+    schema = from_arrow_schema(pa.schema([pa.field("v", SIDES, nullable)]))
+    for order in (both, both[::-1]):
+        (batch,) = RowWriter("out", schema).batches([{"v": value} for value in order])
+        assert batch["v"].to_pylist() == (expected if order is both else expected[::-1])
+        (array,) = arrays_of(order, SIDES, "column")
+        assert array.equals(batch["v"])
+    with pytest.raises(UserFunctionError, match=r"on element \{'v': 5\}"):
+        list(RowWriter("out", schema).batches([*({"v": value} for value in both), {"v": 5}]))
 
 
 class Two(NamedTuple):

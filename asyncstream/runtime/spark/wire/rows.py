@@ -4,7 +4,8 @@ Rows of a DataFrame become elements, and elements become rows.
 A row becomes a dict, in which maps are dicts, too. What becomes a row is a dict or a Row of Spark's, or has
 its columns as attributes (a dataclass, a `WindowResult`, a `FailedCall`); anything else fills a schema of a
 single column. It must have every column, None where there is no value: a column that is not there is more
-often a slip of the pen than a null. What it has besides is left out.
+often a slip of the pen than a null. What it has besides is left out. Inside a struct, where a dict is often
+an answer as it came, a field that it does not have is null.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import date, datetime, time
 from functools import lru_cache
+from math import inf
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from asyncstream.codec import ForeignError
-from asyncstream.errors import InternalError, PipelineError, UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import PipelineError, UserFunctionError, describe_error, safe_repr
 from asyncstream.runtime.spark.wire.originals import Originals
 
 if TYPE_CHECKING:
@@ -157,7 +159,7 @@ class RowWriter:
         except Exception:
             array = None
         if array is None or (array.null_count and not field.nullable):
-            self._blame(field, elements)
+            return self._one_after_the_other(field, elements)
         return array
 
     def _values(self, name: str, elements: Sequence[Any], kind: type | None) -> list[Any]:
@@ -180,20 +182,27 @@ class RowWriter:
         only = len(self._schema) == 1
         return [_part(element, name, only) for element in elements]
 
-    def _blame(self, field: pa.Field, elements: Sequence[Any]) -> None:
-        """Raise for the first element that does not fit."""
+    def _one_after_the_other(self, field: pa.Field, elements: Sequence[Any]) -> pa.Array:
+        """
+        A column of which `pa.array` has refused to make all values at once: one of them does not fit, which
+        is blamed, or dicts and tuples stand for structs side by side.
+        """
+        import pyarrow as pa
+
+        arrays = []
         for element in elements:
             try:
                 array = _array(self._one_by_one(field.name, [element]), field.type)
                 if array.null_count and not field.nullable:
                     raise ValueError("there is no value, and the column is not nullable")
+                arrays.append(array)
             except Exception as error:
                 when = (
                     f"on element {safe_repr(element)}, on its way into column {field.name!r} ({field.type})"
                     f"{_advice(error)}"
                 )
                 raise UserFunctionError(self._name, element, error, when=when) from error
-        raise InternalError(f"column {field.name!r}: no element is to blame")
+        return pa.concat_arrays(arrays)
 
 
 def _cut(rows: Arrow) -> Iterator[Arrow]:
@@ -222,17 +231,19 @@ def arrays_of(values: list[Any], kind: pa.DataType, name: str) -> Iterator[pa.Ar
 
 
 def _fitting(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | pa.ChunkedArray:
+    import pyarrow as pa
+
     try:
         return _array(values, kind)
-    except Exception as error:
-        failed = error
+    except Exception:  # as for the column of an output
+        arrays = []
     for value in values:
         try:
-            _array([value], kind)
+            arrays.append(_array([value], kind))
         except Exception as error:
             when = f"on result {safe_repr(value)}, which is to be of type {kind}{_advice(error)}"
             raise UserFunctionError(name, value, error, when=when) from error
-    raise failed
+    return pa.concat_arrays(arrays)
 
 
 def _advice(error: Exception) -> str:
@@ -245,9 +256,9 @@ def _advice(error: Exception) -> str:
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """
-    `pa.array`, which would cut fractions off for whole numbers, and the time of day for a date, take numbers
-    for times in a unit that nobody has said, a text for a list of letters, and nulls where there are to be
-    none.
+    `pa.array`, which would cut fractions off for whole numbers, and the time of day for a date, make large
+    numbers infinite, take numbers for times in a unit that nobody has said, a text for a list of letters,
+    named parts by their places, and nulls where there are to be none.
     """
     import pyarrow as pa
 
@@ -255,6 +266,9 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
         raise ValueError(problem)
     return pa.array(values, kind)
 
+
+FLOAT_END: Final = (2 - 2**-24) * 2.0**127
+"""From here on what is rounded to 32 bits is infinite."""
 
 _WHOLE: Final = frozenset({int, type(None)})
 
@@ -268,6 +282,10 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
             # numbers of other libraries too: what has a fraction is not equal to its whole part
             numbers: Iterable[Any] = (value for value in values if isinstance(value, Number))
             yield from (_lost(value, kind) for value in numbers if value == value and value // 1 != value)
+    elif types.is_float32(kind):
+        for value in values:
+            if isinstance(value, Number) and FLOAT_END <= abs(cast("float", value)) < inf:
+                yield _lost(value, kind)
     elif types.is_timestamp(kind):
         zoned = kind.tz is not None
         for value in values:
@@ -289,6 +307,8 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
     elif types.is_struct(kind):
         present = [value for value in values if value is not None]
         of_dicts = set(map(type, present)) == {dict}
+        if not of_dicts:
+            yield from _misplaced(present, kind)
         for place, field in enumerate(kind):
             if not field.nullable or _is_checked(field.type):
                 name = field.name
@@ -301,6 +321,15 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
         pairs = [tuple(pair) for pairs in maps for pair in pairs]
         yield from _misfits([key for key, _ in pairs], kind.key_type)
         yield from _misfits_inside([item for _, item in pairs], kind.item_field)
+
+
+def _misplaced(values: list[Any], kind: pa.StructType) -> Iterator[str]:
+    """Of named tuples and Rows, which `pa.array` takes by the places of their parts, whatever their names."""
+    places = {field.name: place for place, field in enumerate(kind)}
+    for value in values:
+        names: Any = getattr(value, "_fields", None) or getattr(value, "__fields__", ())
+        if any(places.get(name, place) != place for place, name in enumerate(names)):
+            yield f"the parts of {safe_repr(value)} are in another order; give them by name, as a dict"
 
 
 def _misfits_inside(parts: list[Any], field: pa.Field) -> Iterator[str]:
@@ -348,14 +377,15 @@ def _is_checked(kind: pa.DataType) -> bool:
 
     if types.is_map(kind):
         return not kind.item_field.nullable or _is_checked(kind.key_type) or _is_checked(kind.item_type)
-    inside = [kind.field(number) for number in range(kind.num_fields)]
-    return (
-        types.is_integer(kind)
-        or types.is_temporal(kind)
-        or types.is_list(kind)
-        or types.is_large_list(kind)
-        or any(not field.nullable or _is_checked(field.type) for field in inside)
+    checked = (
+        types.is_integer,
+        types.is_float32,
+        types.is_temporal,
+        types.is_list,
+        types.is_large_list,
+        types.is_struct,
     )
+    return any(of_kind(kind) for of_kind in checked)
 
 
 def _inner(value: Any, name: str, place: int) -> Any:
