@@ -279,7 +279,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         """
         self._need_state("rescale")
         if count("partitions", partitions) > self._terms.key_groups:
-            raise refuse("partitions", f"at most the {self._terms.key_groups} key groups", partitions)
+            advice = "a query keeps those that it began with: make the plan with the same key_groups="
+            raise refuse("partitions", f"at most the {self._terms.key_groups} key groups", partitions, advice)
         text("location", location)
         manager = getattr(self._spark, "_streamingCheckpointManager", None)
         if manager is None:
