@@ -82,7 +82,8 @@ class UserFunctionError(AsyncStreamError):
 
     Attributes:
         step: name of the step whose function it was.
-        element: the element that the function was given; None if it was given none, as `when` says.
+        element: the element that the function was given, or the timer that fired; None if it was neither, as
+            the text says.
     """
 
     def __init__(self, step: str, element: object, error: BaseException, *, when: str | None = None) -> None:

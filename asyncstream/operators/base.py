@@ -37,6 +37,7 @@ from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.state.capture import Frozen, freeze
 from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
 from asyncstream.state.tables import Tables
+from asyncstream.state.timer_queue import Timer
 
 __all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
@@ -288,11 +289,12 @@ class Operator:
         """
         if isinstance(error, UserFunctionError | InternalError | StateError):
             return error
+        when = value.told() if isinstance(value, Timer) else f"on element {safe_repr(value)}"
         if isinstance(error, KeyboardInterrupt | SystemExit) and self.context.may_end:
             if not any(note.startswith(_RAISED_IN) for note in getattr(error, "__notes__", ())):
-                error.add_note(encodable(f"{_RAISED_IN} {self.context.name!r} on element {safe_repr(value)}"))
+                error.add_note(encodable(f"{_RAISED_IN} {self.context.name!r} {when}"))
             return error
-        failure = UserFunctionError(self.context.name, value, error)
+        failure = UserFunctionError(self.context.name, value, error, when=when)
         failure.__cause__ = error
         return failure
 

@@ -141,7 +141,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
         *,
         process: ProcessWindowFunction[U],
         name: str | None = None,
-        **aggregates: AggregateFunction[Any, Any],
+        **aggregates: AggregateFunction[T, Any],
     ) -> WindowResults[U]: ...
     @overload
     def aggregate(
@@ -150,7 +150,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
         *,
         process: None = None,
         name: str | None = None,
-        **aggregates: AggregateFunction[Any, Any],
+        **aggregates: AggregateFunction[T, Any],
     ) -> WindowResults[WindowResult[K, dict[str, Any]]]: ...
     def aggregate(
         self,
@@ -158,7 +158,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
         *,
         process: ProcessWindowFunction[Any] | None = None,
         name: str | None = None,
-        **aggregates: AggregateFunction[Any, Any],
+        **aggregates: AggregateFunction[T, Any],
     ) -> WindowResults[Any]:
         """
         Fold the elements of each window as they come: `.aggregate(n=Count(), total=Sum("amount"))`.

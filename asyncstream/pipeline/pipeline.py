@@ -42,6 +42,7 @@ from asyncstream.validation import (
     choice,
     duration_seconds,
     element_type,
+    file_path,
     flag,
     function,
     refuse,
@@ -142,7 +143,7 @@ class Pipeline(Unfinished):
         element_type(of)
         if inbox is None:
             return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
-        kept = inbox if isinstance(inbox, Inbox) else Inbox(inbox)
+        kept = inbox if isinstance(inbox, Inbox) else Inbox(file_path("inbox", inbox, "a database file"))
         return Stream(self._graph, self._add("submissions", name, DurableSubmissions(kept, limit)))
 
     def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, cast, 
 from asyncstream.async_wait import AsyncWaitOptions
 from asyncstream.keyed import By, Change, Changes, DeduplicateSpec, Keep, change_log
 from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
-from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.functions import AsyncFunction, call_of
 from asyncstream.operators.spec import Spec
 from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.plan import Graph, Output
@@ -19,10 +19,10 @@ from asyncstream.state import TimeToLive
 from asyncstream.validation import (
     Duration,
     Fields,
+    check_options,
     choice,
     duration_ms,
     function,
-    is_async_function,
     refuse,
     selector,
 )
@@ -187,12 +187,15 @@ class Tabling(Generic[T]):
         if into is not None:
             function("into", into, "element", "row")
         joined = Joined(key_by, into, choice("how", how, ("left", "inner")), missing is not None)
-        if not (missing is None or isinstance(missing, AsyncFunction) or is_async_function(missing)):
-            raise refuse("missing", "an async def of one element, or an AsyncFunction", missing)
+        if missing is not None:
+            call_of(
+                "missing", missing, "element", expected="an async def of one element, or an AsyncFunction"
+            )
         spec, shown, outputs = _spec_of(stream, table, joined)
         details = {"table": shown, "on": on, "into": into, "how": how}
         if missing is None and options:
             raise refuse("lookup", "no options of calls without missing=", sorted(options))
+        check_options("lookup", options, tuple(AsyncWaitOptions.__annotations__))
         for option in ("on_error", "on_timeout"):
             if options.get(option) == "route":
                 raise refuse(option, "'fail' or 'skip'", "route", "have missing= give None instead")

@@ -60,6 +60,13 @@ class Timer(NamedTuple):
     key: Any
     namespace: Any
 
+    def told(self) -> str:
+        """What it was that a function failed on when it fired, for a message: the timer, or the window."""
+        of_key = f"of key {safe_repr(self.key)}"
+        if self.namespace is None:
+            return f"on the timer {of_key} at {self.timestamp}"
+        return f"on {safe_repr(self.namespace)} {of_key}, at {self.timestamp}"
+
 
 OnTimer: TypeAlias = Callable[[int, Any, Any], object]
 """Called with the timestamp, key and namespace of a timer that fires."""

@@ -34,7 +34,7 @@ __all__ = (
 )
 
 T = TypeVar("T")
-In = TypeVar("In")
+In_contra = TypeVar("In_contra", contravariant=True)
 Out = TypeVar("Out")
 S = TypeVar("S", bound=State)
 
@@ -50,7 +50,7 @@ class OrderMatters(Exception):
     rest: Sequence[tuple[Any, int | None]] = ()
 
 
-class AggregateFunction(Shown, Generic[In, Out]):
+class AggregateFunction(Shown, Generic[In_contra, Out]):
     """
     Folds elements into an accumulator, which snapshots keep: make it of plain values.
 
@@ -71,7 +71,7 @@ class AggregateFunction(Shown, Generic[In, Out]):
         """An accumulator that has seen nothing."""
         raise TypeError(f"{type(self).__name__} does not override create")
 
-    def add(self, accumulator: Any, value: In, /) -> Any:
+    def add(self, accumulator: Any, value: In_contra, /) -> Any:
         """The accumulator with `value` in it; may change the one given and return it."""
         raise TypeError(f"{type(self).__name__} does not override add")
 
@@ -88,7 +88,7 @@ class AggregateFunction(Shown, Generic[In, Out]):
         """What the accumulator amounts to. It may be asked again later: share nothing mutable with it."""
         raise TypeError(f"{type(self).__name__} does not override result")
 
-    def is_order_free(self, value: In, /) -> bool:
+    def is_order_free(self, value: In_contra, /) -> bool:
         """
         Whether the result stays the same, to the last digit, in whatever order this element comes.
 

@@ -684,6 +684,10 @@ async def _asked(event: str) -> Any:
     return {"maker": f"asked for {event}"}
 
 
+async def _of_two(event: str, row: Any) -> Any:
+    return row
+
+
 WRONG: list[tuple[Any, str]] = [
     (lambda s: s.lookup({"a": 1}, "id"), "table: expected a LookupTable, or a stream's as_table"),
     (lambda s: s.lookup(READ), "on: expected the key of an element's row"),
@@ -694,11 +698,12 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: s.lookup(READ, "id", missing=3), "missing: expected an async def of one element"),
     (lambda s: s.lookup(READ, "id", concurrency=3), "no options of calls without missing="),
     (
-        lambda s: s.lookup(READ, "id", missing=_mapped, on_error="route"),
+        lambda s: s.lookup(READ, "id", missing=_asked, on_error="route"),
         "expected 'fail' or 'skip'",
     ),
     (lambda s: s.lookup(READ, "id", missing=_asked, timeout=-1), "timeout: expected a positive duration"),
-    (lambda s: s.lookup(READ, "id", missing=_asked, limit=3), "there is no option 'limit'"),
+    (lambda s: s.lookup(READ, "id", missing=_asked, limit=3), "lookup: there is no option 'limit'"),
+    (lambda s: s.lookup(READ, "id", missing=_of_two), r"missing: expected a function that takes \(element\)"),
     (lambda s: s.lookup(READ, "id", missing=_asked, journal=True), "journal: .* are made on the way"),
     (lambda s: s.lookup(Pipeline("q").source([1]).as_table("id"), "id"), "belongs to another pipeline"),
     (lambda s: s.as_table(), "key: expected the key of a row"),

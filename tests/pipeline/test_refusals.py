@@ -29,9 +29,17 @@ from asyncstream import (
     PunctuatedWatermarks,
     TumblingWindows,
 )
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import batched, retry
 from asyncstream.pipeline import Stream
-from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, PurgingTrigger, Trigger
+from asyncstream.windowing import (
+    AfterWatermark,
+    AggregateFunction,
+    CountTrigger,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    Trigger,
+)
 
 
 async def fetch(value: int) -> int:
@@ -400,6 +408,30 @@ WRONG: dict[str, tuple[Build, str]] = {
     "joined_windows_that_never_fire": (
         lambda p, s: s.key_by(plain).join(s.key_by(plain)).window(GlobalWindows()),
         "trigger: expected one to go with GlobalWindows(), which never fires by itself, got None; e.g. Count",
+    ),
+    "place_of_an_inbox": (
+        lambda p, s: p.submissions(inbox=3),
+        "inbox: expected the path of a database file, got 3",
+    ),
+    "rate_of_a_lookup": (
+        lambda p, s: HttpLookup("http://api/{}", rate=0.5),  # type: ignore[arg-type]
+        "rate: expected an integer of at least 1, got 0.5",
+    ),
+    "cache_of_a_lookup": (
+        lambda p, s: HttpLookup("http://api/{}", cache_ttl=0),
+        "cache_ttl: expected a positive duration, got 0",
+    ),
+    "late_firings_of_nothing": (
+        lambda p, s: s.window_all(TumblingWindows(1)).trigger(AfterWatermark(late=CountTrigger(2))).collect(),
+        "late: expected none without .allowed_lateness(...): no element comes to a window that has ended",
+    ),
+    "late_firings_within_a_trigger": (
+        lambda p, s: (
+            s.window_all(TumblingWindows(1))
+            .trigger(PurgingTrigger(AfterWatermark(late=CountTrigger(2))))
+            .collect()
+        ),
+        "late: expected none without .allowed_lateness(...)",
     ),
     # side outputs
     "side_of_windows": (

@@ -440,6 +440,8 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     assert_type(windows.aggregate(Quantile(0.5, "number")), WindowResults[WindowResult[str, float | None]])
     assert_type(windows.aggregate(Sum("number")), WindowResults[WindowResult[str, Any]])
     assert_type(windows.aggregate(Seats()), WindowResults[WindowResult[str, float]])
+    assert_type(windows.aggregate(Wide()), WindowResults[WindowResult[str, int]])
+    assert_type(windows.aggregate(n=Seats(), w=Wide()), WindowResults[WindowResult[str, dict[str, Any]]])
     assert_type(windows.aggregate(Seats()).map(lambda result: result.value), Stream[float])
     assert_type(windows.aggregate(Seats()).map(lambda result: result.key), Stream[str])
     assert_type(windows.aggregate(Seats(), process=Line()), WindowResults[str])
@@ -450,6 +452,9 @@ def keyed_steps(flights: Stream[Flight]) -> None:
 
 
 class Seats(AggregateFunction[Flight, float]): ...
+
+
+class Wide(AggregateFunction[object, int]): ...
 
 
 class Line(ProcessWindowFunction[str]): ...
@@ -725,6 +730,7 @@ def refused(
     flights.async_map(plane_of, copy_input="deep")  # type: ignore[arg-type]
     TimeToLive(5, refresh="never")  # type: ignore[arg-type]
     flights.key_by("number").top(1, "number", retracts=True)  # type: ignore[call-overload]
+    numbers.window_all(TumblingWindows(60)).aggregate(n=Seats())  # type: ignore[arg-type]
     flights.event_time(lambda flight: flight.carrier, AscendingTimestamps())  # type: ignore[arg-type, return-value]
     planned = pipeline.on_spark(spark, inputs={}, outputs={}, groups=5)  # type: ignore[call-arg]
     planned["planes"] = rows  # type: ignore[index]

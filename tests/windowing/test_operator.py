@@ -215,7 +215,8 @@ def test_a_failing_result_names_key_and_window(assigner: WindowAssigner, general
 
     run = harness(WindowPlan(assigner, aggregate=Failing()), general)
     run.element(("a", 1), 5)
-    with pytest.raises(UserFunctionError, match=r"Timer\(timestamp=9, key='a', namespace=TimeWindow"):
+    window = r"on TimeWindow\(start_ms=\d, end_ms=10\) of key 'a', at 9$"
+    with pytest.raises(UserFunctionError, match=f"step 'windows': RuntimeError: no, {window}"):
         run.watermark(9)
 
 
@@ -235,7 +236,7 @@ def test_failing_to_clear_a_window_names_it_behind_its_result(
 ) -> None:
     run = harness(WindowPlan(assigner, None, None, lateness, Count(), Broken()), general)
     run.element(("a", 1), 5)
-    with pytest.raises(UserFunctionError, match=r"key='a', namespace=TimeWindow"):
+    with pytest.raises(UserFunctionError, match=r"on TimeWindow\(start_ms=\d, end_ms=10\) of key 'a'"):
         run.watermark(10)
     assert run.records == [("out", 1, 9)]
 
@@ -1118,7 +1119,7 @@ def test_a_result_that_fails_names_its_key_behind_those_before_it(
         run.element((key, value), 5)
     with pytest.raises(UserFunctionError) as caught:
         run.watermark(9)
-    assert "key='b'" in str(caught.value)
+    assert "of key 'b'" in str(caught.value)
     assert [result.key for result in run.outputs()] == ["a"]
 
 

@@ -183,12 +183,15 @@ class HttpLookup(AsyncFunction[In, Out]):
                 raise refuse("retry_options", expected, retry_options)
         ask: Callable[[_Request], Awaitable[Any]] = self._send
         if rate is not None:
-            ask = rate_limit(ask, rate=rate) if isinstance(rate, int) else rate_limit(ask, limiter=rate)
+            ask = (
+                rate_limit(ask, rate=rate) if isinstance(rate, int | float) else rate_limit(ask, limiter=rate)
+            )
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
         if count("attempts", attempts) > 1:
             ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
         if cache_ttl is not None:
+            duration_seconds("cache_ttl", cache_ttl)
             kept = dict(cache_options or {})
             if kept.get("store") is not None:  # what a request is tells it from those of other lookups
                 kept = {"key": _identity, "name": method} | kept

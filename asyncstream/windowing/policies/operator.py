@@ -99,7 +99,8 @@ def policy_window(
             first, and one that no window has shown goes to `skipped`.
         time: "event": the elements' timestamps; "processing": the clock at which they arrive.
         key_by: one sequence of windows for each key; without it one for the whole stream.
-        lag: how far the elements of one stream may be out of order. Event time only, as are all below.
+        lag: how far the elements of one stream may be out of order; of no effect by the clock. What follows
+            is for event time only.
         watermark_interval: processing time between two watermarks.
         streams: the streams to wait for: the watermark is that of the slowest.
         stream_of: names the stream of an element; needed with `streams`.

@@ -122,7 +122,10 @@ def policy_settings(
     names = (ONLY_STREAM,) if streams is None else tuple(text("streams", name) for name in streams)
     if not names or len(set(names)) < len(names):
         raise refuse("streams", "at least one name, each once", streams)
-    _check_late(late, outputs, event_time)
+    _check_late(late, outputs)
+    if not event_time:
+        # but `lag`, which Storm takes, too
+        _check_unused(streams=streams, idle_after=idle_after, late=None if late == LATE else late)
     return PolicySettings(
         *its_length, *its_slide, event_time, lag_ms, interval_ms, names, idle_after_ms, late
     )
@@ -138,10 +141,13 @@ def _extent(name: str, value: object) -> tuple[int | None, int | None]:
     raise refuse(name, expected, value, "e.g. 20, or timedelta(seconds=20)")
 
 
-def _check_late(late: object, outputs: Collection[str] | None, event_time: bool) -> None:
-    if text("late", late) == LATE:
-        return
-    if not event_time:
-        raise refuse("late", 'nothing with time="processing", where no element is late', late)
-    if outputs is not None and late not in outputs:
+def _check_late(late: object, outputs: Collection[str] | None) -> None:
+    if text("late", late) != LATE and outputs is not None and late not in outputs:
         raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
+
+
+def _check_unused(**of_event_time: object) -> None:
+    """Refuse what was given of what the clock makes no use of; None: it was not."""
+    for name, given in of_event_time.items():
+        if given is not None:
+            raise refuse(name, 'nothing with time="processing", where no element is late or waits', given)

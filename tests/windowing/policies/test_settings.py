@@ -31,6 +31,8 @@ SECOND = timedelta(seconds=1)
         ({"length": 5, "streams": ["a", "a"]}, "streams"),
         ({"length": 5, "late": ""}, "late"),
         ({"length": 5, "late": "tardy", "time": "processing"}, "no element is late"),
+        ({"length": 5, "streams": ["a"], "time": "processing"}, "streams: expected nothing with time="),
+        ({"length": 5, "idle_after": 5, "time": "processing"}, "idle_after: expected nothing"),
         ({"length": 5, "late": "tardy", "outputs": ["other"]}, "one of the outputs"),
     ],
 )
