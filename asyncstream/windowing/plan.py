@@ -222,17 +222,12 @@ class WindowPlan:
         See that the windows fire, now that the plan is whole.
 
         Raises:
-            PipelineError: if they wait for a trigger, and there is none; or if a part of it is for late
-                elements, and no window lives on for them.
+            PipelineError: if they wait for a trigger, and there is none.
         """
         if self.trigger is None and isinstance(self.assigner.default_trigger(), NeverTrigger):
             expected = f"one to go with {self.assigner!r}, which never fires by itself"
             advice = "e.g. CountTrigger(100), or GlobalWindows(fire_at_end=True)"
             raise refuse("trigger", expected, None, advice)
-        trigger = self.trigger.of if isinstance(self.trigger, PurgingTrigger) else self.trigger
-        if isinstance(trigger, AfterWatermark) and trigger.late is not None and not self.allowed_lateness_ms:
-            expected = "none without .allowed_lateness(...): no element comes to a window that has ended"
-            raise refuse("late", expected, trigger.late)
 
     def _has_ties(self, slicing: SlicedWindows) -> bool:
         """Whether a window may tick, in event time, just when another one ends."""

@@ -32,14 +32,7 @@ from asyncstream import (
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import batched, retry
 from asyncstream.pipeline import Stream
-from asyncstream.windowing import (
-    AfterWatermark,
-    AggregateFunction,
-    CountTrigger,
-    ProcessWindowFunction,
-    PurgingTrigger,
-    Trigger,
-)
+from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, PurgingTrigger, Trigger
 
 
 async def fetch(value: int) -> int:
@@ -420,18 +413,6 @@ WRONG: dict[str, tuple[Build, str]] = {
     "cache_of_a_lookup": (
         lambda p, s: HttpLookup("http://api/{}", cache_ttl=0),
         "cache_ttl: expected a positive duration, got 0",
-    ),
-    "late_firings_of_nothing": (
-        lambda p, s: s.window_all(TumblingWindows(1)).trigger(AfterWatermark(late=CountTrigger(2))).collect(),
-        "late: expected none without .allowed_lateness(...): no element comes to a window that has ended",
-    ),
-    "late_firings_within_a_trigger": (
-        lambda p, s: (
-            s.window_all(TumblingWindows(1))
-            .trigger(PurgingTrigger(AfterWatermark(late=CountTrigger(2))))
-            .collect()
-        ),
-        "late: expected none without .allowed_lateness(...)",
     ),
     # side outputs
     "side_of_windows": (
