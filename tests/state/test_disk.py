@@ -66,6 +66,17 @@ class EqualsAll(ByIdentity):
     __hash__ = ByIdentity.__hash__
 
 
+def test_rows_that_were_moved_keep_their_order_and_a_new_one_comes_last(opened: Stored) -> None:
+    before, rows = DiskRows(opened), DiskRows(opened)
+    descending = list(range(40, 0, -1))  # by their names, and so moved, the other way round
+    before.put([(None, key, "moved") for key in descending])
+    for _ in rows.moving(before, lambda entry: entry):
+        pass
+    rows.put([(None, 50, "new")])
+    assert list(rows.of(None)) == [*descending, 50]
+    assert not before.of(None)
+
+
 def test_keys_that_are_equal_meet_the_same_row(opened: Stored) -> None:
     rows = DiskRows(opened)
     rows.put([(None, 1, "one"), (None, "1", "text")])
