@@ -213,10 +213,13 @@ def test_results_are_those_of_one_run_wherever_a_job_is_frozen_and_followed(
         first = runs.start("first", take_two)
         if not freezer.has_frozen(first):
             break
-        runs.start("second", take_two).join(PATIENCE)
+        second = runs.start("second", take_two)
+        second.join(PATIENCE)
         freezer.wake()
         first.join(PATIENCE)
-        runs.start("last", to_the_end).join(PATIENCE)
+        last = runs.start("last", to_the_end)
+        last.join(PATIENCE)
+        assert not any(job.is_alive() for job in (first, second, last)), (freezer.at, runs.errors)
         assert "last" not in runs.errors, (freezer.at, runs.errors)
         assert runs.results() == {"file": whole, "one": whole, "two": whole}, (freezer.at, runs.errors)
         words = f"{runs.errors.get('first', '')} {runs.errors.get('second', '')}".strip()

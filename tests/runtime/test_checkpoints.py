@@ -37,7 +37,7 @@ from asyncstream.checkpoint import History
 from asyncstream.checkpoint.format import unpack_info
 from asyncstream.codec import JsonCodec
 from asyncstream.elements import Timestamps
-from asyncstream.errors import LeaseHeld, LeaseLost, SinkError
+from asyncstream.errors import LeaseHeld, LeaseLost, SinkError, UserFunctionError
 from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio.checkpoints import LONGEST_PAUSE
 from asyncstream.state import ValueDescriptor
@@ -366,6 +366,27 @@ async def test_request_without_checkpoints_is_refused() -> None:
         with pytest.raises(PipelineError, match="checkpoints="):
             await job.checkpoint()
         assert job.checkpoint_metrics() == {}
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_request_that_a_failure_of_the_job_overtakes_is_told_in_its_block() -> None:
+    """One that is under way comes to its end; none is begun any more, and nobody waits for that."""
+    ledger, store = Ledger(), Faulty()
+    pipeline = Pipeline("asked")
+    orders = pipeline.submissions(name="orders")
+    orders.map(lambda order: 1 // order, name="divide").to(ledger, name="sink")
+    with pytest.raises(UserFunctionError, match="division"):  # noqa: PT012
+        async with pipeline.start(checkpoints=Checkpoints(store=store)) as job:
+            store.seconds = 5.0
+            begun = asyncio.create_task(job.checkpoint())
+            await asyncio.sleep(1)
+            asked = asyncio.create_task(job.checkpoint())
+            await asyncio.sleep(1)
+            await job.submit(0)
+            await asyncio.wait({begun, asked}, timeout=60)
+            told = [task.done() and task.exception() for task in (begun, asked)]
+    assert told[0] is None
+    assert isinstance(told[1], CheckpointError)
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -9,7 +9,8 @@ Drives a pipeline in an asyncio event loop. In reading order:
 | `job`, `exchange`, `tickets` | what the user holds of a run; what goes in and out, also from other threads |
 | `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |
 | `jobclock`, `wakeups` | processing time, and who is woken by it |
-| `checkpoints`, `checkpoint_checks`, `tenure` | when one is taken, and how; of what it can be; by whom |
+| `checkpoints`, `next_checkpoint` | when one is taken, and how; who has asked for the next |
+| `checkpoint_checks`, `tenure` | of what one can be; by whom it is taken |
 | `captures`, `table_log` | what is in it; tables, by what has changed |
 | `recovery`, `dry_run`, `restarts`, `snapshot` | going on from one, only asking, again and again; by hand |
 | `spilling`, `numbering`, `journeys` | state on disk; which element is which; which ones are followed |

@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from asyncstream.aside import aside, heed, wait_at_most
+from asyncstream.aside import aside, wait_at_most
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
@@ -57,6 +57,7 @@ from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.aio.captures import Captures
 from asyncstream.runtime.aio.checkpoint_checks import check_settings
 from asyncstream.runtime.aio.naming import naming
+from asyncstream.runtime.aio.next_checkpoint import NOT_TAKEN, NextCheckpoint, Request
 from asyncstream.runtime.aio.numbering import position_in
 from asyncstream.runtime.aio.recovery import Bound, fence, signed, survey, transactional_sinks
 from asyncstream.runtime.aio.table_log import TableLog
@@ -133,8 +134,7 @@ class Checkpointer:
         self._finished: dict[str, Any] = {}  # by source, what had been through at the last cut
         self.last: CheckpointInfo | None = None
         self._wanted = asyncio.Event()
-        self._next: asyncio.Future[CheckpointInfo] | None = None
-        self._next_stays = False  # it is to be a savepoint
+        self._next = NextCheckpoint()
         self._task: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._closed = False
@@ -221,9 +221,7 @@ class Checkpointer:
         Take one now, perhaps as a savepoint; requests that come before it is begun share it. Raises
         `CheckpointError` if it failed, or the job takes no more.
         """
-        request = self._request()
-        self._next_stays |= savepoint
-        return await asyncio.shield(request)
+        return await asyncio.shield(self._request(savepoint))
 
     def ask(self, told: Callable[[bool], None]) -> None:
         """Have one taken of all that is so now; `told` is called with whether it is safe."""
@@ -234,14 +232,11 @@ class Checkpointer:
         else:
             request.add_done_callback(lambda done: told(not done.cancelled() and done.exception() is None))
 
-    def _request(self) -> asyncio.Future[CheckpointInfo]:
+    def _request(self, savepoint: bool = False) -> Request:
         if self._closed or self._has_failed:
             raise CheckpointError("the job takes no more checkpoints")
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-            self._next.add_done_callback(heed)
         self._wanted.set()
-        return self._next
+        return self._next.request(stays=savepoint)
 
     async def _run(self) -> None:
         every = self._settings.every_seconds
@@ -250,12 +245,10 @@ class Checkpointer:
             self._wanted.clear()
             if self._closed or self._has_failed:
                 return
-            request, self._next = self._next, None
-            savepoint, self._next_stays = self._next_stays, False
-            await self._attempt(request, savepoint)
+            await self._attempt(*self._next.begin())
             self._begin_compaction()
 
-    async def _attempt(self, request: asyncio.Future[CheckpointInfo] | None, savepoint: bool) -> None:
+    async def _attempt(self, request: Request | None, savepoint: bool) -> None:
         try:
             info = await self._take(savepoint=savepoint)
         except CheckpointError as error:
@@ -266,7 +259,7 @@ class Checkpointer:
                 self._failed(error.__cause__ if isinstance(error.__cause__, SinkBroken) else error)
         except asyncio.CancelledError:
             if request is not None:
-                request.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
+                request.set_exception(CheckpointError(NOT_TAKEN))
             raise
         else:
             if request is not None:
@@ -297,14 +290,14 @@ class Checkpointer:
         unwritten = [name for name, sink, _ in transactional_sinks(self._wiring) if not sink.is_done()]
         if unwritten:
             log.warning("no last checkpoint: %s did not write all in time", ", ".join(unwritten))
+            self._next.refuse()
             return
         pause = PAUSE
-        savepoint = self._settings.savepoint or self._next_stays
+        savepoint = self._settings.savepoint or self._next.stays
         for left in reversed(range(self._settings.tolerate + 1)):
             try:
                 info = await self._take(finished=finished, savepoint=savepoint)
-                if self._next is not None:
-                    self._next.set_result(info)
+                self._next.answer(info)
                 return
             except CheckpointError as error:
                 if _is_final(error) or not left:
@@ -319,6 +312,7 @@ class Checkpointer:
         """
         self._has_failed = True
         self._wanted.set()
+        self._next.refuse()
 
     def give_up(self) -> None:
         """Take no more; the one under way is abandoned, and that is no failure."""
@@ -331,8 +325,7 @@ class Checkpointer:
         """Give up, and wait for it."""
         self.give_up()
         await self._ended()
-        if self._next is not None and not self._next.done():
-            self._next.set_exception(CheckpointError("the job ended before the checkpoint was taken"))
+        self._next.refuse()
 
     async def _ended(self) -> None:
         if tasks := {task for task in (self._compacting, self._task) if task is not None}:
