@@ -400,6 +400,7 @@ async def test_a_compaction_on_disk_leaves_no_rows_there_and_no_base_in_memory(
     assert await store.parts() == [parts[0].stored]
     assert stored.tables  # it was there meanwhile
     assert list(stored.scan(b"\0", b"\xff")) == []
+    stored.close()
 
 
 class Unreadable(JsonCodec):
