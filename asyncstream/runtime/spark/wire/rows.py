@@ -11,6 +11,7 @@ an answer as it came, a field that it does not have is null.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from datetime import date, datetime, time
 from functools import lru_cache
@@ -183,26 +184,16 @@ class RowWriter:
         return [_part(element, name, only) for element in elements]
 
     def _one_after_the_other(self, field: pa.Field, elements: Sequence[Any]) -> pa.Array:
-        """
-        A column of which `pa.array` has refused to make all values at once: one of them does not fit, which
-        is blamed, or dicts and tuples stand for structs side by side.
-        """
-        import pyarrow as pa
+        def alone(element: Any) -> pa.Array | pa.ChunkedArray:
+            array = _array(self._one_by_one(field.name, [element]), field.type)
+            if array.null_count and not field.nullable:
+                raise ValueError("there is no value, and the column is not nullable")
+            return array
 
-        arrays = []
-        for element in elements:
-            try:
-                array = _array(self._one_by_one(field.name, [element]), field.type)
-                if array.null_count and not field.nullable:
-                    raise ValueError("there is no value, and the column is not nullable")
-                arrays.append(array)
-            except Exception as error:
-                when = (
-                    f"on element {safe_repr(element)}, on its way into column {field.name!r} ({field.type})"
-                    f"{_advice(error)}"
-                )
-                raise UserFunctionError(self._name, element, error, when=when) from error
-        return pa.concat_arrays(arrays)
+        def when(element: Any) -> str:
+            return f"on element {safe_repr(element)}, on its way into column {field.name!r} ({field.type})"
+
+        return _each_alone(elements, alone, self._name, when)
 
 
 def _cut(rows: Arrow) -> Iterator[Arrow]:
@@ -231,18 +222,35 @@ def arrays_of(values: list[Any], kind: pa.DataType, name: str) -> Iterator[pa.Ar
 
 
 def _fitting(values: list[Any], kind: pa.DataType, name: str) -> pa.Array | pa.ChunkedArray:
+    with suppress(Exception):
+        return _array(values, kind)
+
+    def when(value: Any) -> str:
+        return f"on result {safe_repr(value)}, which is to be of type {kind}"
+
+    return _each_alone(values, lambda value: _array([value], kind), name, when)
+
+
+def _each_alone(
+    values: Sequence[Any], alone: Callable[[Any], Any], name: str, when: Callable[[Any], str]
+) -> pa.Array:
+    """
+    An array of values of which `pa.array` has refused to make all at once: one of them does not fit, or dicts
+    and tuples stand for structs side by side.
+
+    Args:
+        alone: makes an array of one.
+        name: of the step, for the error about one that does not fit.
+        when: says, of such a one, what it was that failed.
+    """
     import pyarrow as pa
 
-    try:
-        return _array(values, kind)
-    except Exception:  # as for the column of an output
-        arrays = []
+    arrays = []
     for value in values:
         try:
-            arrays.append(_array([value], kind))
+            arrays.append(alone(value))
         except Exception as error:
-            when = f"on result {safe_repr(value)}, which is to be of type {kind}{_advice(error)}"
-            raise UserFunctionError(name, value, error, when=when) from error
+            raise UserFunctionError(name, value, error, when=f"{when(value)}{_advice(error)}") from error
     return pa.concat_arrays(arrays)
 
 
