@@ -7,6 +7,7 @@ attrs and pydantic are no dependencies: a class of theirs can only be there if t
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
@@ -25,8 +26,10 @@ __all__ = (
     "is_model",
     "is_record",
     "private_fields_of",
+    "tell_of",
 )
 
+log = logging.getLogger("asyncstream.state")
 
 MODEL_PARTS: Final = {
     "__pydantic_fields_set__": set,
@@ -119,6 +122,11 @@ def default_of(field: Field, path: str) -> Any:
     if field.default is not None:
         return field.default()
     raise CodecError(f"{path} has a new field {field.name!r}, which older values lack; give it a default")
+
+
+def tell_of(field: Field, path: str) -> None:
+    """Have the log say that a class has a field which older values lack."""
+    log.info("%s has a new field %r: values that were kept without have its default", path, field.name)
 
 
 def _of_dataclass(field: dataclasses.Field[Any]) -> Field:

@@ -23,6 +23,7 @@ from asyncstream.codec.fields import (
     has_fields,
     is_model,
     private_fields_of,
+    tell_of,
 )
 
 __all__ = ("by_name",)
@@ -137,6 +138,11 @@ def _defaults(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
     return {field.name: default_of(field, name_of(kind)) for field in _new_fields(kind, names)}
 
 
-def _new_fields(kind: type, names: tuple[str, ...]) -> list[Field]:
+@lru_cache(maxsize=1000)
+def _new_fields(kind: type, names: tuple[str, ...]) -> tuple[Field, ...]:
+    """The fields that a class has got since it had these; the log is told of them once."""
     check_fields(kind, name_of(kind), names)
-    return [field for field in fields_of(kind) if field.is_expected and field.name not in names]
+    new = tuple(field for field in fields_of(kind) if field.is_expected and field.name not in names)
+    for field in new:
+        tell_of(field, name_of(kind))
+    return new

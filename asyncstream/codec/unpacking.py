@@ -4,7 +4,6 @@ Undoes what `packing` did.
 
 from __future__ import annotations
 
-import logging
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
@@ -30,13 +29,13 @@ from asyncstream.codec.fields import (
     is_model,
     is_record,
     private_fields_of,
+    tell_of,
 )
 from asyncstream.codec.library import MAKERS
 from asyncstream.errors import CodecError
 
 __all__ = ("HOLDERS", "Unpacker")
 
-log = logging.getLogger("asyncstream.state")
 
 HOLDERS: Final = frozenset({list, dict})
 """The types of what orjson reads that have parts."""
@@ -152,8 +151,7 @@ class Unpacker:
                 attributes[field.name] = default_of(field, path)
                 if (path, field.name) not in self._known.grown:  # it is said once for all values
                     self._known.grown.add((path, field.name))
-                    words = "%s has a new field %r: values that were kept without have its default"
-                    log.info(words, path, field.name)
+                    tell_of(field, path)
         return attributes
 
     def error(self, packed: list[Any]) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,19 @@ def test_object_of_a_class_that_has_changed_comes_as_from_json_or_is_refused(
     as_json, *others = map(read, (by_json.decode, by_pickle.decode, loads), kept)
     assert others == [as_json] * 2
     assert (as_json == before) is (change == "none") or change == "another order"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_log_says_once_what_a_class_has_got(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    made = kept_class(monkeypatch, kind, CHANGES["none"])
+    data = PickleCodec().encode([made(x=1, y=2), made(x=3, y=4)])
+    kept_class(monkeypatch, kind, CHANGES["a default"])
+    with caplog.at_level(logging.INFO):
+        PickleCodec().decode(data)
+    [told] = caplog.messages
+    assert told.endswith("Kept has a new field 'n': values that were kept without have its default")
 
 
 def test_what_a_class_has_got_is_made_for_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
