@@ -122,8 +122,6 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         write_ahead(connection, timeout=PATIENCE)
         # nothing that is made safe from now on lies behind what an earlier process may have failed to write
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if self._has_epochs and "REPLACE" in self._insert:
-            connection.execute("PRAGMA recursive_triggers=ON")  # so that replaced rows come into the undo
 
     def _make(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")

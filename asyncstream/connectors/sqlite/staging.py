@@ -248,6 +248,8 @@ class Staging:
                 "(asyncstream_position)"
             )
             connection.execute(f"UPDATE {_SINKS} SET floor = moved WHERE name = ?", (self._name,))
+        if self._may_replace(connection):
+            connection.execute("PRAGMA recursive_triggers=ON")  # so that replaced rows come into the undo
         rowid = self._rowid(connection)
         self._can_undo = rowid is not None
         if rowid is None:
@@ -263,6 +265,14 @@ class Staging:
             f"CREATE TEMP TRIGGER asyncstream_replaced BEFORE DELETE ON main.{self._table} BEGIN "
             f"INSERT INTO {self._undo} SELECT NULL, {moved}, OLD.{rowid}, 1{old}; END"
         )
+
+    def _may_replace(self, connection: sqlite3.Connection) -> bool:
+        """Whether a row may take the place of others: by how it is inserted, or as a constraint says."""
+        query = (
+            "SELECT sql FROM main.sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
+        )
+        (definition,) = connection.execute(query, (self._name,)).fetchone()
+        return "REPLACE" in f"{self._insert} {definition}".upper()
 
     def _rowid(self, connection: sqlite3.Connection) -> str | None:
         """A name for the `rowid` of the table's rows; None if there is none to tell them apart by."""

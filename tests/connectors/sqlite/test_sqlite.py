@@ -593,6 +593,20 @@ async def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: 
     assert rows(path) == [(1, "x1")]
 
 
+@pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "UNIQUE"])
+async def test_rows_come_back_that_a_constraint_of_the_table_has_replaced(path: Path, key: str) -> None:
+    execute(path, f"CREATE TABLE T (n {key} on conflict replace, name)")
+    to = sink(path)
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    early, _ = await epochs(to, [value(1), value(2)], [{"n": 2, "name": "other"}])
+    assert rows(path) == [(1, "x1"), (2, "other")]
+    await to.close()
+    await to.recover(early)
+    await to.close()
+    assert rows(path) == [(1, "x1"), (2, "x2")]
+
+
 @pytest.mark.parametrize("columns", ["rowid, n UNIQUE", "n UNIQUE, RowID, _rowid_", "n UNIQUE, rowid AS (7)"])
 async def test_it_goes_back_where_a_column_has_the_name_of_the_rowid(path: Path, columns: str) -> None:
     execute(path, f"CREATE TABLE t ({columns})")
