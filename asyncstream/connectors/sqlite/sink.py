@@ -35,6 +35,9 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
     Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
 
+    A job that goes back to an earlier checkpoint takes back the rows that came since; what triggers of the
+    table have changed, there or elsewhere, stays.
+
     Args:
         path: the database file; made if it is not there.
         table: the table; made with these columns, of no type, if it is not there.
