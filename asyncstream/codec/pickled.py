@@ -83,13 +83,14 @@ class _Pickler(pickle.Pickler):
         if kind in self._readable:
             return by_name(value) or NotImplemented
         if isinstance(value, BaseException):
-            if _reads_again(value):
+            if _why_lost(value) is None:
                 return NotImplemented
             return ForeignError, (name_of(kind), describe_error(value))
         self._readable.add(kind)  # before its parts, for it may be inside itself
-        if not _reads_again(value):
+        why = _why_lost(value)
+        if why is not None:
             self._readable.discard(kind)
-            raise pickle.PicklingError(f"what it makes of a {name_of(kind)} cannot be read again")
+            raise pickle.PicklingError(why)
         return by_name(value) or NotImplemented
 
 
@@ -109,8 +110,15 @@ def _pickled(value: Any, readable: set[type], pickler: type[_Pickler] = _Pickler
     return buffer.getvalue()
 
 
-def _reads_again(value: Any) -> bool:
+def _why_lost(value: Any) -> str | None:
+    """Why a value cannot be written, or what is made of it read again; None: it can."""
+    kind = type(value)
     try:
-        return type(pickle.loads(pickle.dumps(value, PROTOCOL))) is type(value)
-    except Exception:
-        return False
+        data = pickle.dumps(value, PROTOCOL)
+    except Exception as error:
+        return f"a {name_of(kind)} cannot be written ({describe_error(error)})"
+    try:
+        found = type(pickle.loads(data))
+    except Exception as error:
+        return f"what it makes of a {name_of(kind)} cannot be read again ({describe_error(error)})"
+    return None if found is kind else f"what it makes of a {name_of(kind)} is read as a {name_of(found)}"

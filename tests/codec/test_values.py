@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
+from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
@@ -14,7 +16,7 @@ import pytest
 from asyncstream.codec import Codec, ForeignError, JsonCodec, PickleCodec
 from asyncstream.errors import CodecError
 from asyncstream.state import freeze
-from tests.values import KEPT, PICKLED, REFUSED, Derived, Point, Reading, WithHiddenSlot, same
+from tests.values import KEPT, PICKLED, REFUSED, Derived, NotAgain, Point, Reading, WithHiddenSlot, same
 
 AROUND: dict[str, Callable[[Any], Any]] = {
     "alone": lambda value: value,
@@ -52,6 +54,31 @@ def test_what_cannot_be_kept_is_refused_when_it_is_written(by: Codec, value: Any
     for wrap in AROUND.values():
         with pytest.raises(CodecError):
             by.encode(wrap(value))
+
+
+class Other:
+    """Pickles as something else."""
+
+    def __reduce__(self) -> Any:
+        return dict, ()
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (
+            {"lock": SimpleNamespace(held=Lock())},
+            r"SimpleNamespace cannot be written \(.*cannot pickle '_thread",
+        ),
+        ([lambda: 1], r"function cannot be written \(.*Can't"),
+        ([NotAgain()], r"NotAgain cannot be read again \(TypeError: .* takes 1 positional argument but 3"),
+        ([Other()], "Other is read as a dict"),
+    ],
+    ids=["inside", "itself", "not again", "as another"],
+)
+def test_pickle_says_why_it_refuses(value: Any, why: str) -> None:
+    with pytest.raises(CodecError, match=why):
+        PickleCodec().encode(value)
 
 
 @pytest.mark.parametrize("value", named(KEPT, PICKLED, REFUSED))

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
@@ -18,7 +18,7 @@ from typing import TypeVar
 from asyncstream.aside import DiskThread, heed
 from asyncstream.filesystem.sqlite import OpenFile, is_busy
 
-__all__ = ("PATIENCE", "Database")
+__all__ = ("PATIENCE", "Database", "rowid_beside")
 
 T = TypeVar("T")
 
@@ -125,3 +125,8 @@ class Database:
         closing = self._thread.do(self._connection.close)
         self._thread.end()
         await closing
+
+
+def rowid_beside(columns: Container[str]) -> str | None:
+    """A name for the `rowid` that none of these columns, in small letters, hides; None: they hide it."""
+    return next((name for name in ("rowid", "_rowid_", "oid") if name not in columns), None)

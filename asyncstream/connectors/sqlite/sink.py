@@ -35,6 +35,9 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
     Writes mappings and other records, such as dataclasses and the results of windows, as rows of a table: at
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
 
+    A job that goes back to an earlier checkpoint takes back the rows that came since; what triggers of the
+    table have changed, there or elsewhere, stays.
+
     Args:
         path: the database file; made if it is not there.
         table: the table; made with these columns, of no type, if it is not there.
@@ -122,8 +125,6 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         write_ahead(connection, timeout=PATIENCE)
         # nothing that is made safe from now on lies behind what an earlier process may have failed to write
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if self._has_epochs and "REPLACE" in self._insert:
-            connection.execute("PRAGMA recursive_triggers=ON")  # so that replaced rows come into the undo
 
     def _make(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")

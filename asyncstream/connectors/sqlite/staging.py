@@ -11,8 +11,8 @@ To SQLite `T` and `t` are one table, and so they are here: what is written down 
 first sink of the table had.
 
 The sink can go back to earlier checkpoints, see `standing`. `<table>__undo` holds, for as many of them as the
-job keeps, which rows were added and what the ones were that they replaced. Tables made `WITHOUT ROWID` have
-no undo.
+job keeps, which rows were added and what the ones were that they replaced. Tables made `WITHOUT ROWID`,
+or with columns that hide it by all its names, have no undo.
 
 Whose table it is stands in the row that says how far rows were moved, and every transaction looks at it
 first: a process that was stopped and followed by another finds out before it changes anything. The number of
@@ -22,8 +22,9 @@ a follower that is still deciding where to go on from stands there, too: `fence`
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Any, Final
 
+from asyncstream.connectors.sqlite.database import rowid_beside
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.connectors.writer import Writer
 from asyncstream.filesystem.sqlite import quoted
@@ -147,7 +148,7 @@ class Staging:
 
     def _take_back(self, connection: sqlite3.Connection, position: int) -> None:
         """Take out of the table what was moved into it behind `position`."""
-        names = _columns_of(connection, self._table)
+        names, rowid = _columns_of(connection, self._table), self._rowid(connection)
         columns = _list(names)
         places = "?, " * len(names)
         changes = connection.execute(
@@ -157,10 +158,10 @@ class Staging:
         for _, _, row, was, *values in changes:
             if was:
                 connection.execute(
-                    f"INSERT INTO {self._table} ({columns}, rowid) VALUES ({places}?)", (*values, row)
+                    f"INSERT INTO {self._table} ({columns}, {rowid}) VALUES ({places}?)", (*values, row)
                 )
             else:
-                connection.execute(f"DELETE FROM {self._table} WHERE rowid = ?", (row,))
+                connection.execute(f"DELETE FROM {self._table} WHERE {rowid} = ?", (row,))
         connection.execute(f"DELETE FROM {self._undo} WHERE asyncstream_position > ?", (position,))
         connection.execute(f"DELETE FROM {_COMMITS} WHERE name = ? AND position > ?", (self._name, position))
         connection.execute(f"UPDATE {_SINKS} SET moved = ? WHERE name = ?", (position, self._name))
@@ -247,23 +248,41 @@ class Staging:
                 "(asyncstream_position)"
             )
             connection.execute(f"UPDATE {_SINKS} SET floor = moved WHERE name = ?", (self._name,))
-        try:
-            connection.execute(f"SELECT rowid FROM {self._table} LIMIT 0")
-        except sqlite3.OperationalError:
-            self._can_undo = False
+        if self._may_replace(connection):
+            connection.execute("PRAGMA recursive_triggers=ON")  # so that replaced rows come into the undo
+        rowid = self._rowid(connection)
+        self._can_undo = rowid is not None
+        if rowid is None:
             return
-        self._can_undo = True
         moved = f"(SELECT moved FROM {_SINKS} WHERE name = '{self._name.replace(chr(39), chr(39) * 2)}')"
         connection.execute(
             f"CREATE TEMP TRIGGER asyncstream_added AFTER INSERT ON main.{self._table} BEGIN "
             f"INSERT INTO {self._undo} (asyncstream_position, asyncstream_row, asyncstream_was) "
-            f"VALUES ({moved}, NEW.rowid, 0); END"
+            f"VALUES ({moved}, NEW.{rowid}, 0); END"
         )
         old = "".join(f", OLD.{quoted(column)}" for column in columns)
         connection.execute(
             f"CREATE TEMP TRIGGER asyncstream_replaced BEFORE DELETE ON main.{self._table} BEGIN "
-            f"INSERT INTO {self._undo} SELECT NULL, {moved}, OLD.rowid, 1{old}; END"
+            f"INSERT INTO {self._undo} SELECT NULL, {moved}, OLD.{rowid}, 1{old}; END"
         )
+
+    def _may_replace(self, connection: sqlite3.Connection) -> bool:
+        """Whether a row may take the place of others: by how it is inserted, or as a constraint says."""
+        query = (
+            "SELECT sql FROM main.sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
+        )
+        (definition,) = connection.execute(query, (self._name,)).fetchone()
+        return "REPLACE" in f"{self._insert} {definition}".upper()
+
+    def _rowid(self, connection: sqlite3.Connection) -> str | None:
+        """A name for the `rowid` of the table's rows; None if there is none to tell them apart by."""
+        name = rowid_beside({row[1].lower() for row in _described(connection, self._table)})
+        if name is not None:
+            try:
+                connection.execute(f"SELECT {name} FROM {self._table} LIMIT 0")
+            except sqlite3.OperationalError:
+                return None
+        return name
 
     def _undo_columns(self, connection: sqlite3.Connection) -> list[str]:
         """Those that the undo must have for the table as it is."""
@@ -319,5 +338,9 @@ def _without(columns: list[str], others: list[str]) -> list[str]:
 
 def _columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
     """The names of a table's columns, without generated ones; none if there is no such table."""
-    rows = connection.execute(f"PRAGMA main.table_xinfo({table})").fetchall()
-    return [row[1] for row in rows if row[6] == 0]
+    return [row[1] for row in _described(connection, table) if row[6] == 0]
+
+
+def _described(connection: sqlite3.Connection, table: str) -> list[Any]:
+    """What SQLite says of each column of a table; nothing if there is no such table."""
+    return connection.execute(f"PRAGMA main.table_xinfo({table})").fetchall()

@@ -593,8 +593,43 @@ async def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: 
     assert rows(path) == [(1, "x1")]
 
 
-async def test_table_without_rowid_cannot_go_back_and_says_so(path: Path) -> None:
-    execute(path, "CREATE TABLE t (n PRIMARY KEY, name) WITHOUT ROWID")
+@pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "UNIQUE"])
+async def test_rows_come_back_that_a_constraint_of_the_table_has_replaced(path: Path, key: str) -> None:
+    execute(path, f"CREATE TABLE T (n {key} on conflict replace, name)")
+    to = sink(path)
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    early, _ = await epochs(to, [value(1), value(2)], [{"n": 2, "name": "other"}])
+    assert rows(path) == [(1, "x1"), (2, "other")]
+    await to.close()
+    await to.recover(early)
+    await to.close()
+    assert rows(path) == [(1, "x1"), (2, "x2")]
+
+
+@pytest.mark.parametrize("columns", ["rowid, n UNIQUE", "n UNIQUE, RowID, _rowid_", "n UNIQUE, rowid AS (7)"])
+async def test_it_goes_back_where_a_column_has_the_name_of_the_rowid(path: Path, columns: str) -> None:
+    execute(path, f"CREATE TABLE t ({columns})")
+    names = [name for name in ("rowid", "_rowid_") if f"{name}," in f"{columns.lower()},"]
+
+    def row(number: int) -> dict[str, int]:
+        return {"n": number} | dict.fromkeys(names, 7)
+
+    to = SqliteSink(path, "t", columns=["n", *names], on_conflict="replace")
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    early, _ = await epochs(to, [row(1), row(2)], [row(2), row(3)])
+    await to.close()
+    await to.recover(early)
+    assert rows(path, "SELECT n FROM t ORDER BY n") == [(1,), (2,)]
+    await epochs(to, [row(2), row(3)])
+    await to.close()
+    assert rows(path, "SELECT n FROM t ORDER BY n") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("table", ["(n PRIMARY KEY, name) WITHOUT ROWID", "(n, name, rowid, _rowid_, oid)"])
+async def test_table_without_rowid_cannot_go_back_and_says_so(path: Path, table: str) -> None:
+    execute(path, f"CREATE TABLE t {table}")
 
     to = sink(path)
     to.writer = Writer(LEASE, 3, "refuse")
