@@ -5,12 +5,12 @@ The methods of a stream that make windows of it with no key of their own: of all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from asyncstream.operators.spec import no_key
 from asyncstream.plan import Graph
 from asyncstream.validation import Duration, check_options
-from asyncstream.windowing import WindowAssigner
+from asyncstream.windowing.assigners import TimeKind, WindowAssigner
 from asyncstream.windowing.policies import EXPIRED, SKIPPED, Extent, PolicyWindow, policy_spec
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ U = TypeVar("U")
 
 class _PolicyOptions(TypedDict, total=False):
     tumbling: bool
-    time: Literal["event", "processing"]
+    time: TimeKind
     lag: Duration
     watermark_interval: Duration
     streams: Sequence[str] | None

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -30,6 +30,7 @@ from asyncstream.state.snapshots import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
 from asyncstream.timers import reached
 from asyncstream.validation import Duration
+from asyncstream.windowing.assigners import TimeKind
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.settings import LATE, Extent, PolicySettings, policy_settings
@@ -78,7 +79,7 @@ def policy_window(
     function: Callable[[PolicyWindow[Any]], Any] | None = None,
     *,
     tumbling: bool = False,
-    time: Literal["event", "processing"] = "event",
+    time: TimeKind = "event",
     key_by: Callable[[Any], Hashable] | None = None,
     lag: Duration = 0,
     watermark_interval: Duration = 1,
