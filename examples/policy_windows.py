@@ -20,12 +20,12 @@ from asyncstream.windowing.policies import PolicyWindow
 TRADES = [(0, 10), (4, 11), (7, 12), (11, 7), (13, 8), (28, 9)]  # when (in seconds), price
 
 
-def by_number(window: PolicyWindow) -> None:
+def by_number(window: PolicyWindow[tuple[int, int]]) -> None:
     prices = [price for _, price in window.values]
     print(f"last {len(prices)} prices: mean {sum(prices) / len(prices)}; {len(window.new)} of them are new")
 
 
-def by_time(window: PolicyWindow) -> None:
+def by_time(window: PolicyWindow[tuple[int, int]]) -> None:
     prices = [price for _, price in window.values]
     print(f"20 s up to second {window.end_ms // 1000}: highest {max(prices)}; gone: {window.expired}")
 

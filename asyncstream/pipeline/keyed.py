@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
 from asyncstream.operators.failures import OnError, on_error_choice
@@ -35,24 +34,19 @@ from asyncstream.windowing import (
     WindowResult,
     WindowSpec,
 )
-from asyncstream.windowing.policies import EXPIRED, SKIPPED, policy_spec
+from asyncstream.windowing.policies import EXPIRED, SKIPPED
 
 __all__ = (
-    "Extent",
     "KeyedStream",
     "PolicyResults",
     "WindowResults",
     "WindowedStream",
-    "policy_step",
     "shown_plan",
 )
 
 T = TypeVar("T")
 U = TypeVar("U")
 K = TypeVar("K")
-
-Extent = int | timedelta
-"""How far a policy window reaches: a number of elements, or a length of time."""
 
 
 class KeyedStream(PerKey[K, T]):
@@ -237,21 +231,6 @@ class PolicyResults(WindowResults[T]):
     def expired(self) -> Stream[Any]:
         """The elements that no later window can hold."""
         return self.side(EXPIRED)
-
-
-def policy_step(
-    stream: Stream[T],
-    key: Callable[[T], Any] | None,
-    length: Extent,
-    slide: Extent | None,
-    name: str | None,
-    options: dict[str, Any],
-) -> PolicyResults[Any]:
-    """Add policy windows behind `stream`, per key if there is one."""
-    spec = policy_spec(length, slide, key, options)
-    details = {"length": length, "slide": slide, **options}
-    output = stream._step("policy_window", name, spec, details)
-    return PolicyResults(stream._graph, output, (spec.settings.late, SKIPPED, EXPIRED))
 
 
 def shown_plan(plan: WindowPlan) -> dict[str, object]:

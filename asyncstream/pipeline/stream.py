@@ -21,7 +21,7 @@ from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, 
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.operators.ingestion import IngestionTimeSpec
-from asyncstream.operators.spec import EventTime, Spec, no_key
+from asyncstream.operators.spec import EventTime, Spec
 from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.batching import Batching
@@ -29,6 +29,7 @@ from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
 from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.pipeline.tabling import Tabling
+from asyncstream.pipeline.windowing import Windowing
 from asyncstream.plan import Graph, Input, OperatorStep, Output
 from asyncstream.validation import (
     Duration,
@@ -46,9 +47,7 @@ from asyncstream.validation import (
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
 
-    from asyncstream.pipeline.keyed import Extent, KeyedStream, PolicyResults, WindowedStream
-    from asyncstream.windowing import WindowAssigner
-    from asyncstream.windowing.policies import PolicyWindow
+    from asyncstream.pipeline.keyed import KeyedStream
 
 __all__ = ("AsyncResults", "SideStreams", "Stream")
 
@@ -61,7 +60,7 @@ _OF_THREADS: Final = ("threads", *(option for option in _OF_CALLS if option != "
 """The options of async steps, and of those whose calls are made in threads."""
 
 
-class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
+class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T]):
     """
     A stream of elements of type T.
 
@@ -346,26 +345,6 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Ending[T]):
         elif name is not None:
             raise refuse("name", "none, for key_by adds no step unless it is given on_error", name)
         return KeyedStream(self._graph, output, fn)
-
-    def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
-        """Group all elements by windows, whatever their key."""
-        return self.key_by(no_key).window(assigner)
-
-    def policy_window(
-        self, *, length: Extent, slide: Extent | None = None, name: str | None = None, **options: Any
-    ) -> PolicyResults[PolicyWindow]:
-        """
-        Windows after Storm, over the whole stream: the last `length` of its elements, every `slide`.
-
-        Args:
-            length: an `int` is a number of elements, a `timedelta` a length of time.
-            slide: likewise; None: a window ends with every element.
-            options: `tumbling`, `time`, `lag`, `watermark_interval`, `idle_after`, `function` and more:
-                see `asyncstream.windowing.policies.policy_window`.
-        """
-        from asyncstream.pipeline.keyed import policy_step
-
-        return policy_step(self, self._key(), length, slide, name, options)
 
     # ------------------------------------------------------------------ inside
 

@@ -44,6 +44,7 @@ __all__ = (
     "TimeKind",
     "TumblingWindows",
     "WindowAssigner",
+    "is_event_time",
     "sliced",
 )
 
@@ -103,7 +104,7 @@ class SlicedWindows(WindowAssigner):
 
     def _follow(self, time: TimeKind) -> None:
         """Have them follow this time."""
-        self.event_time = self.needs_timestamp = _is_event_time(time)
+        self.event_time = self.needs_timestamp = is_event_time(time)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         return [window_from(window) for window in self.windows_of(self.slice_at(time_ms)[0])]
@@ -275,7 +276,7 @@ class Sessions(WindowAssigner):
     gap_ms: int = 0
 
     def __init__(self, time: TimeKind) -> None:
-        self.event_time = _is_event_time(time)
+        self.event_time = is_event_time(time)
 
     def assign(self, value: Any, time_ms: int) -> Sequence[Window]:
         return (TimeWindow(time_ms, min(time_ms + self.gap_after(value), MAX_TIMESTAMP)),)
@@ -360,7 +361,13 @@ def sliced(assigner: WindowAssigner) -> SlicedWindows | None:
     return None
 
 
-def _is_event_time(time: TimeKind) -> bool:
+def is_event_time(time: TimeKind) -> bool:
+    """
+    Whether `time`, as a user gives it, is the elements' own.
+
+    Raises:
+        PipelineError: if it is no kind of time.
+    """
     return validation.choice("time", time, ("event", "processing")) == "event"
 
 

@@ -155,36 +155,44 @@ class AfterWatermark(Trigger):
         if window.max_timestamp <= ctx.watermark:
             if self.late is None:
                 return FIRE
-            return self.late.on_element(value, timestamp, window, ctx.nested("late", is_late=True))
+            return self.late.on_element(value, timestamp, window, _late(ctx))
         ctx.register_event_timer(window.max_timestamp)
         if self.early is None:
             return CONTINUE
-        return self.early.on_element(value, timestamp, window, ctx.nested("early"))
+        return self.early.on_element(value, timestamp, window, _early(ctx))
 
     def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         if timestamp == window.max_timestamp:
             if self.early is not None:
-                self.early.clear(window, ctx.nested("early"))
+                self.early.clear(window, _early(ctx))
             return FIRE
-        name, part = ("early", self.early) if timestamp < window.max_timestamp else ("late", self.late)
-        return CONTINUE if part is None else part.on_event_time(timestamp, window, ctx.nested(name))
+        part, inside = (self.early, _early) if timestamp < window.max_timestamp else (self.late, _late)
+        return CONTINUE if part is None else part.on_event_time(timestamp, window, inside(ctx))
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        name, part = ("late", self.late) if window.max_timestamp <= ctx.watermark else ("early", self.early)
-        return CONTINUE if part is None else part.on_processing_time(timestamp, window, ctx.nested(name))
+        part, inside = (self.late, _late) if window.max_timestamp <= ctx.watermark else (self.early, _early)
+        return CONTINUE if part is None else part.on_processing_time(timestamp, window, inside(ctx))
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
         if window.max_timestamp > ctx.watermark:
             ctx.register_event_timer(window.max_timestamp)
-        for name, part in (("early", self.early), ("late", self.late)):
+        for part, inside in ((self.early, _early), (self.late, _late)):
             if part is not None:
-                part.on_merge(window, ctx.nested(name))
+                part.on_merge(window, inside(ctx))
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
         ctx.delete_event_timer(window.max_timestamp)
-        for name, part in (("early", self.early), ("late", self.late)):
+        for part, inside in ((self.early, _early), (self.late, _late)):
             if part is not None:
-                part.clear(window, ctx.nested(name))
+                part.clear(window, inside(ctx))
+
+
+def _early(ctx: TriggerContext) -> TriggerContext:
+    return ctx.nested("early")
+
+
+def _late(ctx: TriggerContext) -> TriggerContext:
+    return ctx.nested("late", is_late=True)
 
 
 def _purging(result: TriggerResult) -> TriggerResult:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncstream.state import detached
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.sessions import Session, SessionWindowOperator
 
@@ -40,10 +39,6 @@ class _FiringSession(Session):
     late: int = 0
     tick: int | None = None
     ticked: int = 0
-
-    def __deepcopy__(self, memo: Any) -> _FiringSession:
-        held, firings = detached(self.accumulator), self.firings()
-        return _FiringSession(self.start, self.end, held, self.number, self.armed, self.waits, *firings)
 
     def __reduce__(self) -> Any:
         kept = (self.start, self.end, self.accumulator, self.number, self.armed, self.waits)

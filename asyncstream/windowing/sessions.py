@@ -65,7 +65,7 @@ class Session:
 
     def __deepcopy__(self, memo: Any) -> Session:
         held = detached(self.accumulator)
-        return Session(self.start, self.end, held, self.number, self.armed, self.waits)
+        return type(self)(self.start, self.end, held, self.number, self.armed, self.waits, *self.firings())
 
     def __reduce__(self) -> Any:
         return Session, (self.start, self.end, self.accumulator, self.number, self.armed)

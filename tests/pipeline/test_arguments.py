@@ -280,6 +280,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: HttpLookup("http://api/{}", cache_options={"size": 3}),
         "cache_options: expected cache_ttl= to go with it",
     ),
+    "a rate that is a text": (
+        lambda: HttpLookup("http://api/{}", rate="5/s"),  # type: ignore[arg-type]
+        "rate: expected requests per second, or a limiter, got '5/s'",
+    ),
     "options of attempts": (
         lambda: HttpLookup("http://api/{}", retry_options=[1]),  # type: ignore[arg-type]
         "retry_options: expected options by name, got [1]",

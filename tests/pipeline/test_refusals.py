@@ -298,6 +298,10 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.thread_map(plain, workers=5),
         "thread_map: there is no option 'workers'; there are: threads, order, buffer, timeout",
     ),
+    "option_of_policy_windows": (
+        lambda p, s: s.policy_window(length=3, slid=2),
+        "policy_window: there is no option 'slid'; there are: function, tumbling, time, lag",
+    ),
     "per_key_unkeyed": (
         lambda p, s: s.async_map(fetch, order="per_key"),
         "order: expected a key to go with per_key, got none; put .key_by(...) before the step",

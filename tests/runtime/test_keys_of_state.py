@@ -155,7 +155,7 @@ STEPS: dict[str, Callable[[KeyedStream[Any, Any]], Stream[Any]]] = {
     ),
     "trigger": lambda stream: stream.window(TumblingWindows(1)).trigger(CountTrigger(2)).aggregate(n=Count()),
     "count": lambda stream: stream.count_window(2).aggregate(n=Count()),
-    "policy": lambda stream: stream.policy_window(length=2, function=len),
+    "policy": lambda stream: stream.policy_window(length=2, function=str),
     "first": lambda stream: stream.deduplicate(),
     "first for a while": lambda stream: stream.deduplicate(within=1),
     "first by event time": lambda stream: stream.deduplicate(by="event_time"),

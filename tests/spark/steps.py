@@ -377,7 +377,7 @@ class Policy:
         return results
 
 
-def of_policy_window(keys: str, window: PolicyWindow) -> Event:
+def of_policy_window(keys: str, window: PolicyWindow[Event]) -> Event:
     some = (window.values or window.expired)[0]
     key = None if keys == "none" else (key_of if keys == "key" else coarse_key_of)(some)
     parts = [[event["n"] for event in part] for part in (window.values, window.new, window.expired)]

@@ -118,7 +118,7 @@ from asyncstream.guards import (
 )
 from asyncstream.metrics import Metric
 from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
-from asyncstream.pipeline.keyed import WindowResults
+from asyncstream.pipeline.keyed import PolicyResults, WindowResults
 from asyncstream.plan import Guarantee
 from asyncstream.runtime.spark import (
     SparkPlan,
@@ -143,6 +143,7 @@ from asyncstream.windowing import (
     Quantile,
     Sum,
 )
+from asyncstream.windowing.policies import Extent, PolicyWindow
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Response
@@ -430,6 +431,15 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.thread_map(rows_of, threads=8, timeout=5), AsyncResults[int])
     assert_type(flights.async_map(in_threads(rows_of, threads=8), concurrency=8), AsyncResults[int])
     assert_type(keyed.filter(lambda flight: flight.number), Stream[Flight])
+    assert_type(keyed.policy_window(length=3), PolicyResults[PolicyWindow[Flight]])
+    assert_type(
+        flights.policy_window(
+            length=3, slide=timedelta(1), lag=5, function=lambda window: window.new[0].number
+        ),
+        PolicyResults[int],
+    )
+    extent: Extent = timedelta(seconds=20)
+    assert_type(keyed.policy_window(length=extent).skipped, Stream[Any])
     windows = keyed.window(TumblingWindows(60))
     assert_type(windows.collect(), WindowResults[WindowResult[str, list[Flight]]])
     assert_type(windows.reduce(lambda one, other: one), WindowResults[WindowResult[str, Flight]])
@@ -728,6 +738,8 @@ def refused(
     web.events(pipeline)  # type: ignore[arg-type]
     web.lifespan(pipeline.start())  # type: ignore[arg-type]
     flights.async_map(plane_of, copy_input="deep")  # type: ignore[arg-type]
+    flights.policy_window(length=3, slid=1)  # type: ignore[call-overload]
+    flights.policy_window(length=1.5)  # type: ignore[call-overload]
     TimeToLive(5, refresh="never")  # type: ignore[arg-type]
     flights.key_by("number").top(1, "number", retracts=True)  # type: ignore[call-overload]
     numbers.window_all(TumblingWindows(60)).aggregate(n=Seats())  # type: ignore[arg-type]

@@ -379,7 +379,7 @@ class BoltScript:
             self.log.append({"error": True})
         return list(self.log)
 
-    def window(self, window: PolicyWindow, timestamp: int | None) -> None:
+    def window(self, window: PolicyWindow[Any], timestamp: int | None) -> None:
         lists = {name: [value["id"] for value in getattr(window, name)] for name in ("new", "expired")}
         members = [value["id"] for value in window.values]
         self.log.append({"window": members, **lists, "start": window.start_ms, "end": window.end_ms})

@@ -755,6 +755,25 @@ def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_the
         assert values(run) == [1 + 2 * number]
 
 
+@pytest.mark.parametrize("has_gone", [False, True])
+def test_late_elements_wait_for_the_clock_also_when_another_window_has_gone(has_gone: bool) -> None:
+    trigger = AfterWatermark(late=ContinuousProcessingTimeTrigger(ms(5)))
+    run = harness(WindowPlan(TumblingWindows(ms(10)), trigger, None, 100, aggregate=Count()))
+    run.time(1001)
+    if has_gone:
+        run.element(("a", 1), 3)
+        run.watermark(200)
+        assert values(run) == [1]
+    run.element(("a", 1), 303)
+    run.watermark(309)
+    assert values(run) == [1]
+    run.element(("a", 2), 304)
+    run.time(1004)
+    assert values(run) == []
+    run.time(1005)
+    assert values(run) == [2]
+
+
 def test_a_window_that_begins_after_its_end_has_the_tick_of_its_end_first() -> None:
     """Flink's ContinuousProcessingTimeTrigger caps a tick at the window's end, also one that is to come."""
     run = harness(

@@ -182,10 +182,12 @@ class HttpLookup(AsyncFunction[In, Out]):
                 expected = f"attempts= to go with it, for a {method} is sent once"
                 raise refuse("retry_options", expected, retry_options)
         ask: Callable[[_Request], Awaitable[Any]] = self._send
-        if rate is not None:
-            ask = (
-                rate_limit(ask, rate=rate) if isinstance(rate, int | float) else rate_limit(ask, limiter=rate)
-            )
+        if isinstance(rate, int | float):
+            ask = rate_limit(ask, rate=rate)
+        elif rate is not None:
+            if not hasattr(rate, "acquire"):
+                raise refuse("rate", "requests per second, or a limiter", rate)
+            ask = rate_limit(ask, limiter=rate)
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
         if count("attempts", attempts) > 1:

@@ -38,7 +38,7 @@ from asyncstream.windowing.policies.operator import (
     PolicyWindowOperator,
     policy_window,
 )
-from asyncstream.windowing.policies.settings import LATE, PolicySettings, policy_settings
+from asyncstream.windowing.policies.settings import LATE, Extent, PolicySettings, policy_settings
 from asyncstream.windowing.policies.spec import PolicySpec, policy_spec
 from asyncstream.windowing.policies.trigger import (
     CountTriggerPolicy,
@@ -56,6 +56,7 @@ __all__ = (
     "LATE",
     "SKIPPED",
     "EXPIRED",
+    "Extent",
     "PolicySettings",
     "PolicySpec",
     "policy_settings",

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, TypeVar
 
 from asyncstream import validation
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
@@ -30,6 +30,7 @@ from asyncstream.state.snapshots import Rule, is_snapshot
 from asyncstream.state.upgrade import snapshot
 from asyncstream.timers import reached
 from asyncstream.validation import Duration
+from asyncstream.windowing.assigners import TimeKind
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
 from asyncstream.windowing.policies.settings import LATE, Extent, PolicySettings, policy_settings
@@ -39,6 +40,8 @@ __all__ = ("COUNTED", "EXPIRED", "SKIPPED", "PolicyWindow", "PolicyWindowOperato
 
 SKIPPED: Final = "skipped"
 """Tag of the output for elements that were taken, but left without having been in any window."""
+
+T = TypeVar("T")
 
 _check = partial(check_timestamp, 'a window without time="processing"')
 
@@ -50,9 +53,9 @@ EXPIRED: Final = "expired"
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyWindow:
+class PolicyWindow(Generic[T]):
     """
-    The elements of one window, in order of arrival.
+    The elements of one window, in order of arrival: `PolicyWindow[T]`, by the type of an element.
 
     Attributes:
         values: all of them.
@@ -63,9 +66,9 @@ class PolicyWindow:
         end_ms: the window's end, itself in the window.
     """
 
-    values: list[Any]
-    new: list[Any]
-    expired: list[Any]
+    values: list[T]
+    new: list[T]
+    expired: list[T]
     start_ms: int | None
     end_ms: int
 
@@ -73,10 +76,10 @@ class PolicyWindow:
 def policy_window(
     length: Extent,
     slide: Extent | None = None,
-    function: Callable[[PolicyWindow], Any] | None = None,
+    function: Callable[[PolicyWindow[Any]], Any] | None = None,
     *,
     tumbling: bool = False,
-    time: Literal["event", "processing"] = "event",
+    time: TimeKind = "event",
     key_by: Callable[[Any], Hashable] | None = None,
     lag: Duration = 0,
     watermark_interval: Duration = 1,
@@ -155,7 +158,7 @@ class PolicyWindowOperator(Operator):
     def __init__(
         self,
         settings: PolicySettings,
-        function: Callable[[PolicyWindow], Any] | None = None,
+        function: Callable[[PolicyWindow[Any]], Any] | None = None,
         key_by: Callable[[Any], Hashable] | None = None,
         stream_of: Callable[[Any], str] | None = None,
     ) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final
 
-from asyncstream.validation import Duration, choice, count, duration_ms, flag, refuse, text
+from asyncstream.validation import Duration, count, duration_ms, flag, refuse, text
+from asyncstream.windowing.assigners import TimeKind, is_event_time
 from asyncstream.windowing.policies.eviction import (
     CountEviction,
     EvictionPolicy,
@@ -90,7 +91,7 @@ def policy_settings(
     slide: Extent | None = None,
     *,
     tumbling: bool = False,
-    time: Literal["event", "processing"] = "event",
+    time: TimeKind = "event",
     lag: Duration = 0,
     watermark_interval: Duration = 1,
     streams: Sequence[str] | None = None,
@@ -113,7 +114,7 @@ def policy_settings(
     if flag("tumbling", tumbling) and slide is not None:
         raise refuse("slide", "None with tumbling=True, whose slide is its length", slide)
     its_slide = its_length if tumbling else _extent("slide", 1 if slide is None else slide)
-    event_time = choice("time", time, ("event", "processing")) == "event"
+    event_time = is_event_time(time)
     lag_ms = duration_ms("lag", lag, zero=True)
     interval_ms = duration_ms("watermark_interval", watermark_interval)
     idle_after_ms = None if idle_after is None else duration_ms("idle_after", idle_after)

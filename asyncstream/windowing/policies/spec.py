@@ -29,7 +29,7 @@ class PolicySpec(Spec):
     """
 
     settings: PolicySettings
-    function: Callable[[PolicyWindow], Any] | None = None
+    function: Callable[[PolicyWindow[Any]], Any] | None = None
     key_by: KeyBy | None = None
     stream_of: Callable[[Any], str] | None = None
 
