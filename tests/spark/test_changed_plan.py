@@ -266,7 +266,7 @@ def test_class_in_state_may_get_fields_and_lose_none(monkeypatch: pytest.MonkeyP
     left = deepcopy(spark.checkpoints["checkpoint"])
     spark.stop_before = None
     with pytest.raises(
-        CheckpointError, match=r"holds cannot be read: kept\.Kept has no field 'y' .*start_from="
+        CheckpointError, match=r"holds of 'keeping' cannot be read: kept\.Kept has no field 'y' .*start_from="
     ):
         go_on("gone")
     assert spark.checkpoints["checkpoint"] == left

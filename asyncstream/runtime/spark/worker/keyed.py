@@ -139,7 +139,7 @@ class KeyGroup:
         number = StructType([StructField("number", LongType())])
         chunk = StructType([*blob.fields, StructField("is_first", BooleanType())])
         chunks = Chunks(handle, partial(handle.getMapState, "chunks", number, chunk))
-        self._log = Log(chunks, self._terms.classes)
+        self._log = Log(chunks, self._terms.classes, self._steps)
         self._files = GroupFiles(self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
@@ -180,7 +180,7 @@ class KeyGroup:
         blob = self._state.get()
         if blob is None:
             return None
-        kept = Head.of(blob[0], self._terms.classes)
+        kept = Head.of(blob[0], self._terms.classes, self._steps)
         kept.check(self._terms.key_groups)
         kept.check_steps(self._steps, self._terms.unnamed)
         return kept
