@@ -151,6 +151,7 @@ def test_steps_that_are_as_they_were_go_on(before: Define, after: Define) -> Non
         (windows(n=Count()), sessions, "step 'w' has changed"),
         (windows(n=Count()), triggered, "step 'w' has changed"),
         (windows(n=Count()), function(ValueDescriptor("a")), "'w' has changed .*was a step"),
+        (function(ValueDescriptor("a")), function(ValueDescriptor("b")), "what 'a' held is gone"),
         (windows(n=Count()), windows(n=Count(), name="v"), "does not have, or has elsewhere: 'w'"),
         (
             both(windows(n=Count()), windows(30, n=Count(), name="gone")),
@@ -271,3 +272,41 @@ def test_class_in_state_may_get_fields_and_lose_none(monkeypatch: pytest.MonkeyP
         go_on("gone")
     assert spark.checkpoints["checkpoint"] == left
     assert "kept: Kept(x=1000, y=[], n=[])" in go_on("a factory")
+
+
+class Counting(KeyedProcessFunction[Any, Any]):
+    def __init__(self, state: str) -> None:
+        self.state = state
+
+    def open(self, ctx: Any) -> None:
+        self.count = ctx.state(ValueDescriptor[int](self.state))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.count.set(self.count.get(0) + 1)
+        out(self.count.get())
+
+
+def test_state_that_has_another_name_now_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    spark: Any = StandIn(1)
+    rows = spark.stream([[[row(1_000, key) for key in "abcd"]]] * 3, event_columns())
+
+    def run(state: str) -> list[str]:
+        def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+            return {
+                "n": timed.key_by(key_of).process(Counting(state), name="counting"),
+                "none": timed.filter(str),
+            }
+
+        return run_stream(on_spark(spark, rows, define, key_groups=4), Path("checkpoint"))["lines"]
+
+    spark.stop_before = 1
+    run("count")
+    spark.stop_before = 2
+    run("count")
+    assert "has not asked for" not in caplog.text
+    spark.stop_before = None
+    assert "n: 1" in run("counted"), "it begins with nothing"
+    (told,) = [text for text in caplog.messages if "has not asked for" in text]
+    assert told.startswith(
+        "step 'counting' goes on with state that its function has not asked for in open: 'count';"
+    )
