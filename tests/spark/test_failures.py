@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncstream import Stream
 from asyncstream.runtime.spark import enrich, failure_text, log_progress
 from asyncstream.runtime.spark.failures import failure_in
-from asyncstream.windowing import Count, TumblingWindows
-from tests.spark.cluster import event_columns, frame, run_stream, stream, write_more
-from tests.spark.contract import key_of, on_spark, result_key, row
+from tests.spark.cluster import event_columns, frame, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,51 +65,6 @@ def test_failed_query_begins_with_step_and_element(
     finally:
         spark.streams.removeListener(lines)
     assert f"{query.id} has failed: {TOLD}" in caplog.messages[0]
-
-
-def keyed(times: int) -> Any:
-    """Windows of windows, so many."""
-
-    def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
-        counted: Stream[Any] = timed
-        for number in range(times):
-            windows = counted.key_by(result_key if number else key_of).window(TumblingWindows(10**number))
-            counted = windows.aggregate(n=Count(), name=f"count_{number}")
-        return {"counted": counted.map(repr), "none": timed.filter(lambda row: False)}
-
-    return define
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (0, 1)])
-def test_plan_with_more_keyed_stages_or_fewer_is_refused_with_the_ways_out(
-    before: int, after: int, spark: SparkSession, tmp_path: Path
-) -> None:
-    rows = stream(spark, tmp_path / "in", [[row(1_000)]])
-
-    def run(times: int) -> list[str]:
-        plan = on_spark(spark, rows, keyed(times), key_groups=2)
-        assert plan.describe().count("(keyed): count_") == times
-        return run_stream(plan, tmp_path / "cp")["lines"]
-
-    run(before)
-    write_more(tmp_path / "in", [[row(90_000)]], 1)
-    with pytest.raises(Exception, match="STATEFUL_OPERATOR") as caught:
-        run(after)
-    told = failure_text(caught.value)
-    assert told.startswith("CheckpointError: this stream's checkpoint is of a plan with another number of ")
-    assert f"keyed stages: {before} there and {after} here" in told
-    assert ("start_from=Checkpoints(...), which takes renamed={old: new}" in told) == (before > 0)
-    assert "undo the change, or " in told
-    assert len(run(before)) == 1, "the change can be undone"
-
-
-def test_operators_of_sparks_own_that_have_changed_are_told_of_by_spark() -> None:
-    of_spark = "[(OperatorId: 0 -> OperatorName: dedupe)]"
-    told = (
-        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] Changed.\n"
-        f"Stateful operators in the metadata: {of_spark}; Stateful operators in current batch: []."
-    )
-    assert failure_in(told) == told
 
 
 REPLY = (

@@ -5,9 +5,6 @@ An error of a task passes through Spark as text: PySpark's words, those of ours,
 begin with the name of their class, and end where Spark's begin, which are not those of any Java: what a
 service has answered may have such lines too. An error of a writer of micro-batches is that of the user's own
 function, and comes as a traceback, with PySpark's frames above.
-
-Spark refuses the checkpoint of a plan that had more keyed stages, or fewer, before a task of ours runs. It
-counts its own operators, so that is told as the tasks would tell of a changed plan.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncstream.runtime.spark.worker.group_log import WAY_OUT
+from asyncstream.runtime.spark.changed_plan import changed_plan_in
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -36,20 +33,6 @@ _SPARK: Final = re.compile(
     re.MULTILINE,
 )
 """Where Spark goes on behind an error of Python's."""
-
-_OTHER_STAGES: Final = re.compile(
-    r"\[STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)\](?s:.*?)"
-    r"(?:Stateful operators in the metadata: \[(.*)\]; )?Stateful operators in current batch: \[(.*)\]"
-)
-"""What Spark says of a checkpoint that has other operators with state than the query."""
-
-_KEYED: Final = "transformWithStateInPySpark"
-"""What Spark calls a keyed stage."""
-
-_NOTHING_TO_SAVE: Final = (
-    "undo the change, or begin with a new checkpointLocation, behind what has been read; if there was state, "
-    "the folder 'state' is gone"
-)
 
 _HEAD: Final = "Traceback (most recent call last):\n"
 
@@ -105,15 +88,7 @@ def failure_in(text: str) -> str:
         return _up_to(_SPARK, text[ours.end() :])
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
-    if stages := _OTHER_STAGES.search(text):
-        was, now = (part.count(_KEYED) for part in stages.groups(""))
-        if was != now:
-            return (
-                "CheckpointError: this stream's checkpoint is of a plan with another number of keyed stages: "
-                f"{was} there and {now} here, where plan.describe() shows them with their steps; "
-                f"{WAY_OUT if was else _NOTHING_TO_SAVE}"
-            )
-    return _up_to(_JAVA, text)
+    return changed_plan_in(text) or _up_to(_JAVA, text)
 
 
 def _up_to(end: re.Pattern[str], text: str) -> str:
