@@ -131,7 +131,8 @@ class KeyGroup:
         self._leads_on = {exit_.number for exit_ in stage.exits} > {output.route for output in outputs}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _processor, (Shipped((self._stage, self._terms, self._number, self._outputs)),)
+        value = self._stage, self._terms, self._number, self._outputs
+        return _processor, (Shipped(value, stage=self._stage),)
 
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
