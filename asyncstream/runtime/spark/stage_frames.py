@@ -123,7 +123,7 @@ class StageFrames:
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)
-        if len(set(names)) == len(names) and (is_field or is_unsure):
+        if is_field or is_unsure:
             # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
