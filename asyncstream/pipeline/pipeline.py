@@ -385,7 +385,8 @@ class Pipeline(Unfinished):
 
         Args:
             spark: the session.
-            inputs: what to read in place of each source, by its name: all bounded or all streams.
+            inputs: what to read in place of each source, by its name: all bounded or all streams. Of several
+                streams the order stays that with which a checkpoint began: Spark tells them apart by it.
             outputs: the columns of what reaches each sink, by its name: a StructType or text, "id bigint". An
                 element must have each of them, None where there is no value.
             key_groups: into how many groups keys are divided, each of which one task at a time works on; a
@@ -395,7 +396,8 @@ class Pipeline(Unfinished):
             partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
                 out, which is also what a stream uses.
             start_from: go on from a checkpoint of this pipeline that the embedded engine took; `inputs` begin
-                behind what its sources had given. It must stay there as long as the query's own checkpoint.
+                behind what its sources had given. It must stay there, and be named here, as long as the
+                query's own checkpoint.
             processing_time: tell the keyed steps of a stream how the clock advances, for processing-time
                 timers and policy windows. Spark then makes a micro-batch at every trigger, also without rows,
                 and a stream with `trigger(availableNow=True)` does not end.

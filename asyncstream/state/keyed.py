@@ -21,7 +21,7 @@ from asyncstream.state.ttl import Ages
 from asyncstream.state.upgrade import EXPIRES, WRITTEN
 from asyncstream.validation import refuse
 
-__all__ = ("KeyedState", "state_in")
+__all__ = ("KeyedState", "state_in", "tell_unasked", "unasked")
 
 log = logging.getLogger("asyncstream.state")
 
@@ -173,6 +173,25 @@ class KeyedState:
                         f"state {times!r} is called as the times of state {name!r}, which has a time to "
                         "live; use another name for one of them"
                     )
+
+
+def unasked(tables: Tables) -> tuple[str, ...]:
+    """State of a process function that was restored, and that the function has not asked for in `open`."""
+    return tuple(state for name in tables.unclaimed_names() if (state := state_in(name)))
+
+
+def tell_unasked(step: str, states: tuple[str, ...]) -> None:
+    """
+    Say of a step what `unasked` has found. State is found by its own name: under another one a function
+    begins with nothing, and works, so nobody would know.
+    """
+    log.warning(
+        "step %r goes on with state that its function has not asked for in open: %s; if that has another "
+        "name now, what it holds is found only if migrate= gives it that name",
+        step,
+        ", ".join(map(repr, states)),
+        extra={"step": step},
+    )
 
 
 def state_in(table: str) -> str | None:

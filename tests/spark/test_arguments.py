@@ -107,6 +107,10 @@ other: Any = pd.DataFrame({"v": [1]})
             lambda: plan(spark.bounded([], MONTHS)),
         ),
         (
+            "inputs['rows'] has 2 columns 'v', and a row becomes a dict: give them other names",
+            lambda: plan(spark.bounded([], StructType([*event_columns(), *columns(v=LongType())]))),
+        ),
+        (
             "outputs['out'], column 'v': values of type array<interval ye",
             lambda: plan(outputs={"out": MONTHS}),
         ),
@@ -153,3 +157,9 @@ def test_frame_of_pandas_on_spark_is_told_how_it_becomes_one_of_spark() -> None:
         PipelineError, match=r"df: expected a Spark DataFrame, got pandas; its \.to_spark\(\)"
     ):
         enriched(ON_SPARK)
+
+
+def test_output_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(KeyError, match="there is no output 'results'; there are: out"):
+        plan()["results"]
+    assert plan().get("results") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql import Row
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from asyncstream import BoundedOutOfOrderness, KeyedProcessFunction, Pipeline, Stream
 from asyncstream.errors import CheckpointError, PipelineError
+from asyncstream.runtime.spark import SparkPlan, failure_text
+from asyncstream.runtime.spark.failures import failure_in
 from asyncstream.runtime.spark.plan import _unnamed
 from asyncstream.runtime.spark.stages import StageKind, stages_of
 from asyncstream.runtime.spark.wire.batches import NOW
@@ -26,7 +30,7 @@ from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.state import ListDescriptor, ValueDescriptor
 from asyncstream.windowing import Count, CountTrigger, Max, SessionWindows, Sum, TumblingWindows
 from tests.codec.changed import CHANGES, kept_class
-from tests.spark.cluster import event_columns, run_stream
+from tests.spark.cluster import event_columns, run_stream, stream, write_more
 from tests.spark.contract import on_spark, row
 from tests.spark.fake_spark import StandIn
 
@@ -151,6 +155,7 @@ def test_steps_that_are_as_they_were_go_on(before: Define, after: Define) -> Non
         (windows(n=Count()), sessions, "step 'w' has changed"),
         (windows(n=Count()), triggered, "step 'w' has changed"),
         (windows(n=Count()), function(ValueDescriptor("a")), "'w' has changed .*was a step"),
+        (function(ValueDescriptor("a")), function(ValueDescriptor("b")), "what 'a' held is gone"),
         (windows(n=Count()), windows(n=Count(), name="v"), "does not have, or has elsewhere: 'w'"),
         (
             both(windows(n=Count()), windows(30, n=Count(), name="gone")),
@@ -266,8 +271,103 @@ def test_class_in_state_may_get_fields_and_lose_none(monkeypatch: pytest.MonkeyP
     left = deepcopy(spark.checkpoints["checkpoint"])
     spark.stop_before = None
     with pytest.raises(
-        CheckpointError, match=r"holds cannot be read: kept\.Kept has no field 'y' .*start_from="
+        CheckpointError, match=r"holds of 'keeping' cannot be read: kept\.Kept has no field 'y' .*start_from="
     ):
         go_on("gone")
     assert spark.checkpoints["checkpoint"] == left
     assert "kept: Kept(x=1000, y=[], n=[])" in go_on("a factory")
+
+
+class Counting(KeyedProcessFunction[Any, Any]):
+    def __init__(self, state: str) -> None:
+        self.state = state
+
+    def open(self, ctx: Any) -> None:
+        self.count = ctx.state(ValueDescriptor[int](self.state))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.count.set(self.count.get(0) + 1)
+        out(self.count.get())
+
+
+def test_state_that_has_another_name_now_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    spark: Any = StandIn(1)
+    rows = spark.stream([[[row(1_000, key) for key in "abcd"]]] * 3, event_columns())
+
+    def run(state: str) -> list[str]:
+        def define(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+            return {
+                "n": timed.key_by(key_of).process(Counting(state), name="counting"),
+                "none": timed.filter(str),
+            }
+
+        return run_stream(on_spark(spark, rows, define, key_groups=4), Path("checkpoint"))["lines"]
+
+    spark.stop_before = 1
+    run("count")
+    spark.stop_before = 2
+    run("count")
+    assert "has not asked for" not in caplog.text
+    spark.stop_before = None
+    assert "n: 1" in run("counted"), "it begins with nothing"
+    (told,) = [text for text in caplog.messages if "has not asked for" in text]
+    assert told.startswith(
+        "step 'counting' goes on with state that its function has not asked for in open: 'count';"
+    )
+
+
+def plan_over(frames: list[DataFrame], *, keyed: int = 1, timed: bool = True) -> SparkPlan:
+    """So many keyed steps behind each other, over the union of these streams."""
+    pipeline = Pipeline()
+    sources: list[Stream[Any]] = [pipeline.source([], name=f"rows_{n}") for n in range(len(frames))]
+    rows = sources[0].union(*sources[1:]) if sources[1:] else sources[0]
+    if timed:
+        rows = rows.event_time("ts", BoundedOutOfOrderness(0), name="event_time")
+    for number in range(keyed):
+        windows = rows.key_by(lambda row: row[0] if type(row) is tuple else row["key"]).count_window(1)
+        rows = windows.aggregate(n=Count(), name=f"count_{number}").map(tuple)
+    rows.map(repr).to([], name="lines")
+    inputs = {f"rows_{number}": frame for number, frame in enumerate(frames)}
+    return pipeline.on_spark(
+        frames[0].sparkSession, inputs=inputs, outputs={"lines": "line string"}, key_groups=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({}, {"keyed": 2}, "has another number of keyed stages: 1 there and 2 here"),
+        ({"keyed": 0}, {}, "has another number of keyed stages: 0 there and 1 here"),
+        ({}, {"inputs": 2}, "reads another number of streams: 1 there and 2 here, where start_from= counts"),
+        ({}, {"timed": False}, "goes by another time: its keyed steps by event time, and .* by no time"),
+    ],
+    ids=str,
+)
+def test_plan_that_spark_refuses_is_told_of_with_the_ways_out(
+    before: Any, after: Any, told: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    frames = [stream(spark, tmp_path / f"in_{number}", [[row(1_000)]]) for number in range(2)]
+
+    def run(*, inputs: int = 1, **of: Any) -> list[str]:
+        plan = plan_over(frames[:inputs], **of)
+        assert plan.describe().count("(keyed): count_") == of.get("keyed", 1)
+        return run_stream(plan, tmp_path / "checkpoint")["lines"]
+
+    assert len(run(**before)) == 1
+    write_more(tmp_path / "in_0", [[row(9_000)]], 1)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(**after)
+    text = failure_text(caught.value)
+    assert re.match(f"CheckpointError: this stream's checkpoint is of a plan that {told}", text), text
+    assert "; undo the change, or " in text
+    assert ("start_from=Checkpoints(...), which takes renamed={old: new}" in text) == (before != {"keyed": 0})
+    assert len(run(**before)) == 1, "the change can be undone"
+
+
+def test_operators_of_sparks_own_that_have_changed_are_told_of_by_spark() -> None:
+    told = (
+        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] Changed.\n"
+        "Stateful operators in the metadata: [(OperatorId: 0 -> OperatorName: dedupe)]; "
+        "Stateful operators in current batch: []."
+    )
+    assert failure_in(told) == told

@@ -110,7 +110,7 @@ def test_tables_that_have_missed_entries_go_on_with_those(
 ) -> None:
     monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
     monkeypatch.setattr(group_log, "WHOLE_BYTES", tail_bytes)
-    log = Log(Map(SimpleNamespace(kept=Kept()), "chunks"), {})  # type: ignore[arg-type]
+    log = Log(Map(SimpleNamespace(kept=Kept()), "chunks"), {}, [])  # type: ignore[arg-type]
     operator = SimpleNamespace(tables=Tables())
     table = operator.tables.declare(Table("rows", save=str, load=int))
     position, positions = Position(), []
@@ -270,7 +270,7 @@ def test_a_log_is_in_chunks_but_for_its_last_entries(
     monkeypatch.setattr(group_log, "TAIL_BYTES", tail_bytes)
     monkeypatch.setattr(group_log, "WHOLE_BYTES", tail_bytes)
     kept = Kept()
-    log = Log(Map(SimpleNamespace(kept=kept), "chunks"), {})  # type: ignore[arg-type]
+    log = Log(Map(SimpleNamespace(kept=kept), "chunks"), {}, [])  # type: ignore[arg-type]
     operator = SimpleNamespace(tables=Tables())
     table = operator.tables.declare(Table("rows"))
     position, whole = Position(), []

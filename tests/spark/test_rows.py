@@ -254,9 +254,16 @@ class Sides(NamedTuple):
     right: str
 
 
+@dataclass
+class SidesToo:
+    left: str
+    right: str
+
+
 SIDES = pa.struct([("left", pa.string()), ("right", pa.string())])
 TURNED = pa.struct([("right", pa.string()), ("left", pa.string())])
 IN_PLACE = [Sides("l", "r"), Row(left="l", right="r"), Row("l", "r"), ("l", "r"), None]
+TEXTS = pa.map_(pa.string(), pa.string())
 ZONED = pa.timestamp("us", tz="UTC")
 NO_NULL = pa.field("x", pa.string(), nullable=False)
 
@@ -283,6 +290,21 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
         (TURNED, [{"left": "l", "right": "r"}], Sides("l", "r"), r"Sides\(.*'r'\) are in another order"),
         (pa.list_(SIDES), [IN_PLACE], [Row(right="r")], "are in another order"),
         (pa.map_(pa.string(), TURNED), [{}], {"x": Sides("l", "r")}, "are in another order"),
+        (
+            SIDES,
+            [pa.scalar({"left": "l"}, SIDES)],
+            UserDict(left="l"),
+            r"got a UserDict, \{.*; dict\(\.\.\.\) makes",
+        ),
+        (SIDES, IN_PLACE, SidesToo("l", "r"), r"got SidesToo\(.*\); dataclasses\.asdict makes one"),
+        (pa.list_(SIDES), [IN_PLACE], [SidesToo("l", "r")], r"asdict makes one"),
+        (
+            TEXTS,
+            [{"x": "a"}, pa.scalar([("x", "a")], TEXTS)],
+            UserDict(x="a"),
+            "expected a dict, got a UserDict",
+        ),
+        (TEXTS, [[("x", "a")], None], SidesToo("l", "r"), r"asdict makes one"),
     ],
 )
 def test_what_a_column_would_hold_as_something_else_is_refused(
@@ -352,6 +374,8 @@ class Half(NamedTuple):
         (pa.decimal128(5, 2), Decimal("1.234")),
         (pa.decimal128(5, 2), 1.5),
         (pa.list_(pa.float64()), [["a"]]),
+        (pa.list_(pa.int64()), 5),
+        (pa.map_(pa.string(), pa.int64()), 5),
         (pa.duration("us"), pd.NaT),
     ],
     ids=str,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 from pyspark import accumulators, cloudpickle
 from pyspark.accumulators import Accumulator, AddingAccumulatorParam
 
+from asyncstream import KeyedProcessFunction, Pipeline, PipelineError, Stream
+from asyncstream.runtime.spark.stages import stages_of
 from asyncstream.runtime.spark.worker import shipped
 from asyncstream.runtime.spark.worker.shipped import MOST, Shipped
 
@@ -73,3 +78,44 @@ def test_an_accumulator_counts_for_each_task() -> None:
         add(count)
         found = {number: one._value for number, one in accumulators._accumulatorRegistry.items()}
         assert found == {977: 2 * count}
+
+
+class Locked(KeyedProcessFunction[Any, Any]):
+    lock: Any = None
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
+
+
+def locking(key: bool) -> Any:
+    """A pipeline of which a key function, or a process function, has a lock."""
+    lock, function = threading.Lock(), Locked()
+    if not key:
+        function.lock = lock
+    pipeline = Pipeline()
+    rows: Stream[Any] = pipeline.source([], name="rows").map(dict, name="before")
+    keyed = rows.key_by((lambda row: (row, lock)) if key else "key")
+    keyed.process(function, name="locked").to([], name="out")
+    return pipeline._graph
+
+
+@pytest.mark.parametrize("key", [True, False])
+def test_step_that_cannot_be_pickled_is_named(key: bool) -> None:
+    first, second = stages_of(locking(key), streaming=True)[:2]
+    with pytest.raises(
+        Exception, match=r"step 'locked' cannot be sent to Spark's workers: TypeError: .*lock"
+    ):
+        cloudpickle.dumps(Shipped(first if key else second, stage=first if key else second))
+    with pytest.raises(TypeError, match="cannot pickle"):  # of something else than a step
+        cloudpickle.dumps(Shipped([threading.Lock()], stage=stages_of(Pipeline()._graph, streaming=True)[0]))
+
+
+def test_module_that_a_worker_does_not_have_is_named_with_the_ways_to_send_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    helpers: Any = ModuleType("helpers_of_mine")
+    exec("def key(row): ...", vars(helpers))
+    monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
+    sent = cloudpickle.dumps(Shipped(helpers.key))
+    monkeypatch.delitem(sys.modules, helpers.__name__)
+    with pytest.raises(PipelineError, match=r"has no module 'helpers_of_mine', .* spark\.addArtifacts\(path"):
+        cloudpickle.loads(sent)

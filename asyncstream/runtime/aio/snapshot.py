@@ -4,7 +4,6 @@ What a job remembers, as a value: taken from its parts in one instant, and given
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,11 +21,9 @@ from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
-from asyncstream.state.keyed import state_in
+from asyncstream.state.keyed import tell_unasked, unasked
 
 __all__ = ("JobSnapshot", "positions", "restore", "take")
-
-log = logging.getLogger("asyncstream.state")
 
 
 @dataclass(frozen=True)
@@ -117,22 +114,8 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_
                 # tables copy what they take up
                 _restore(name, operator, _own(state) if is_shared and not operator.tables else state)
             operator.resume()
-            _say_unclaimed(name, operator)
-
-
-def _say_unclaimed(step: str, operator: Operator) -> None:
-    """
-    State of a process function is found by its own name. Under another one a function begins with nothing,
-    and works: so nobody would know.
-    """
-    if states := [state for name in operator.tables.unclaimed_names() if (state := state_in(name))]:
-        log.warning(
-            "step %r goes on with state that its function has not asked for in open: %s; if that has another "
-            "name now, what it holds is found only if migrate= gives it that name",
-            step,
-            ", ".join(map(repr, states)),
-            extra={"step": step},
-        )
+            if states := unasked(operator.tables):
+                tell_unasked(name, states)
 
 
 def _restore(step: str, operator: Operator, state: Any) -> None:

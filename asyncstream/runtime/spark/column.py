@@ -82,7 +82,7 @@ def enrich_column(
     stages = stages_of(graph, streaming=False)
     session = SparkSession.getActiveSession()
     at_once = None if session is None else tasks_at_once(session)
-    shipped = Shipped((token_of(stages), stages[0], name, returns, at_once))
+    shipped = Shipped((token_of(stages), stages[0], name, returns, at_once), stage=stages[0])
 
     def values(arrays: Any) -> Any:
         return run_column(*shipped.value, arrays)

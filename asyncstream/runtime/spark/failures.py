@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncstream.runtime.spark.changed_plan import changed_plan_in
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def failure_in(text: str) -> str:
         return _up_to(_SPARK, text[ours.end() :])
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
-    return _up_to(_JAVA, text)
+    return changed_plan_in(text) or _up_to(_JAVA, text)
 
 
 def _up_to(end: re.Pattern[str], text: str) -> str:

@@ -146,7 +146,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._outputs:
-            raise KeyError(name)
+            raise KeyError(f"there is no output {name!r}; there are: {', '.join(self._outputs) or 'none'}")
         if self._streaming and len(self._outputs) > 1:
             raise PipelineError(
                 f"output {name!r} is one of several of a stream, which are written together: "

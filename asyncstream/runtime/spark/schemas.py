@@ -4,6 +4,7 @@ The columns that a user declares: as a StructType, or as text, "id bigint, name 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,15 @@ def data_type(argument: str, given: DataType | str) -> DataType:
 
 
 def check_columns(argument: str, columns: StructType) -> None:
-    """Raises `PipelineError` for a column that cannot get from Spark to Python."""
+    """Raises `PipelineError` for a column that cannot get from Spark to Python, where a row is a dict."""
     from pyspark.sql.types import YearMonthIntervalType
 
+    for name, times in Counter(columns.names).items():
+        if times > 1:
+            raise PipelineError(
+                f"{argument} has {times} columns {name!r}, and a row becomes a dict: give them other names, "
+                "as toDF(...) does for all columns, or leave one out"
+            )
     for field in columns:
         if any(isinstance(kind, YearMonthIntervalType) for kind in _kinds_in(field.dataType)):
             raise PipelineError(

@@ -123,7 +123,7 @@ class StageFrames:
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)
-        if len(set(names)) == len(names) and (is_field or is_unsure):
+        if is_field or is_unsure:
             # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
@@ -156,7 +156,8 @@ class StageFrames:
             schema = self.direct.schema
         at_once = self.at_once[self.stages.index(task.stage)]
         task = replace(task, at_once=at_once, outputs=self._outputs_of(task.stage))
-        shipped = Shipped(task, stays=task.transfer is None)  # that is used once, and perhaps large
+        # what is transferred is used once, and perhaps large
+        shipped = Shipped(task, stage=task.stage, stays=task.transfer is None)
         return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:

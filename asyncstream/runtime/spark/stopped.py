@@ -50,8 +50,8 @@ def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, clas
             names = ", ".join(row.operatorName for row in found) or "none"
             raise CheckpointError(
                 f"the query in {location} is not of this plan: it has {len(found)} operators with state "
-                f"({names}), and this plan {keyed} of transformWithState; if it is, its folder "
-                "'state' is gone"
+                f"({names}), and this plan {keyed} of transformWithState; give it to the plan that made it, "
+                "or, if that is this one, its folder 'state' is gone"
             )
         return _states_of(spark, location, graph, ours, classes)
 

@@ -310,12 +310,13 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
     elif types.is_list(kind) or types.is_large_list(kind):
         yield from (f"expected a list, got {safe_repr(v)}" for v in values if isinstance(v, str | bytes))
         if _is_checked(kind.value_type) or not kind.value_field.nullable:
-            parts = [part for value in values if value is not None for part in value]
+            parts = [part for value in values if isinstance(value, Iterable) for part in value]
             yield from _misfits_inside(parts, kind.value_field)
     elif types.is_struct(kind):
         present = [value for value in values if value is not None]
         of_dicts = set(map(type, present)) == {dict}
         if not of_dicts:
+            yield from _no_dicts(present)
             yield from _misplaced(present, kind)
         for place, field in enumerate(kind):
             if not field.nullable or _is_checked(field.type):
@@ -324,11 +325,27 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
                     [v.get(name) for v in present] if of_dicts else [_inner(v, name, place) for v in present]
                 )
                 yield from _misfits_inside(inner, field)
-    elif types.is_map(kind) and _is_checked(kind):
-        maps = [v.items() if isinstance(v, Mapping) else v for v in values if v is not None]
+    elif types.is_map(kind):
+        yield from _no_dicts(values)
+        if not _is_checked(kind):
+            return
+        maps = [v.items() if isinstance(v, Mapping) else v for v in values if isinstance(v, Iterable)]
         pairs = [tuple(pair) for pairs in maps for pair in pairs]
         yield from _misfits([key for key, _ in pairs], kind.key_type)
         yield from _misfits_inside([item for _, item in pairs], kind.item_field)
+
+
+def _no_dicts(values: list[Any]) -> Iterator[str]:
+    """What has names for its parts and is nothing that `pa.array` takes for a dict: it would not tell why."""
+    import pyarrow as pa
+
+    for value in values:
+        if isinstance(value, dict | tuple | list | pa.Scalar):
+            continue
+        if is_dataclass(value):
+            yield f"expected a dict, got {safe_repr(value)}; dataclasses.asdict makes one"
+        elif isinstance(value, Mapping):
+            yield f"expected a dict, got a {type(value).__name__}, {safe_repr(value)}; dict(...) makes one"
 
 
 def _misplaced(values: list[Any], kind: pa.StructType) -> Iterator[str]:

@@ -6,7 +6,7 @@ It says which steps have written the state, so that those of a changed plan do n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -92,9 +92,9 @@ class Head(NamedTuple):
     position: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, data: bytes, classes: Classes) -> Head:
-        """The one that was written; raises as `reading`."""
-        with reading():
+    def of(cls, data: bytes, classes: Classes, steps: Collection[str]) -> Head:
+        """The one that was written, of these steps; raises as `reading`."""
+        with reading(steps):
             return cls(*loads(data, classes))
 
     def check_steps(self, steps: Mapping[str, Kind], unnamed: tuple[str, ...]) -> None:
@@ -141,10 +141,10 @@ def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], 
     """
     What the steps of a stage remember of a key group, as snapshots, by the chunks of its log, in their order.
     """
-    kept = Head.of(head, classes)
+    steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
+    kept = Head.of(head, classes, [name for name, step in steps.items() if step.is_keyed])
     kept.check(kept.key_groups)
     snapshots: States = {}
-    steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
     kept.check_steps({name: Kind.of(step) for name, step in steps.items()}, kept.unnamed)
     for name, state in kept.operators.items():
         step = steps[name]
@@ -154,7 +154,7 @@ def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], 
         operator.restore(state)
         snapshots[name] = operator.snapshot()
         operator.close()
-    entries = entries_of(chunks, Position(*kept.position), classes)
+    entries = entries_of(chunks, Position(*kept.position), classes, kept.abouts)
     for name, tables in kept_tables(entries, kept.abouts).items():
         snapshots[name] = tables.snapshot()
     return snapshots

@@ -21,7 +21,7 @@ that other workers have put behind them since, and does not read the log anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -173,12 +173,13 @@ def _token() -> bytes:
 
 class Log:
     """
-    The entries of a key group; `chunks` is Spark's map state of those that are not in the head, and `classes`
-    are those in which they are read.
+    The entries of a key group, of these steps; `chunks` is Spark's map state of those that are not in the
+    head, and `classes` are those in which they are read.
     """
 
-    def __init__(self, chunks: Any, classes: Classes) -> None:
+    def __init__(self, chunks: Any, classes: Classes, steps: Collection[str]) -> None:
         self._chunks = chunks
+        self._steps = steps
         self.classes = classes
 
     def read(self, position: Position, last: int | None = None) -> Iterator[Entry]:
@@ -186,11 +187,11 @@ class Log:
         if last is not None:
             return iter(self._last(position, last))
         chunks = (self._chunks.getValue((number,)) for number in position.chunks)
-        return entries_of(chunks, position, self.classes)
+        return entries_of(chunks, position, self.classes, self._steps)
 
     def _last(self, position: Position, count: int) -> list[Entry]:
         """So many entries, those that were put last: only their chunks are read."""
-        read = _unpacked(position.tail[-count:], self.classes)
+        read = _unpacked(position.tail[-count:], self.classes, self._steps)
         parts: list[bytes] = []
         for number in reversed(position.chunks):
             if len(read) >= count:
@@ -198,7 +199,7 @@ class Log:
             data, is_first = self._chunks.getValue((number,))
             parts.insert(0, data)
             if is_first:
-                read[:0] = _unpacked(parts, self.classes)
+                read[:0] = _unpacked(parts, self.classes, self._steps)
                 parts.clear()
         return read[-count:]
 
@@ -234,33 +235,36 @@ class Log:
         return number
 
 
-def entries_of(chunks: Iterable[tuple[bytes, bool]], position: Position, classes: Classes) -> Iterator[Entry]:
+def entries_of(
+    chunks: Iterable[tuple[bytes, bool]], position: Position, classes: Classes, steps: Collection[str]
+) -> Iterator[Entry]:
     """
     The entries of the log at this position.
 
     Args:
         chunks: all, in their order: bytes, and whether an entry begins with them.
         classes: as for `loads`.
+        steps: whose entries these are.
     """
     parts: list[bytes] = []
     for data, is_first in chunks:
         if is_first and parts:
-            yield from _unpacked(parts, classes)
+            yield from _unpacked(parts, classes, steps)
             parts.clear()
         parts.append(data)
-    yield from _unpacked(parts, classes)
-    yield from _unpacked(position.tail, classes)
+    yield from _unpacked(parts, classes, steps)
+    yield from _unpacked(position.tail, classes, steps)
 
 
-def _unpacked(parts: Iterable[bytes], classes: Classes) -> list[Entry]:
-    with reading():
+def _unpacked(parts: Iterable[bytes], classes: Classes, steps: Collection[str]) -> list[Entry]:
+    with reading(steps):
         return list(loads_each(b"".join(parts), classes))
 
 
 @contextmanager
-def reading() -> Iterator[None]:
-    """State that the classes of this program cannot be filled with is refused with the ways out."""
-    problem = "what this stream's checkpoint holds cannot be read"
+def reading(steps: Collection[str]) -> Iterator[None]:
+    """State of these that the classes of this program cannot be filled with is refused with the ways out."""
+    problem = f"what this stream's checkpoint holds of {' or '.join(map(repr, steps))} cannot be read"
     try:
         yield
     except CodecError as error:

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -57,11 +57,15 @@ from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, te
 from asyncstream.runtime.spark.worker.outputs import OutputTask, in_columns, row_writers
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.state import Tables
+from asyncstream.state.keyed import tell_unasked, unasked
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
 __all__ = ("KeyGroup",)
+
+_tell_unasked_once: Final = cache(tell_unasked)
+"""Each worker says it once, though it restores the same steps with every group, and in every micro-batch."""
 
 
 class _Turn(NamedTuple):
@@ -127,7 +131,8 @@ class KeyGroup:
         self._leads_on = {exit_.number for exit_ in stage.exits} > {output.route for output in outputs}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _processor, (Shipped((self._stage, self._terms, self._number, self._outputs)),)
+        value = self._stage, self._terms, self._number, self._outputs
+        return _processor, (Shipped(value, stage=self._stage),)
 
     def init(self, handle: Any) -> None:
         from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
@@ -139,7 +144,7 @@ class KeyGroup:
         number = StructType([StructField("number", LongType())])
         chunk = StructType([*blob.fields, StructField("is_first", BooleanType())])
         chunks = Chunks(handle, partial(handle.getMapState, "chunks", number, chunk))
-        self._log = Log(chunks, self._terms.classes)
+        self._log = Log(chunks, self._terms.classes, self._steps)
         self._files = GroupFiles(self._terms.classes)
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:
@@ -180,7 +185,7 @@ class KeyGroup:
         blob = self._state.get()
         if blob is None:
             return None
-        kept = Head.of(blob[0], self._terms.classes)
+        kept = Head.of(blob[0], self._terms.classes, self._steps)
         kept.check(self._terms.key_groups)
         kept.check_steps(self._steps, self._terms.unnamed)
         return kept
@@ -269,6 +274,9 @@ class KeyGroup:
                 if not turn.early:  # else the watermarks of what was under way lead there
                     parts.restore_watermark(start_ms)
                     known_ms = max(known_ms, start_ms)
+            for name, operator in operators.items():
+                if found := unasked(operator.tables):
+                    _tell_unasked_once(name, found)
             counted = tally(self._terms.counts, operators)
             self._process(parts, turn, known_ms, clock)
             timer_ms = self._next_timer(operators, turn.watermark_ms, clock.now_ms())

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar
 
+from asyncstream.errors import PipelineError, describe_error
+from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.wire.values import written_out
 from asyncstream.runtime.spark.worker.loop import settle
 
@@ -28,18 +30,38 @@ MOST: Final = 32
 class Shipped(Generic[T]):
     """
     A value that each task gets, and that all tasks of a worker share if it `stays`; pickled when this is, in
-    the way of PySpark's functions.
+    the way of PySpark's functions. What cannot be pickled is blamed on a step of the `stage`.
     """
 
-    def __init__(self, value: T, *, stays: bool = True) -> None:
+    def __init__(self, value: T, *, stage: Stage | None = None, stays: bool = True) -> None:
         self.value = value
+        self._stage = stage
         self._stays = stays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        data = written_out(self.value)
+        try:
+            data = written_out(self.value)
+        except Exception:
+            if self._stage is not None:
+                _blame_a_step(self._stage)
+            raise
         if not self._stays:
             return _made, (data,)
         return _arrived, (blake2b(data, digest_size=16).digest(), data)
+
+
+def _blame_a_step(stage: Stage) -> None:
+    """Raises `PipelineError` for the first step of which something cannot be pickled."""
+    parts: list[tuple[str, object]] = [(step.name, step) for step in stage.steps]
+    parts += [(route.reader, route.key_by) for route in (*stage.entries, *stage.exits)]
+    for name, part in parts:
+        try:
+            written_out(part)
+        except Exception as error:
+            raise PipelineError(
+                f"step {name!r} cannot be sent to Spark's workers: {describe_error(error)}; have its "
+                "function make what cannot be pickled where it runs, in open() if it has that"
+            ) from error
 
 
 @dataclass
@@ -55,7 +77,14 @@ _worker: OrderedDict[bytes, _Known] = OrderedDict()
 
 
 def _made(data: bytes) -> Shipped[Any]:
-    return Shipped(pickle.loads(data))
+    try:
+        return Shipped(pickle.loads(data))
+    except ModuleNotFoundError as error:
+        raise PipelineError(
+            f"a worker of Spark has no module {error.name!r}, which the pipeline's functions need: install "
+            "it there, or send its file along, by spark.addArtifacts(path, pyfile=True) or by spark-submit "
+            "--py-files"
+        ) from error
 
 
 def _arrived(digest: bytes, data: bytes) -> Shipped[Any]:
