@@ -23,6 +23,7 @@ from asyncstream.connectors.kafka.client import (
     check_options,
     check_topics,
     disconnect,
+    give_up,
     naming,
     patience_of,
 )
@@ -477,6 +478,8 @@ class KafkaSource(Source[Any]):
         consumer, self._consumer = self._consumer, None
         try:
             await stopped(self._polling)
+            if consumer is not None:
+                await give_up(consumer)  # a handover, too, of which nothing is acknowledged any more
         finally:
             if consumer is not None:
                 await disconnect(consumer, consumer._client)

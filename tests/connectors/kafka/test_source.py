@@ -268,6 +268,23 @@ async def test_a_source_whose_closing_is_cancelled_lets_go_of_the_broker(kafka: 
             await consumer.getmany(timeout_ms=60_000)
 
 
+@pytest.mark.usefixtures("tidy")
+async def test_a_source_that_is_closed_does_not_wait_for_what_it_was_handing_over(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", handover=9)
+    await source.open()
+    waits = asyncio.Event()
+    source.checkpoint_soon = waits.set
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 3}:
+            await source.read()
+        source._opened()._coordinator.request_rejoin()
+        await waits.wait()
+    async with asyncio.timeout(4):
+        await source.close()
+
+
 async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) -> None:
     topic = await kafka.topic()
     producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
