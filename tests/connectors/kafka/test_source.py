@@ -333,6 +333,27 @@ async def test_a_partition_that_is_added_is_found_though_records_never_cease(kaf
     await source.close()
 
 
+async def test_a_member_that_begins_with_the_latest_reads_a_partition_that_is_added_from_its_beginning(
+    kafka: Kafka,
+) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", start="latest")
+    await source.open()
+    async with asyncio.timeout(60):
+        while not source.splits():
+            await source.read()
+        await kafka.widen(topic, 2)
+        await kafka.fill(topic, numbers(10), 2)
+        await source._opened()._client.force_metadata_update()  # else the member hears of it in minutes
+        found: list[Any] = []
+        while source.position() != {f"{topic}-0": 8, f"{topic}-1": 5}:
+            batch = await source.read()
+            found += batch.values if batch is not None else []
+    assert sorted(found) == list(range(10))
+    await source.close()
+
+
 async def test_one_slow_call_stops_no_partition(kafka: Kafka) -> None:
     topic = await kafka.topic(3)
     await kafka.fill(topic, numbers(10_000), 3)
@@ -376,6 +397,9 @@ async def test_a_partition_that_is_held_and_dealt_out_again_is_not_fetched() -> 
 
         async def beginning_offsets(self, of: list[TopicPartition]) -> dict[TopicPartition, int]:
             return dict.fromkeys(of, 0)
+
+        async def end_offsets(self, of: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(of, 9)
 
         def seek(self, place: TopicPartition, offset: int) -> None: ...
 
