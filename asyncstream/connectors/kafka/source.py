@@ -323,8 +323,8 @@ class KafkaSource(Source[Any]):
             return
         self._looks_at = now + _LOOK
         await self._presence.check(consumer, list(self._partitions.values()))
-        if self._group is None:  # whose positions are what its members commit
-            await self._pass_marks(consumer)
+        await self._pass_marks(consumer)
+        if self._group is None:
             await self._look_for_partitions(consumer)
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:

@@ -218,6 +218,9 @@ async def test_where_the_client_begins_by_itself_as_a_member_is_no_matter() -> N
                 raise self.says.pop()
             return {place: [SimpleNamespace(value=b"1", offset=7, timestamp=0)]}
 
+        async def position(self, partition: TopicPartition) -> int:
+            return 7
+
         def partitions_for_topic(self, topic: str) -> set[int]:
             return {0}
 
@@ -318,6 +321,32 @@ async def test_what_a_transaction_left_behind_may_be_deleted_before_a_restart(ka
     reading.cancel()
     await kafka.empty(topic)
     await source.can_seek({f"{topic}-0": 4})
+    await source.close()
+
+
+async def test_what_a_transaction_left_behind_may_be_deleted_before_a_member_comes_back(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"1")
+    await producer.commit_transaction()
+    await producer.stop()
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    await source.open()
+    reading = asyncio.create_task(read_on(source))
+    async with asyncio.timeout(20):
+        while source.position() != {f"{topic}-0": 2}:  # noqa: ASYNC110 - a real server
+            await asyncio.sleep(0.01)
+    reading.cancel()
+    await source.acknowledge({f"{topic}-0": 2})
+    await source.close()
+    await kafka.empty(topic)
+    await source.open()
+    async with asyncio.timeout(20):
+        while not source.splits():
+            await source.read()
+    assert source.position() == {f"{topic}-0": 2}
     await source.close()
 
 
