@@ -25,6 +25,7 @@ __all__ = (
     "check_options",
     "check_topics",
     "disconnect",
+    "give_up",
     "naming",
     "patience_of",
     "settled",
@@ -92,15 +93,33 @@ async def settled(sent: Collection[asyncio.Future[Any]], patience: float) -> Non
 
 
 async def disconnect(client: AIOKafkaConsumer | AIOKafkaProducer, network: AIOKafkaClient) -> None:
-    """Let a client go, also one whose broker does not answer; nobody waits for what it has still to send."""
+    """
+    Let a client go, also one whose broker does not answer: what it has not sent by then it never sends, also
+    if the broker comes back.
+    """
     stopping = asyncio.ensure_future(client.stop())
     await asyncio.wait({stopping}, timeout=_FAREWELL)
     is_gone = stopping.done() and not stopping.cancelled() and stopping.exception() is None
-    await stopped(stopping)
     if not is_gone:
+        await give_up(client)
         closing = asyncio.ensure_future(network.close())
-        await asyncio.wait({closing}, timeout=_FAREWELL)
+        await asyncio.wait({closing, stopping}, timeout=_FAREWELL)
         await stopped(closing)
+    await stopped(stopping)
+
+
+async def give_up(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """End what a client waits for when it stops; it would go on if only the waiting were cancelled."""
+    from aiokafka import AIOKafkaProducer
+
+    if isinstance(client, AIOKafkaProducer):
+        await stopped(client._sender.sender_task)
+        left = client._message_accumulator
+        left._pending_batches.update(*left._batches.values())  # where each is looked for when it ends
+        for batch in left._pending_batches:
+            batch.future.cancel()
+    else:  # of one that is no member there is none
+        await stopped(getattr(client._coordinator, "_coordination_task", None))
 
 
 @contextmanager

@@ -23,10 +23,11 @@ from asyncstream.connectors.kafka.client import (
     check_options,
     check_topics,
     disconnect,
+    give_up,
     naming,
     patience_of,
 )
-from asyncstream.connectors.kafka.group import Handover, check_handover, listener, shows_itself
+from asyncstream.connectors.kafka.group import Handover, begins_at, check_handover, listener, shows_itself
 from asyncstream.connectors.kafka.partitions import Presence, chosen, gone, split_of, to_read
 from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of, topic_name
 from asyncstream.connectors.messages import Decode, decoder
@@ -143,7 +144,8 @@ class KafkaSource(Source[Any]):
         self._ends: dict[str, int] = {}
         self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
         self._held: frozenset[str] = frozenset()
-        self._kept: dict[str, int] = {}  # of a checkpoint, of partitions that are not assigned yet
+        self._kept: dict[str, int] = {}  # of a checkpoint, or of what was revoked: not assigned again yet
+        self._first: frozenset[str] = frozenset()  # as a member: the partitions when it was opened
         self._handover = Handover(self._hand_over_in)
         self._is_member = False
         self._has_changed = False
@@ -181,8 +183,9 @@ class KafkaSource(Source[Any]):
     async def open(self) -> None:
         self._forget_all()
         self._consumer = await self._connected()
-        if self._group is not None:
-            return  # it joins when it is read, and knows by then where to go on
+        if self._group is not None:  # it joins when it is read, and knows by then where to go on
+            self._first = frozenset(map(split_of, self._found(self._consumer)))
+            return
         with naming(SourceError, self._what):
             await self._assign(self._found(self._consumer), self._start)
             if self._stops:
@@ -320,8 +323,8 @@ class KafkaSource(Source[Any]):
             return
         self._looks_at = now + _LOOK
         await self._presence.check(consumer, list(self._partitions.values()))
-        if self._group is None:  # whose positions are what its members commit
-            await self._pass_marks(consumer)
+        await self._pass_marks(consumer)
+        if self._group is None:
             await self._look_for_partitions(consumer)
 
     async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
@@ -365,13 +368,14 @@ class KafkaSource(Source[Any]):
         names = [name for name in map(split_of, partitions) if name in self._partitions]
         self._fetched = deque(one for one in self._fetched if one[0] not in names)
         await self._handover.finish(names, self._positions, self.checkpoint_soon)
+        self._kept |= {name: self._handover.acknowledged[name] for name in names}
         self._handover.end(names)
         for name in names:
             del self._positions[name], self._partitions[name]
         self._names, self._has_changed = tuple(self._partitions), True
 
     async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these, from what is committed, or from the checkpoint if that is further."""
+        """Read these, from what is committed, or from what is kept if that is further."""
         from aiokafka.errors import CommitFailedError
 
         consumer = self._opened()
@@ -380,16 +384,11 @@ class KafkaSource(Source[Any]):
                 begun: dict[TopicPartition, int] = {}
                 for partition in partitions:
                     name = split_of(partition)
-                    known = [await consumer.committed(partition), self._kept.get(name)]
-                    offset = max((one for one in known if one is not None), default=None)
-                    first = (await consumer.beginning_offsets([partition]))[partition]
-                    if offset is None and self._start == "latest":
-                        offset = (await consumer.end_offsets([partition]))[partition]
-                    elif offset is None:
-                        offset = first
-                    elif offset < first:
-                        raise gone(name, offset, first)
-                    if known[0] is None and self._start == "latest":
+                    committed = await consumer.committed(partition)
+                    is_latest = self._start == "latest" and name in self._first
+                    kept = self._kept.get(name)
+                    offset = await begins_at(consumer, partition, kept, committed, is_latest)
+                    if committed is None and self._start == "latest":
                         begun[partition] = offset
                     consumer.seek(partition, offset)
                     if name in self._held:  # to the client it is another one than before
@@ -477,6 +476,8 @@ class KafkaSource(Source[Any]):
         consumer, self._consumer = self._consumer, None
         try:
             await stopped(self._polling)
+            if consumer is not None:
+                await give_up(consumer)  # a handover, too, of which nothing is acknowledged any more
         finally:
             if consumer is not None:
                 await disconnect(consumer, consumer._client)

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -19,7 +19,7 @@ from asyncstream import Checkpoints, MemoryStore, Pipeline
 from asyncstream.connectors.kafka import KafkaSink, KafkaSource
 from asyncstream.errors import PipelineError, SourceError
 from tests.connectors.kafka.processes import Process
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import Kafka, group_server
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -37,6 +37,11 @@ def numbers(count: int, first: int = 0) -> list[bytes | None]:
 
 def member(kafka: Kafka, topic: str, client: dict[str, int]) -> KafkaSource:
     return KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", client=client, batch=50)
+
+
+async def read_on(source: KafkaSource) -> None:
+    while True:
+        await source.read()
 
 
 async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
@@ -138,6 +143,32 @@ async def test_where_a_group_begins_with_the_latest_is_written_down_before_a_mem
             await source.read()
     assert await kafka_groups.committed(f"g-{topic}", topic, 1) == {0: 2 if kept is None else kept}
     await source.close()
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_a_broker_that_has_forgotten_all_is_told_of(
+    tmp_path: Path, start: Literal["earliest", "latest"]
+) -> None:
+    with group_server(tmp_path).running() as own:
+        topic = await own.topic(1)
+        source = KafkaSource(
+            topic, bootstrap_servers=own.address, group=f"g-{topic}", client=PATIENT, start=start
+        )
+        await source.open()
+        async with asyncio.timeout(60):
+            while not source.splits():
+                await source.read()
+            await own.fill(topic, numbers(9))
+            while source.position() != {f"{topic}-0": 9}:
+                await source.read()
+            await source.acknowledge({f"{topic}-0": 9})
+            own.kill()
+            own.start()
+            await own.topic(1, topic)
+            await own.fill(topic, numbers(3))
+            with pytest.raises(SourceError, match=r"cannot go on at offset 9 of .* the topic was made anew"):
+                await read_on(source)
+        await source.close()
 
 
 async def copy(folder: Path, id: str, address: str, read: str, write: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from asyncstream import Pipeline, Sink, SinkError
 from asyncstream.connectors import cancellation
-from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink, transactions
+from asyncstream.connectors.kafka import KafkaSink, KafkaSource, KafkaTransactionalSink, client, transactions
 from tests.servers.kafka import Kafka, transactional_server
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -69,6 +70,26 @@ async def test_a_job_whose_broker_is_gone_can_be_stopped(
     with pytest.raises((asyncio.CancelledError, SinkError)):
         await asyncio.wait_for(writing, 30)
     await asyncio.wait_for(sink.close(), 30)
+
+
+@MAKE
+@pytest.mark.usefixtures("tidy", "others_gone")
+async def test_what_a_sink_had_not_written_when_it_was_closed_it_does_not_try_again(
+    own: Kafka, monkeypatch: pytest.MonkeyPatch, make: Callable[[str, str], Sink[Any]]
+) -> None:
+    for module in (cancellation, transactions):
+        monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    monkeypatch.setattr(client, "_FAREWELL", 0.1)
+    sink = make(await own.topic(), own.address)
+    await sink.open()
+    own.kill()
+    writing = asyncio.ensure_future(sink.write([1, 2, 3], None))
+    await asyncio.sleep(0.1)  # of a real client
+    writing.cancel()
+    await asyncio.wait({writing}, timeout=20)
+    await asyncio.wait_for(sink.close(), 20)
+    del sink, writing
+    gc.collect()  # when it is told of a future that nobody has looked at
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])

@@ -218,6 +218,9 @@ async def test_where_the_client_begins_by_itself_as_a_member_is_no_matter() -> N
                 raise self.says.pop()
             return {place: [SimpleNamespace(value=b"1", offset=7, timestamp=0)]}
 
+        async def position(self, partition: TopicPartition) -> int:
+            return 7
+
         def partitions_for_topic(self, topic: str) -> set[int]:
             return {0}
 
@@ -268,6 +271,23 @@ async def test_a_source_whose_closing_is_cancelled_lets_go_of_the_broker(kafka: 
             await consumer.getmany(timeout_ms=60_000)
 
 
+@pytest.mark.usefixtures("tidy")
+async def test_a_source_that_is_closed_does_not_wait_for_what_it_was_handing_over(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", handover=9)
+    await source.open()
+    waits = asyncio.Event()
+    source.checkpoint_soon = waits.set
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 3}:
+            await source.read()
+        source._opened()._coordinator.request_rejoin()
+        await waits.wait()
+    async with asyncio.timeout(4):
+        await source.close()
+
+
 async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) -> None:
     topic = await kafka.topic()
     producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
@@ -304,6 +324,32 @@ async def test_what_a_transaction_left_behind_may_be_deleted_before_a_restart(ka
     await source.close()
 
 
+async def test_what_a_transaction_left_behind_may_be_deleted_before_a_member_comes_back(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"1")
+    await producer.commit_transaction()
+    await producer.stop()
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    await source.open()
+    reading = asyncio.create_task(read_on(source))
+    async with asyncio.timeout(20):
+        while source.position() != {f"{topic}-0": 2}:  # noqa: ASYNC110 - a real server
+            await asyncio.sleep(0.01)
+    reading.cancel()
+    await source.acknowledge({f"{topic}-0": 2})
+    await source.close()
+    await kafka.empty(topic)
+    await source.open()
+    async with asyncio.timeout(20):
+        while not source.splits():
+            await source.read()
+    assert source.position() == {f"{topic}-0": 2}
+    await source.close()
+
+
 async def test_a_partition_that_is_added_is_found_though_records_never_cease(kafka: Kafka) -> None:
     topic = await kafka.topic()
     source = KafkaSource(topic, bootstrap_servers=kafka.address, client={"metadata_max_age_ms": 100})
@@ -313,6 +359,27 @@ async def test_a_partition_that_is_added_is_found_though_records_never_cease(kaf
         while len(source.splits()) < 2:
             await kafka.fill(topic, [b"1"])
             await source.read()
+    await source.close()
+
+
+async def test_a_member_that_begins_with_the_latest_reads_a_partition_that_is_added_from_its_beginning(
+    kafka: Kafka,
+) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(3))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", start="latest")
+    await source.open()
+    async with asyncio.timeout(60):
+        while not source.splits():
+            await source.read()
+        await kafka.widen(topic, 2)
+        await kafka.fill(topic, numbers(10), 2)
+        await source._opened()._client.force_metadata_update()  # else the member hears of it in minutes
+        found: list[Any] = []
+        while source.position() != {f"{topic}-0": 8, f"{topic}-1": 5}:
+            batch = await source.read()
+            found += batch.values if batch is not None else []
+    assert sorted(found) == list(range(10))
     await source.close()
 
 
@@ -359,6 +426,9 @@ async def test_a_partition_that_is_held_and_dealt_out_again_is_not_fetched() -> 
 
         async def beginning_offsets(self, of: list[TopicPartition]) -> dict[TopicPartition, int]:
             return dict.fromkeys(of, 0)
+
+        async def end_offsets(self, of: list[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(of, 9)
 
         def seek(self, place: TopicPartition, offset: int) -> None: ...
 
