@@ -4,7 +4,8 @@ Parquet and Arrow IPC as sources: one file, or a folder of them. Needs the extra
 Rows are read one batch after the other, so memory is bounded by one row group, or record batch, of the file,
 whatever its size. A position is a file and a row in it, with a fingerprint of the file; a folder to which
 files were added meanwhile, with names behind the others, is read on. Of those that were added before the
-file of the position nothing would be read, so that is refused.
+file of the position nothing would be read, so that is refused. They are told by how many files come before
+it, so as to let go of those that were read: where as many were deleted as were added, it is not noticed.
 
 A folder that is divided by columns, as in `out/day=2026-11-22/part-000001.parquet`, has these columns: their
 values are whole numbers if all of them look like that, and otherwise text.
