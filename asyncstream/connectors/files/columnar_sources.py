@@ -266,6 +266,7 @@ class ParquetSource(ColumnarSource[T]):
 
     Files in it whose names begin with a dot or an underscore are left out, and so are those that do not end
     in `.parquet`, and symbolic links to others in it, or to folders of them.
+    New files need names behind those that were read.
 
     Args:
         path: the file, or the folder; also of an object store, such as "s3://bucket/name", by the extra
@@ -350,6 +351,7 @@ class ArrowIpcSource(ColumnarSource[T]):
 
     Files in it whose names begin with a dot or an underscore are left out, and so are those that do not end
     in `.arrow`, `.arrows`, `.feather` or `.ipc`, and symbolic links to others in it, or to folders of them.
+    New files need names behind those that were read.
 
     Args:
         path: the file, or the folder; also of an object store, by the extra [fsspec].

@@ -45,7 +45,7 @@ class SqliteSource(Source[T]):
 
     By `rowid`, a position is one, so rows must not be changed or get smaller ones. A table that has never had
     the row of a position is refused: it is another one, or was emptied and numbers its rows from 1 again
-    (`AUTOINCREMENT` would not).
+    (`AUTOINCREMENT` would not). One that was made anew and has grown past that row is not told from the old.
 
     By a column whose values grow, such as a counter or the time of a change, which need not be unique, a
     position is the last value with the rows that were given of it. A row whose value grows is read again, as
