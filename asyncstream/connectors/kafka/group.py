@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import wait_at_most
-from asyncstream.connectors.kafka.partitions import gone, split_of
+from asyncstream.connectors.kafka.partitions import gone
 from asyncstream.validation import real_number, refuse
 
 if TYPE_CHECKING:
-    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+    from aiokafka import ConsumerRebalanceListener, TopicPartition
 
 __all__ = ("Handover", "begins_at", "check_handover", "listener", "shows_itself")
 
@@ -42,24 +42,19 @@ def shows_itself(options: Mapping[str, Any]) -> float:
     return real_number("max_poll_interval_ms", interval, "milliseconds", lambda ms: ms > 0) / 3000
 
 
-async def begins_at(
-    consumer: AIOKafkaConsumer,
-    partition: TopicPartition,
-    kept: int | None,
-    committed: int | None,
-    is_latest: bool,
+def begins_at(
+    name: str, extent: tuple[int, int], kept: int | None, committed: int | None, is_latest: bool
 ) -> int:
     """
     The offset at which a member begins with a partition: the furthest that is known; else its end or its
-    beginning. Raises `SourceError` if there is no going on there.
+    beginning, the two of its `extent`. Raises `SourceError` if there is no going on there.
     """
-    first: int = (await consumer.beginning_offsets([partition]))[partition]
-    end: int = (await consumer.end_offsets([partition]))[partition]
+    first, end = extent
     known = [offset for offset in (kept, committed) if offset is not None]
     offset = max(known, default=end if is_latest else first)
     # who has forgotten the group may have forgotten the records, in whose place there are others by now
     if offset < first or (committed is None and offset > end):
-        raise gone(split_of(partition), offset, first)
+        raise gone(name, offset, first)
     return offset
 
 

@@ -382,12 +382,15 @@ class KafkaSource(Source[Any]):
         try:
             with naming(SourceError, self._what):
                 begun: dict[TopicPartition, int] = {}
+                firsts, ends = (
+                    await consumer.beginning_offsets(partitions),
+                    await consumer.end_offsets(partitions),
+                )
                 for partition in partitions:
-                    name = split_of(partition)
+                    name, extent = split_of(partition), (firsts[partition], ends[partition])
                     committed = await consumer.committed(partition)
                     is_latest = self._start == "latest" and name in self._first
-                    kept = self._kept.get(name)
-                    offset = await begins_at(consumer, partition, kept, committed, is_latest)
+                    offset = begins_at(name, extent, self._kept.get(name), committed, is_latest)
                     if committed is None and self._start == "latest":
                         begun[partition] = offset
                     consumer.seek(partition, offset)
