@@ -18,7 +18,7 @@ from typing import TypeVar
 from asyncstream.aside import DiskThread, heed
 from asyncstream.filesystem.sqlite import OpenFile, is_busy
 
-__all__ = ("PATIENCE", "Database", "rowid_beside")
+__all__ = ("PATIENCE", "Database", "has_rowid", "rowid_beside")
 
 T = TypeVar("T")
 
@@ -130,3 +130,14 @@ class Database:
 def rowid_beside(columns: Container[str]) -> str | None:
     """A name for the `rowid` that none of these columns, in small letters, hides; None: they hide it."""
     return next((name for name in ("rowid", "_rowid_", "oid") if name not in columns), None)
+
+
+def has_rowid(connection: sqlite3.Connection, table: str, name: str) -> bool:
+    """Whether a table, quoted, has its `rowid` by this name; one that was made without has not."""
+    try:
+        connection.execute(f"SELECT r.{name} FROM {table} AS r LIMIT 0")
+    except sqlite3.OperationalError as error:
+        if "no such column" not in str(error):
+            raise
+        return False
+    return True

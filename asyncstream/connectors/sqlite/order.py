@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from asyncstream.connectors.sqlite.database import rowid_beside
+from asyncstream.connectors.sqlite.database import has_rowid, rowid_beside
 from asyncstream.errors import SourceError, safe_repr
 from asyncstream.filesystem.sqlite import quoted
 
@@ -106,13 +106,7 @@ class RowOrder(ABC):
         name = rowid_beside(names)
         if name is None:
             raise SourceError(f"cannot read {self.what}: its columns rowid, _rowid_ and oid hide its rowid")
-        try:
-            connection.execute(f"SELECT r.{name} FROM {self._table} AS r LIMIT 0")
-        except sqlite3.OperationalError as error:
-            if "no such column" not in str(error):
-                raise
-            return None
-        return name
+        return name if has_rowid(connection, self._table, name) else None
 
     def _none_behind(self, place: str, known: str) -> SourceError:
         return SourceError(

@@ -24,7 +24,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from asyncstream.connectors.sqlite.database import rowid_beside
+from asyncstream.connectors.sqlite.database import has_rowid, rowid_beside
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.connectors.writer import Writer
 from asyncstream.filesystem.sqlite import quoted
@@ -277,12 +277,7 @@ class Staging:
     def _rowid(self, connection: sqlite3.Connection) -> str | None:
         """A name for the `rowid` of the table's rows; None if there is none to tell them apart by."""
         name = rowid_beside({row[1].lower() for row in _described(connection, self._table)})
-        if name is not None:
-            try:
-                connection.execute(f"SELECT {name} FROM {self._table} LIMIT 0")
-            except sqlite3.OperationalError:
-                return None
-        return name
+        return name if name is not None and has_rowid(connection, self._table, name) else None
 
     def _undo_columns(self, connection: sqlite3.Connection) -> list[str]:
         """Those that the undo must have for the table as it is."""
