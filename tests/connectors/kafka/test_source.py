@@ -32,6 +32,26 @@ async def gathered(source: KafkaSource, **options: Any) -> list[Any]:
     return found
 
 
+async def write_in_transactions(kafka: Kafka, topic: str, *commits: bool) -> None:
+    """A record in each, that says whether it was committed."""
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+    await producer.start()
+    for is_committed in commits:
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, json.dumps(is_committed).encode())
+        await (producer.commit_transaction() if is_committed else producer.abort_transaction())
+    await producer.stop()
+
+
+async def read_up_to(source: KafkaSource, position: dict[str, int]) -> None:
+    """Also to where there is no record, so that no read comes back."""
+    reading = asyncio.create_task(read_on(source))
+    async with asyncio.timeout(20):
+        while source.position() != position:  # noqa: ASYNC110 - a real server
+            await asyncio.sleep(0.01)
+    reading.cancel()
+
+
 async def test_a_record_brings_its_key_headers_time_and_place(kafka: Kafka) -> None:
     topic = await kafka.topic()
     headers = [("kind", b"new"), ("kind", b"last")]
@@ -290,13 +310,7 @@ async def test_a_source_that_is_closed_does_not_wait_for_what_it_was_handing_ove
 
 async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) -> None:
     topic = await kafka.topic()
-    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
-    await producer.start()
-    for commits in (True, False, True):
-        await producer.begin_transaction()
-        await producer.send_and_wait(topic, json.dumps(commits).encode())
-        await (producer.commit_transaction() if commits else producer.abort_transaction())
-    await producer.stop()
+    await write_in_transactions(kafka, topic, True, False, True)
     assert await gathered(KafkaSource(topic, bootstrap_servers=kafka.address, stop_at_end=True)) == [
         True,
         True,
@@ -305,20 +319,10 @@ async def test_what_a_transaction_has_not_committed_is_not_read(kafka: Kafka) ->
 
 async def test_what_a_transaction_left_behind_may_be_deleted_before_a_restart(kafka: Kafka) -> None:
     topic = await kafka.topic()
-    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
-    await producer.start()
-    for commits in (True, False):
-        await producer.begin_transaction()
-        await producer.send_and_wait(topic, b"1")
-        await (producer.commit_transaction() if commits else producer.abort_transaction())
-    await producer.stop()
+    await write_in_transactions(kafka, topic, True, False)
     source = KafkaSource(topic, bootstrap_servers=kafka.address)
     await source.open()
-    reading = asyncio.create_task(read_on(source))
-    async with asyncio.timeout(20):
-        while source.position() != {f"{topic}-0": 4}:  # noqa: ASYNC110 - a real server
-            await asyncio.sleep(0.01)
-    reading.cancel()
+    await read_up_to(source, {f"{topic}-0": 4})
     await kafka.empty(topic)
     await source.can_seek({f"{topic}-0": 4})
     await source.close()
@@ -326,19 +330,10 @@ async def test_what_a_transaction_left_behind_may_be_deleted_before_a_restart(ka
 
 async def test_what_a_transaction_left_behind_may_be_deleted_before_a_member_comes_back(kafka: Kafka) -> None:
     topic = await kafka.topic()
-    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
-    await producer.start()
-    await producer.begin_transaction()
-    await producer.send_and_wait(topic, b"1")
-    await producer.commit_transaction()
-    await producer.stop()
+    await write_in_transactions(kafka, topic, True)
     source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
     await source.open()
-    reading = asyncio.create_task(read_on(source))
-    async with asyncio.timeout(20):
-        while source.position() != {f"{topic}-0": 2}:  # noqa: ASYNC110 - a real server
-            await asyncio.sleep(0.01)
-    reading.cancel()
+    await read_up_to(source, {f"{topic}-0": 2})
     await source.acknowledge({f"{topic}-0": 2})
     await source.close()
     await kafka.empty(topic)

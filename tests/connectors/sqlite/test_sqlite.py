@@ -470,6 +470,13 @@ def test_rows_of_more_checkpoints_than_are_kept_cannot_be_taken_out(path: Path) 
 LEASE = Lease(1, "place", Holder.here(0), 0)
 
 
+async def begun(to: SqliteSink) -> SqliteSink:
+    """At the very first start of a job that keeps three checkpoints."""
+    to.writer = Writer(LEASE, 3, "refuse")
+    await to.recover(None)
+    return to
+
+
 async def epochs(to: SqliteSink, *contents: list[dict[str, Any]]) -> list[int]:
     """The positions of epochs, each committed."""
     positions = []
@@ -553,9 +560,7 @@ async def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
 ) -> None:
     """The newest was damaged, a job went on from the one before, and then the newest was mended."""
 
-    to = sink(path)
-    to.writer = Writer(LEASE, 3, "refuse")
-    await to.recover(None)
+    to = await begun(sink(path))
     [early] = await epochs(to, [value(1)])
     await write(to, 2)
     mended = await to.prepare(7)
@@ -574,9 +579,7 @@ async def test_checkpoint_that_was_gone_behind_is_no_more_to_be_gone_on_from(
 async def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: Path) -> None:
     """A crash takes rows back, and the next checkpoint comes before any row is written anew."""
 
-    to = sink(path)
-    to.writer = Writer(LEASE, 3, "refuse")
-    await to.recover(None)
+    to = await begun(sink(path))
     [early] = await epochs(to, [value(1)])
     await write(to, 2)
     void = await to.prepare(7)
@@ -596,9 +599,7 @@ async def test_position_behind_nothing_is_not_that_of_what_was_taken_back(path: 
 @pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "UNIQUE"])
 async def test_rows_come_back_that_a_constraint_of_the_table_has_replaced(path: Path, key: str) -> None:
     execute(path, f"CREATE TABLE T (n {key} on conflict replace, name)")
-    to = sink(path)
-    to.writer = Writer(LEASE, 3, "refuse")
-    await to.recover(None)
+    to = await begun(sink(path))
     early, _ = await epochs(to, [value(1), value(2)], [{"n": 2, "name": "other"}])
     assert rows(path) == [(1, "x1"), (2, "other")]
     await to.close()
@@ -615,9 +616,7 @@ async def test_it_goes_back_where_a_column_has_the_name_of_the_rowid(path: Path,
     def row(number: int) -> dict[str, int]:
         return {"n": number} | dict.fromkeys(names, 7)
 
-    to = SqliteSink(path, "t", columns=["n", *names], on_conflict="replace")
-    to.writer = Writer(LEASE, 3, "refuse")
-    await to.recover(None)
+    to = await begun(SqliteSink(path, "t", columns=["n", *names], on_conflict="replace"))
     early, _ = await epochs(to, [row(1), row(2)], [row(2), row(3)])
     await to.close()
     await to.recover(early)
@@ -631,9 +630,7 @@ async def test_it_goes_back_where_a_column_has_the_name_of_the_rowid(path: Path,
 async def test_table_without_rowid_cannot_go_back_and_says_so(path: Path, table: str) -> None:
     execute(path, f"CREATE TABLE t {table}")
 
-    to = sink(path)
-    to.writer = Writer(LEASE, 3, "refuse")
-    await to.recover(None)
+    to = await begun(sink(path))
     early, late = await epochs(to, [value(1)], [value(2)])
     await to.close()
     with pytest.raises(SinkError, match="later checkpoint"):
