@@ -90,9 +90,20 @@ class TimerService:
             self._wake(timestamp)
 
     def advance_watermark(self, timestamp: int) -> None:
-        """Event time has reached `timestamp`: fire what is due; at the end of time that is all there is."""
+        """Run through all of `advancing`."""
+        for _ in self.advancing(timestamp):
+            pass
+
+    def advancing(self, timestamp: int) -> Iterator[None]:
+        """
+        Event time has reached `timestamp`: fires what is due, in slices; at the end of time that is all there
+        is.
+        """
         self.watermark = timestamp
-        self._fire(self.event, reached(timestamp), self._on_event_time)
+        try:
+            yield from self.event.advancing(reached(timestamp), self._on_event_time)
+        except EndlessTimers as error:
+            raise self._blame(error.timer, error)  # noqa: B904 - it is what caused it
 
     def restore_watermark(self, timestamp: int) -> None:
         """Event time had reached `timestamp` when the snapshot was taken: nothing fires."""
@@ -111,7 +122,7 @@ class TimerService:
             try:
                 if not self._has_room():
                     raise _NoRoom
-                self._fire(self.processing, now_ms, self._fire_with_room)
+                self._fire_by_clock(now_ms, self._fire_with_room)
             except _NoRoom:
                 earliest = self.processing.earliest()
                 if earliest is not None and earliest <= now_ms:
@@ -128,11 +139,11 @@ class TimerService:
         """Nothing follows: if timers wait for room, fire what is due by `now_ms`."""
         if self._is_held:
             self._is_held = False
-            self._fire(self.processing, now_ms, self._on_processing_time)
+            self._fire_by_clock(now_ms, self._on_processing_time)
 
-    def _fire(self, timers: TimerQueue, until: float, on_timer: OnTimer) -> None:
+    def _fire_by_clock(self, now_ms: int, on_timer: OnTimer) -> None:
         try:
-            timers.advance(until, on_timer)
+            self.processing.advance(now_ms, on_timer)
         except EndlessTimers as error:
             raise self._blame(error.timer, error)  # noqa: B904 - it is what caused it
 

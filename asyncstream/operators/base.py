@@ -2,7 +2,9 @@
 The operator contract.
 
 An operator is a synchronous state machine. Its driver pushes into it, and it pushes what results into
-`self.out` before it returns: there is no queue, no task and no `await` between two operators of a chain.
+`self.out` before it returns: there is no queue, no task and no `await` between two operators of a chain. One
+that a single call may give much to do does that in slices (`OperatorContext.work_off`), and the driver sees
+to it that nothing else happens to it before the last one.
 
 It is driven by these and nothing else:
 
@@ -39,7 +41,7 @@ from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snap
 from asyncstream.state.tables import Tables
 from asyncstream.state.timer_queue import Timer
 
-__all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
+__all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs", "run_through")
 
 
 _RAISED_IN: Final = "raised in step"
@@ -47,6 +49,12 @@ _RAISED_IN: Final = "raised in step"
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def run_through(work: Iterator[None]) -> None:
+    """Do at once what comes in slices."""
+    for _ in work:
+        pass
 
 
 @dataclass(slots=True)
@@ -62,9 +70,12 @@ class OperatorContext:
         fail: reports an error that no caller is there to catch (from a task or a callback).
         is_held: whether those who feed the operator may not push now (backpressure): their silence then
             says nothing about them.
-        has_room: whether the operator may emit what the clock makes it emit; what it emits for an element or
-            a watermark always may come. Without room it keeps what is due.
+        has_room: whether the operator may emit what the clock makes it emit; what it emits for an element
+            always may come, and so may a slice of what it emits for a watermark. Without room it keeps what
+            is due.
         wake_with_room: asks the driver to call `advance_clock` once there is room.
+        work_off: has work done that comes in slices, of an operator that `works_off`: some of it later,
+            perhaps, and then nothing else reaches the operator before that, nor are its tables cut.
         patience: seconds that the user's code gets to end once it is cancelled or closed.
         keeps_checkpoints: what the operator remembers is kept while it runs.
         journeys: tells of elements that are followed.
@@ -85,6 +96,7 @@ class OperatorContext:
     is_held: Callable[[], bool] = lambda: False
     has_room: Callable[[], bool] = lambda: True
     wake_with_room: Callable[[], None] = lambda: None
+    work_off: Callable[[Iterator[None]], None] = run_through
     patience: float = 10.0
     keeps_checkpoints: bool = False
     journeys: Journeys = field(default_factory=Journeys)
@@ -106,10 +118,12 @@ class Operator:
         called: the async function that it calls; None: none.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
         follows_splits: it is an `AssignEventTime`, and may be told of the splits of the source before it.
+        works_off: one watermark may give it much to do: it does that by `OperatorContext.work_off`.
     """
 
     called: object = None
     follows_splits: ClassVar[bool] = False
+    works_off: ClassVar[bool] = False
     recent_failures: Sequence[Failure] = ()
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class Journeys:
         self.current: Journey | None = None
 
     @contextmanager
-    def on(self, journey: Journey) -> Iterator[None]:
+    def on(self, journey: Journey | None) -> Iterator[None]:
         """What is passed on in this block is on that journey."""
         before, self.current = self.current, journey
         try:

@@ -132,6 +132,7 @@ class Valve:
         holds_back: an input that comes back and is behind is waited for.
 
     Attributes:
+        operator: what is told of what they come to; a driver may put something before the operator.
         ports: one for each input.
         watermark: the operator's; stays as it was when event time comes to its end.
     """
@@ -139,7 +140,7 @@ class Valve:
     def __init__(self, operator: Operator, receivers: Sequence[Receive], holds_back: bool) -> None:
         self.ports = tuple(Port(self, receive) for receive in receivers)
         self.watermark = MIN_TIMESTAMP
-        self._operator = operator
+        self.operator = operator
         self._holds_back = holds_back
         self._idle = False
 
@@ -163,36 +164,36 @@ class Valve:
                 self._advance(max(one.watermark for one in running))
             if not self._idle:
                 self._idle = True
-                self._operator.set_idle(True)
+                self.operator.set_idle(True)
         else:
             self.closed()
 
     def closed(self) -> None:
         """Event time of an input has come to its end."""
         if all(port.closed for port in self.ports):
-            self._operator.advance_watermark(MAX_TIMESTAMP)
+            self.operator.advance_watermark(MAX_TIMESTAMP)
 
     def is_back(self) -> None:
         """An input is active, which it may not have been."""
         if self._idle:
             self._idle = False
-            self._operator.set_idle(False)
+            self.operator.set_idle(False)
 
     def pass_mark(self, mark: Mark) -> None:
         """It concerns the elements of one input; what comes of them comes out of the operator."""
-        mark.wait(self._operator.pass_mark)
+        mark.wait(self.operator.pass_mark)
 
     def ended(self) -> None:
         """Nothing follows on an input."""
         if all(port.ended for port in self.ports):
-            self._operator.end_input()
+            self.operator.end_input()
 
     def restored(self) -> None:
         """An input says how far it had come in an earlier run, in which the operator was not there."""
         lowest = min(port.watermark for port in self.ports)
         if lowest > self.watermark:
             self.watermark = lowest
-            self._operator.restore_watermark(lowest)
+            self.operator.restore_watermark(lowest)
 
     def _follow_slowest(self) -> None:
         awaited = [port.watermark for port in self.ports if self._awaits(port)]
@@ -217,7 +218,7 @@ class Valve:
     def _advance(self, timestamp: int) -> None:
         if timestamp > self.watermark:
             self.watermark = timestamp
-            self._operator.advance_watermark(timestamp)
+            self.operator.advance_watermark(timestamp)
 
     def snapshot(self) -> list[Any]:
         """Watermark and idleness, of all and of each input, and which inputs were at their end."""

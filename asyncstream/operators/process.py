@@ -203,8 +203,6 @@ class KeyedFunctionOperator(TimedOperator):
             self._catch_up()
             self._ctx._limit_timers(len(self._timers.event) + RUNAWAY)
         self._ctx.domain = _EVENT
-        self._timers.advance_watermark(timestamp)
-        self._emitter.flush()
         super().advance_watermark(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
@@ -212,6 +210,9 @@ class KeyedFunctionOperator(TimedOperator):
             self._ctx.domain = TimeDomain.PROCESSING
             self._timers.advance_clock(now_ms)
             self._emitter.flush()
+
+    def _flush(self) -> None:
+        self._emitter.flush()
 
     def end_input(self) -> None:
         self._catch_up()

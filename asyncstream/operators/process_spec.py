@@ -55,7 +55,7 @@ class ProcessSpec(KeyedFunctionSpec):
     key_by: KeyBy
 
     operator = KeyedProcessOperator
-    frames = 3
+    frames = 8  # of a watermark
 
     def build(self) -> KeyedProcessOperator:
         return KeyedProcessOperator(self.key_by, self.function, self.on_error)

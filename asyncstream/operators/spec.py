@@ -29,8 +29,8 @@ KeyBy: TypeAlias = Callable[[Any], Any]
 Lend: TypeAlias = Callable[[AsyncFunction[Any, Any]], AsyncFunction[Any, Any]]
 """Gives for an async function of the user's one that is to be called in its place."""
 
-MOST_FRAMES: Final = 10
-"""Calls inside one another from a step to the next, of a kind that does not say: all have fewer."""
+MOST_FRAMES: Final = 12
+"""Calls inside one another from a step to the next, of a kind that does not say: none has more."""
 
 
 class ClockUse(Enum):

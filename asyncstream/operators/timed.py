@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 from asyncstream.operators.base import Operator, OperatorContext
@@ -38,9 +39,33 @@ class MayBeLate(Operator):
 
 
 class TimedOperator(Operator):
-    """Base of operators with timers, which they make in `open`."""
+    """
+    Base of operators with timers, which they make in `open`.
+
+    They pass a watermark on after all that it caused.
+    """
+
+    works_off = True
 
     _timers: TimerService
+
+    def advance_watermark(self, timestamp: int) -> None:
+        self.context.work_off(self._advancing(timestamp))
+
+    def _advancing(self, timestamp: int) -> Iterator[None]:
+        for _ in self._timers.advancing(timestamp):
+            self._relieve()
+            yield
+        self._flush()
+        super().advance_watermark(timestamp)
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Hand on the results so far."""
+
+    def _relieve(self) -> None:
+        """Hand them on if they are many."""
+        self._flush()
 
     def restore_watermark(self, timestamp: int) -> None:
         self._timers.restore_watermark(timestamp)
@@ -51,21 +76,12 @@ class TimedOperator(Operator):
 
 
 class EventTimeOperator(MayBeLate, TimedOperator):
-    """
-    Base of operators that keep elements until event time comes to them, or has passed them.
-
-    They pass a watermark on after all that it caused.
-    """
+    """Base of operators that keep elements until event time comes to them, or has passed them."""
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self.tables.declare_cell("late_dropped", Cell.of(self, "_late_dropped", "sum"))
         self._timers = TimerService(self._fire, self._fire, context.wake_at, tables=self.tables)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        self._timers.advance_watermark(timestamp)
-        self._flush()
-        super().advance_watermark(timestamp)
 
     def metrics(self) -> dict[str, int]:
         return {
@@ -84,7 +100,3 @@ class EventTimeOperator(MayBeLate, TimedOperator):
     @abstractmethod
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
         """Event time has come to what was registered."""
-
-    @abstractmethod
-    def _flush(self) -> None:
-        """Hand on the results so far."""

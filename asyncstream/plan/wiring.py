@@ -4,7 +4,7 @@ Connects the operators of one run as the graph says, for any runtime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from asyncstream.operators.base import DISCARD, Fanout, Operator
 from asyncstream.operators.flow import Gate, Intake
@@ -20,15 +20,23 @@ class Wiring:
     Args:
         graph: what to connect; a source has no operator.
         operators: one for each other step, by its name.
+        entrance: gives what to push into in place of an input of a step of this name; None: into the input
+            itself.
 
     Attributes:
         intakes: the operators with an inbox, by step name, in the order of the graph.
         gates: those of the drivers whose pushes reach a step, by its name.
     """
 
-    def __init__(self, graph: Graph, operators: Mapping[str, Operator]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        operators: Mapping[str, Operator],
+        entrance: Callable[[str, Operator], Operator] | None = None,
+    ) -> None:
         self._graph = graph
         self._operators = operators
+        self._entrance = entrance
         self.intakes = {name: part for name, part in operators.items() if isinstance(part, Intake)}
         self.gates: dict[str, tuple[Gate, ...]] = {}
         for name, operator in operators.items():
@@ -48,7 +56,8 @@ class Wiring:
 
     def port_of(self, name: str, number: int) -> Operator:
         """What to push the elements of the step's input `number` into."""
-        return self._operators[name].port(number)
+        port = self._operators[name].port(number)
+        return port if self._entrance is None else self._entrance(name, port)
 
     def readers_of(self, name: str) -> list[Step]:
         """The steps that read any output of the step."""

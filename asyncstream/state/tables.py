@@ -94,6 +94,7 @@ class Tables:
         self._cells: dict[str, Cell] = {}
         self._unclaimed: dict[str, Table] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._finishing: list[Callable[[], None]] = []
         self._cleaning: list[Callable[[], None]] = []
         self._restored: list[Callable[[], Iterator[None] | None]] = []
         self._new_old: Callable[[], OldRows] | None = None
@@ -192,6 +193,10 @@ class Tables:
             raise InternalError(f"cell {name!r} was declared twice")
         self._cells[name] = cell
 
+    def before_cut(self, listener: Callable[[], None]) -> None:
+        """Have this called before each cut: what is in the middle of changing rows comes to its end."""
+        self._finishing.append(listener)
+
     def on_cut(self, listener: Callable[[], None]) -> None:
         """Have this called after each cut: references to young rows are of no use any more."""
         self._listeners.append(listener)
@@ -227,6 +232,8 @@ class Tables:
 
     def cut(self) -> Cut:
         """What has changed since the last cut; `merging` is to be run through before the next."""
+        for listener in self._finishing:
+            listener()
         tables = self.every()
         deltas = {table.name: delta for table in tables if (delta := table.cut())}
         for table in self._derived:

@@ -36,7 +36,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.errors import safe_repr
 from asyncstream.state.key_table import KeyTable, whole_key
@@ -71,6 +71,9 @@ class Timer(NamedTuple):
 OnTimer: TypeAlias = Callable[[int, Any, Any], object]
 """Called with the timestamp, key and namespace of a timer that fires."""
 
+
+TIMERS: Final = 250
+"""How many fire in one slice: a fraction of a millisecond, if what they call is quick."""
 
 _SWEEP = 64
 """Stale timestamps that are not worth sweeping out."""
@@ -195,8 +198,14 @@ class TimerQueue:
                 self._sweep()
 
     def advance(self, until: float, fire: OnTimer) -> None:
+        """Run through all of `advancing`."""
+        for _ in self.advancing(until, fire):
+            pass
+
+    def advancing(self, until: float, fire: OnTimer) -> Iterator[None]:
         """
-        Fire all timers up to and including `until`, those too that `fire` registers meanwhile.
+        Fires all timers up to and including `until`, those too that `fire` registers meanwhile, in slices:
+        between two of them timers are only looked at.
 
         Raises:
             EndlessTimers: if these are for ever not later than the one that fires.
@@ -206,6 +215,7 @@ class TimerQueue:
             self._look_away()
         buckets, pop_lone, parts, deleted = table.young, table.lone.pop, self._left, self._deleted
         reached, repeats, most = -math.inf, 0, _RUNAWAY
+        left_of_slice = TIMERS
         self._advancing = True
         try:
             while True:
@@ -237,6 +247,10 @@ class TimerQueue:
                         fire(timestamp, *timer)
                     else:
                         fire(timestamp, timer, None)
+                    left_of_slice -= 1
+                    if not left_of_slice:
+                        left_of_slice = TIMERS
+                        yield
                     continue
                 if table.has_older and timestamp in table:
                     table.adopt(timestamp)
@@ -260,6 +274,10 @@ class TimerQueue:
                         continue
                     repeats += 1
                     fire(timestamp, *timer)
+                    left_of_slice -= 1
+                    if not left_of_slice:
+                        left_of_slice = TIMERS
+                        yield
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
                 else:

@@ -155,9 +155,14 @@ class PlainWindowOperator(WindowStep):
         self._clears = plan.process is not None and clears(plan.process)
         self._watermark: float = MIN_TIMESTAMP
 
+    works_off = True
+
     def advance_watermark(self, timestamp: int) -> None:
         self._watermark = reached(timestamp)
-        self._fire(self._watermark)
+        self.context.work_off(self._advancing(timestamp))
+
+    def _advancing(self, timestamp: int) -> Iterator[None]:
+        yield from self._firing(self._watermark)
         self._emitter.flush()
         super().advance_watermark(timestamp)
 
@@ -166,14 +171,14 @@ class PlainWindowOperator(WindowStep):
         super().restore_watermark(timestamp)
 
     @abstractmethod
-    def _fire(self, watermark: float) -> None:
-        """Emit all windows that end by `watermark`, and let go those that are late by then."""
+    def _firing(self, watermark: float) -> Iterator[None]:
+        """Emits all windows that end by `watermark`, and lets go those that are late by then, in slices."""
 
     def _reached(self) -> int:
         return int(min(self._watermark, MAX_TIMESTAMP))
 
-    def _emit(self, window: Span, cells: Iterable[tuple[Any, Any]]) -> None:
-        """Emit the results of one window at its end for some keys, given as (key, accumulator)."""
+    def _emitting(self, window: Span, cells: Iterable[tuple[Any, Any]]) -> Iterator[None]:
+        """Emits the results of a window at its end for some keys, given as (key, accumulator), in slices."""
         aggregate = self._aggregate
         results: Results = self._results
         if self._plan.process is None and isinstance(aggregate, InPlace):
@@ -185,6 +190,7 @@ class PlainWindowOperator(WindowStep):
             self._emitter.extend(made, last_ms)
             if failure is not None:
                 self._fail_at(window, *failure)
+            yield
 
     def _results(
         self, start_ms: int, end_ms: int, cells: Iterable[tuple[Any, Any]], emit: Callable[[Any], None]

@@ -119,9 +119,10 @@ class WindowOperator(TimedOperator, WindowStep):
         self._rows.forget_until(timestamp)
         if timestamp == MAX_TIMESTAMP:
             self._timers.catch_up(self.context.clock.now_ms() - 1)
-        self._timers.advance_watermark(timestamp)
-        self._emitter.flush()
         super().advance_watermark(timestamp)
+
+    def _flush(self) -> None:
+        self._emitter.flush()
 
     def restore_watermark(self, timestamp: int) -> None:
         self._adding = None

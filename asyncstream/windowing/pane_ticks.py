@@ -12,11 +12,11 @@ then. `WindowOperator` does the plans in which one may (`WindowPlan.kept`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.base import OperatorContext, run_through
 from asyncstream.state import MISSING, Table
 from asyncstream.state.rows import Rows
 from asyncstream.timers import TimerService
@@ -72,11 +72,12 @@ class TickingWindowOperator(PaneWindowOperator):
         if tick < max_timestamp(window) or not self._ticks.event_time:
             self._register(tick, key, window)
 
-    def _tick_until(self, time_ms: float) -> None:
-        """Have the ticks of event time up to this."""
+    def _ticking_until(self, time_ms: float) -> Iterator[None]:
+        """Has the ticks of event time up to this, in slices."""
         while (due := self._timers.event.take(time_ms)) is not None:
             for following, timers in self._tick(*due).items():
                 self._timers.event.register_all(following, timers)
+            yield
 
     def _on_clock(self, tick: int, key: Any, window: Span) -> None:
         if max_timestamp(window) > self._watermark:  # else it is due since a restore, as the next one shows
@@ -139,17 +140,17 @@ class TickingWindowOperator(PaneWindowOperator):
         due = (super().due_ms(), self._timers.event.earliest())
         return min((when for when in due if when is not None), default=None)
 
-    def _fire(self, watermark: float) -> None:
-        super()._fire(watermark)
-        self._tick_until(watermark)
+    def _firing(self, watermark: float) -> Iterator[None]:
+        yield from super()._firing(watermark)
+        yield from self._ticking_until(watermark)
 
-    def _fire_window(self, window: Span) -> None:
-        self._tick_until(max_timestamp(window) - 1)
+    def _firing_window(self, window: Span) -> Iterator[None]:
+        yield from self._ticking_until(max_timestamp(window) - 1)
         if self._ticks.again or not self._lateness_ms:
             self._drop_ticks(window)
-        super()._fire_window(window)
+        yield from super()._firing_window(window)
 
     def _clean_up(self, place: Span, is_slice: bool) -> None:
-        self._tick_until(max_timestamp(place) - 1 + self._lateness_ms)
+        run_through(self._ticking_until(max_timestamp(place) - 1 + self._lateness_ms))
         super()._clean_up(place, is_slice)
         self._drop_ticks(place)

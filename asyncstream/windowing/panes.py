@@ -32,7 +32,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.operators.base import pairs
+from asyncstream.operators.base import pairs, run_through
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import Rows
@@ -371,10 +371,10 @@ class PaneWindowOperator(PlainWindowOperator):
     def due_ms(self) -> int | None:
         return self._schedule.due_ms()
 
-    def _fire(self, watermark: float) -> None:
+    def _firing(self, watermark: float) -> Iterator[None]:
         while (due := self._schedule.take(watermark)) is not None:
             if due.what == "fire":
-                self._fire_window(due.place)
+                yield from self._firing_window(due.place)
             else:
                 self._clean_up(due.place, due.what == "slice")
         if watermark >= self._fired_ms or self._panes.is_empty():
@@ -384,7 +384,7 @@ class PaneWindowOperator(PlainWindowOperator):
         if self._in_order and self._panes.can_share and self._panes.is_empty():
             self._in_order = False
 
-    def _fire_window(self, window: Span) -> None:
+    def _firing_window(self, window: Span) -> Iterator[None]:
         self._early.drop(window)
         panes = self._panes
         keys: list[Any] | None = None
@@ -394,7 +394,12 @@ class PaneWindowOperator(PlainWindowOperator):
             keys = list(self._again.whole(window))
             self._again.drop(window)
             cells = [(key, panes.merged(window, key)) for key in keys]
-        self._emit(window, cells)
+        emitting = self._emitting(window, cells)
+        if panes.slices.is_remote:  # where nothing may change while rows are read
+            run_through(emitting)
+            yield
+        else:
+            yield from emitting
         if not self._lateness_ms:
             panes.forget(window, keys)
 

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
+from asyncstream.operators.emitting import BURST
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.rows import NO_ROWS
 from asyncstream.state.timer_queue import TimerQueue, timer_table
@@ -332,8 +333,8 @@ class SessionWindowOperator(PlainWindowOperator):
         session.waits = session.end - 1 + self._lateness_ms
         self._waiting.to_clean.register(session.waits, key)
 
-    def _fire(self, watermark: float) -> None:
-        self._fire_armed(watermark)
+    def _firing(self, watermark: float) -> Iterator[None]:
+        yield from self._firing_armed(watermark)
         table, to_clean = self._sessions, self._waiting.to_clean
         while (come := to_clean.pop(watermark)) is not None:
             for time_ms, key in sorted(come[1], key=_TIME):
@@ -345,10 +346,12 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._close(key, sessions, session)
                 else:
                     self._clean_later(key, session)  # it has grown since it fired
+            yield
 
-    def _fire_armed(self, watermark: float) -> None:
-        """Emit what is due by `watermark`."""
+    def _firing_armed(self, watermark: float) -> Iterator[None]:
+        """Emits what is due by `watermark`, in slices."""
         table, to_fire, ticks = self._sessions, self._waiting.to_fire, self._ticks
+        left_of_slice = BURST
         young = table.young.get(None, NO_ROWS)
         while (come := to_fire.pop(watermark + 1)) is not None:
             until, keys = come
@@ -372,6 +375,10 @@ class SessionWindowOperator(PlainWindowOperator):
                 if session is None or not session.armed or at_ms < session.waits:
                     continue  # its key stood there twice, since sessions have merged
                 self._emit_one((session.start, session.end), key, session.accumulator)
+                left_of_slice -= 1
+                if not left_of_slice:
+                    left_of_slice = BURST
+                    yield
                 if at_ms < session.end:
                     self._tick_on(session)
                     session.waits, number = self._due(session)

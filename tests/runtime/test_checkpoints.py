@@ -30,7 +30,6 @@ from asyncstream import (
     SourceBatch,
     Stream,
     Sum,
-    TransactionalSink,
     TumblingWindows,
 )
 from asyncstream.checkpoint import History
@@ -41,55 +40,7 @@ from asyncstream.errors import LeaseHeld, LeaseLost, SinkError, UserFunctionErro
 from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio.checkpoints import LONGEST_PAUSE
 from asyncstream.state import ValueDescriptor
-from tests.runtime.parts import Log, LoggedSink, sleeping
-
-
-class Ledger(TransactionalSink[Any]):
-    """
-    A transactional sink that outlives the jobs: what was committed, and what was written since.
-
-    It checks that it is called as the contract says; `fails` names calls that raise, `slow` those that take
-    their time.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self.committed = 0
-        self.prepared: dict[int, int] = {}
-        self.fails: set[str] = set()
-        self.slow: dict[str, float] = {}
-        self.busy = False
-
-    async def _do(self, what: str) -> None:
-        assert not self.busy, "two calls at a time"
-        self.busy = True
-        try:
-            await asyncio.sleep(self.slow.get(what, 0))
-            if what in self.fails:
-                raise OSError(what)
-        finally:
-            self.busy = False
-
-    async def recover(self, position: int | None) -> None:
-        self.busy = False
-        wanted = position or 0
-        assert self.committed <= wanted <= len(self.rows), "goes back behind what was committed"
-        del self.rows[wanted:]
-        self.committed = wanted
-        self.prepared.clear()
-
-    async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        await self._do("write")
-        self.rows += values
-
-    async def prepare(self, epoch: int) -> int:
-        await self._do("prepare")
-        self.prepared[epoch] = len(self.rows)
-        return len(self.rows)
-
-    async def commit(self, epoch: int) -> None:
-        await self._do("commit")
-        self.committed = self.prepared[epoch]
+from tests.runtime.parts import Ledger, Log, LoggedSink, sleeping
 
 
 class Faulty(MemoryStore):

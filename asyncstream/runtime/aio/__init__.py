@@ -9,6 +9,7 @@ Drives a pipeline in an asyncio event loop. In reading order:
 | `job`, `exchange`, `tickets` | what the user holds of a run; what goes in and out, also from other threads |
 | `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |
 | `jobclock`, `wakeups` | processing time, and who is woken by it |
+| `pacing` | what one watermark makes a step do, in slices |
 | `checkpoints`, `next_checkpoint` | when one is taken, and how; who has asked for the next |
 | `checkpoint_checks`, `tenure` | of what one can be; by whom it is taken |
 | `captures`, `table_log` | what is in it; tables, by what has changed |

@@ -394,6 +394,8 @@ class Checkpointer:
         return info
 
     async def _save(self, number: int, finished: bool, savepoint: bool) -> CheckpointInfo:
+        self._waits_for = "steps to do what event time has made due"
+        await self._wiring.wait_for_work()
         self._waits_for = "what steps remembered before to be encoded"
         async with self.tables.cutting:
             draft, positions = await self._draft(number, finished, savepoint)
@@ -407,6 +409,9 @@ class Checkpointer:
     async def _draft(self, number: int, finished: bool, savepoint: bool) -> tuple[Draft, dict[str, Any]]:
         """Cut, and encode; also where sources stand that are to forget what is before."""
         await self.tables.settle()
+        self._wiring.catch_up()
+        if self._has_failed:
+            raise CheckpointError("the job has failed")
         began = asyncio.get_running_loop().time()
         created_ms = self._clock.now_ms()
         sinks = [(name, sink.cut(number)) for name, sink, _ in transactional_sinks(self._wiring)]

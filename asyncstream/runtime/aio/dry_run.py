@@ -15,6 +15,7 @@ from asyncstream.checkpoint.stores import time_ms
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import CheckpointError, LeaseHeld, PipelineError
 from asyncstream.lease import Holder, following, is_free
+from asyncstream.operators.journey import Journeys
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.checkpoint_checks import check_settings
 from asyncstream.runtime.aio.ends import give_back_ends, take_ends
@@ -88,7 +89,7 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     refusals, holder = [], None
     take_ends(history, graph)
     try:
-        wiring = RunWiring(graph, lambda operator: None)
+        wiring = RunWiring(graph, _unheard, Journeys(), _unheard)
         current = await settings.store.holder()
         now_ms, seconds, what = time_ms(), settings.lease_seconds, str(settings.store)
         me = Holder.here(now_ms)
@@ -115,6 +116,10 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
         (*refusals, *map(str, () if answers is None else answers.refusals)),
         holder,
     )
+
+
+def _unheard(told: object) -> None:
+    """Nothing runs that could tell of anything."""
 
 
 def _in_order(answers: Survey, graph: Graph, wiring: RunWiring) -> list[StepRecovery]:

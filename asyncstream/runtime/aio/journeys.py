@@ -43,9 +43,9 @@ class Followed(Journeys):
 
     __slots__ = ("_due", "_pipeline", "_time", "tracer")
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, tracer: Tracer | None) -> None:
         super().__init__()
-        self.tracer: Tracer | None = None
+        self.tracer = tracer
         self._pipeline = pipeline
         self._time: Callable[[], float] = asyncio.get_running_loop().time
         self._due: dict[str, float] = {}

@@ -155,9 +155,8 @@ class Run:
         self._clock.begin()
         self.started_ms = self._clock.now_ms()
         self.wakeups = Wakeups(self._clock, self.fail)
-        self.wiring = RunWiring(self.graph, self.wakeups.has_room)
-        self.followed = Followed(self.name)
-        self.followed.tracer = self.tracer
+        self.followed = Followed(self.name, self.tracer)
+        self.wiring = RunWiring(self.graph, self.wakeups.has_room, self.followed, self.fail)
         journal = None if self.checkpointer is None else self.checkpointer.journal
         self._tracking = self.graph.tracking(() if journal is None else journal.steps)
         for name, driver in self.wiring.sources.items():
@@ -220,20 +219,21 @@ class Run:
             with self._opened.opening(operator, name, kind):
                 if self._spilling is not None:
                     self._spilling.take(operator)
-                operator.open(self._context_for(name, operator))
+                operator.open(self._context_for(name))
                 if isinstance(operator, Attended):
                     await operator.start()
 
-    def _context_for(self, name: str, operator: Operator) -> OperatorContext:
-        checkpointer = self.checkpointer
+    def _context_for(self, name: str) -> OperatorContext:
+        checkpointer, woken = self.checkpointer, self.wiring.woken(name)
         return OperatorContext(
             name,
             clock=self._clock,
-            wake_at=partial(self.wakeups.wake, operator),
+            wake_at=partial(self.wakeups.wake, woken),
             fail=self.fail,
             is_held=partial(self.wiring.is_held, name),
             has_room=partial(self.wiring.has_room, name),
-            wake_with_room=partial(self.wakeups.wake_with_room, operator),
+            wake_with_room=partial(self.wakeups.wake_with_room, woken),
+            work_off=self.wiring.work_off(name),
             patience=self._patience,
             keeps_checkpoints=checkpointer is not None,
             journeys=self.followed,
@@ -300,6 +300,7 @@ class Run:
         if self._winding_down:
             return
         self._winding_down = True
+        self.wiring.end_work(at_once=self.error is None)
         self._end_sinks()
         for intake in self.wiring.intakes.values():
             intake.halt()
@@ -405,11 +406,10 @@ class Run:
         self._unbind_outlets()
         self.leave_sources()
         until = self.loop.time() + seconds
-        intakes = self.wiring.intakes.values()
-        for intake in intakes:
+        for intake in self.wiring.intakes.values():
             intake.settle()
         while self.error is None and self.loop.time() < until:
-            if all(intake.is_at_rest() for intake in intakes):
+            if not self.wiring.restless():
                 return
             await asyncio.sleep(REST_CHECK)
 
@@ -432,7 +432,7 @@ class Run:
         if self._opened.is_over:
             return [self._opened.current]
         found = [name for name in self._tasks.running.values() if name in self.wiring.sources]
-        found += [name for name, intake in self.wiring.intakes.items() if not intake.is_at_rest()]
+        found += self.wiring.restless()
         return found or list(self._tasks.running.values())  # at last, sinks that are being flushed
 
     # ------------------------------------------------------------------ finishing and closing

@@ -50,6 +50,7 @@ def take(graph: Graph, wiring: RunWiring, now_ms: int) -> JobSnapshot:
     What these parts remember now; shares nothing with them. Raises `PipelineError` if a step remembers what
     no copy can be made of.
     """
+    wiring.catch_up()
     return JobSnapshot(
         {name: _copied(name, operator.snapshot) for name, operator in wiring.operators.items()},
         {name: _copied(name, driver.saved) for name, driver in wiring.sources.items()},

@@ -14,18 +14,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from asyncstream.aside import running_loop
 from asyncstream.clock import Clock, MovableClock
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.jobclock import JobClock
 
-__all__ = ("Wakeups",)
+__all__ = ("Wakeups", "Woken")
 
 RECHECK: Final = 1.0
 """Seconds after which a clock that goes by itself is looked at again: it may have been set forward."""
+
+
+class Woken(Protocol):
+    """An operator, or who has it work."""
+
+    def advance_clock(self, now_ms: int) -> None:
+        """See `Operator.advance_clock`."""
 
 
 class Wakeups:
@@ -44,8 +50,8 @@ class Wakeups:
         self._clock = clock
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._due_ms: dict[Operator, int] = {}
-        self._need_room: set[Operator] = set()
+        self._due_ms: dict[Woken, int] = {}
+        self._need_room: set[Woken] = set()
         self._timer: asyncio.Handle | None = None
         self._timer_ms = 0
         self._cancelled = False
@@ -53,7 +59,7 @@ class Wakeups:
         if isinstance(clock, JobClock | MovableClock):
             self._unhear = clock.on_move(self._moved)
 
-    def wake(self, operator: Operator, at_ms: int) -> None:
+    def wake(self, operator: Woken, at_ms: int) -> None:
         """Wake `operator` once the clock has passed `at_ms`, or at an earlier time already asked for."""
         if self._cancelled:
             return
@@ -62,11 +68,11 @@ class Wakeups:
             if self._timer is None or at_ms < self._timer_ms:
                 self._set()
 
-    def wake_with_room(self, operator: Operator) -> None:
+    def wake_with_room(self, operator: Woken) -> None:
         """Wake `operator` once `has_room` is called for it."""
         self._need_room.add(operator)
 
-    def has_room(self, operator: Operator) -> None:
+    def has_room(self, operator: Woken) -> None:
         """There is room again for what `operator` emits."""
         if operator in self._need_room:
             self._need_room.discard(operator)

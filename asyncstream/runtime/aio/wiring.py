@@ -4,19 +4,30 @@ Makes the operators of one run from a graph, and connects them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from asyncstream.connectors import Sink, TransactionalSink
-from asyncstream.operators.base import Operator
+from asyncstream.operators.base import Operator, run_through
 from asyncstream.operators.flow import Gate
+from asyncstream.operators.journey import Journeys
+from asyncstream.operators.ports import MultiInput
 from asyncstream.operators.spec import ClockUse
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring, left_behind
+from asyncstream.runtime.aio.pacing import Entrance, Pace
 from asyncstream.runtime.aio.reading import SourceDriver
+from asyncstream.runtime.aio.wakeups import Woken
 from asyncstream.runtime.aio.writing import SinkOperator
 
 __all__ = ("RunWiring",)
+
+LOOK = 0.01
+"""Seconds between two looks whether work is done that was left for later."""
+
+LOOKS = 500
+"""How often a checkpoint looks, before it holds the event loop with the rest of the work."""
 
 REJECTED = "rejected"
 """Tag of the output on which a source sends what it could not read."""
@@ -32,12 +43,21 @@ class RunWiring:
         sinks: those of them that write to a sink.
         sources: by step name.
         feeders: for each sink, those whose refused elements can reach it.
+
+    Args:
+        graph: the steps.
+        has_room: told of each operator for whose results there was no room, and is again.
+        journeys: those of the run.
+        failed: told of what an operator raises when nobody else is.
     """
 
-    def __init__(self, graph: Graph, has_room: Callable[[Operator], None]) -> None:
-        """
-        `has_room` is told of each operator that had no room for what the clock makes it emit, and has again.
-        """
+    def __init__(
+        self,
+        graph: Graph,
+        has_room: Callable[[Woken], None],
+        journeys: Journeys,
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._graph = graph
         self.operators: dict[str, Operator] = {}
         self.sinks: dict[str, SinkOperator] = {}
@@ -46,7 +66,20 @@ class RunWiring:
                 self.operators[step.name] = step.spec.build()
             elif isinstance(step, SinkStep):
                 self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
-        self._connections = connections = Wiring(graph, self.operators)
+        self._rooms: dict[str, Gate] = {}
+        self._paces: dict[str, Pace] = {}
+        for step in graph:
+            if isinstance(step, OperatorStep):
+                operator = self.operators[step.name]
+                if operator.works_off:
+                    gates = partial(self._gates_of, step.name)
+                    pace = self._paces[step.name] = Pace(operator, gates, has_room, journeys, failed)
+                    self._rooms[step.name] = pace.room
+                    if isinstance(operator, MultiInput):
+                        operator.valve.operator = Entrance(pace, operator)
+                elif step.spec.clock is not ClockUse.NONE:
+                    self._rooms[step.name] = Gate(partial(has_room, operator))
+        self._connections = connections = Wiring(graph, self.operators, self._entrance)
         self.intakes = connections.intakes
         self.sources = {
             step.name: SourceDriver(
@@ -61,13 +94,10 @@ class RunWiring:
         }
         for name, source in self.sources.items():
             connections.hold_back(source.gate, connections.readers_of(name))
-        self._rooms: dict[str, Gate] = {}
         for name, intake in self.intakes.items():
             connections.hold_back(intake.emitting, connections.readers_of(name))
-        for step in graph:
-            if isinstance(step, OperatorStep) and step.spec.clock is not ClockUse.NONE:
-                room = self._rooms[step.name] = Gate(partial(has_room, self.operators[step.name]))
-                connections.hold_back(room, connections.readers_of(step.name))
+        for name, room in self._rooms.items():
+            connections.hold_back(room, connections.readers_of(name))
         self.feeders: dict[str, set[str]] = {name: set() for name in self.sinks}
         for name in self.feeders:
             for step in graph.behind(name):
@@ -94,7 +124,46 @@ class RunWiring:
 
     def is_held(self, name: str) -> bool:
         """Whether a driver whose pushes reach this step may not push now."""
-        return not all(gate.is_open() for gate in self._connections.gates.get(name, ()))
+        return not all(gate.is_open() for gate in self._gates_of(name))
+
+    def catch_up(self) -> None:
+        """Have all work done at once that was left for later, from the sources on."""
+        for pace in self._paces.values():
+            pace.catch_up()
+
+    def restless(self) -> list[str]:
+        """The steps that have elements to pass on or to write, or such work to do."""
+        behind = [name for name, pace in self._paces.items() if pace.is_behind]
+        return behind + [name for name, intake in self.intakes.items() if not intake.is_at_rest()]
+
+    async def wait_for_work(self) -> None:
+        """Wait until such work is done by and by, but not for too long."""
+        for _ in range(LOOKS):
+            if not any(pace.is_behind for pace in self._paces.values()):
+                return
+            await asyncio.sleep(LOOK)
+
+    def end_work(self, *, at_once: bool) -> None:
+        """The job winds down: have such work done now, or not at all."""
+        if at_once:
+            self.catch_up()
+        for pace in self._paces.values():
+            pace.give_up()
+
+    def work_off(self, name: str) -> Callable[[Iterator[None]], None]:
+        """What does such work of this step."""
+        return self._paces[name].work_off if name in self._paces else run_through
+
+    def woken(self, name: str) -> Woken:
+        """What is to be told of the clock in place of this step."""
+        return self._paces.get(name) or self.operators[name]
+
+    def _gates_of(self, name: str) -> Sequence[Gate]:
+        """Those of the drivers whose pushes reach this step."""
+        return self._connections.gates.get(name, ())
+
+    def _entrance(self, name: str, port: Operator) -> Operator:
+        return Entrance(self._paces[name], port) if name in self._paces else port
 
     def cut_short(self, failed: Callable[[BaseException], object]) -> None:
         """Tell sinks that they do not get all; `failed` is told what one raises over that."""

@@ -9,7 +9,7 @@ elsewhere; its `window` number tells whether it has ever been in a window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
@@ -88,16 +88,25 @@ class WindowManager:
             self._added += chunk - 1
             if room is not None:
                 self._trigger.track(chunk, now_ms)
-                self._fire_due(now_ms)
+                for _ in self._firing_due(now_ms):
+                    pass
             self._added += 1  # after Storm: one that has fired a window is the first since
             if self._added >= COMPACT_EVERY and self._eviction.compacts:
                 self._compact(now_ms)
 
     def advance(self, time_ms: float, now_ms: int) -> None:
-        """The trigger's kind of time has reached `time_ms`, or all; `now_ms` is processing time."""
+        """Run through all of `advancing`."""
+        for _ in self.advancing(time_ms, now_ms):
+            pass
+
+    def advancing(self, time_ms: float, now_ms: int) -> Iterator[None]:
+        """
+        The trigger's kind of time has reached `time_ms`, or all: fires what is due, in slices; `now_ms` is
+        processing time.
+        """
         if self._is_started:
             self._trigger.advance(time_ms, self.queue)
-            self._fire_due(now_ms)
+            yield from self._firing_due(now_ms)
 
     def fire(self, firing: Firing, now_ms: int) -> bool:
         """
@@ -132,18 +141,24 @@ class WindowManager:
         return bool(window)
 
     def close(self, end_ms: float, now_ms: int) -> None:
+        """Run through all of `closing`."""
+        for _ in self.closing(end_ms, now_ms):
+            pass
+
+    def closing(self, end_ms: float, now_ms: int) -> Iterator[None]:
         """
-        Nothing follows: fire what is open, and let everything expire.
+        Nothing follows: fires what is open, in slices, and lets everything expire.
 
         Args:
             end_ms: the trigger's kind of time at the end of time, behind which nothing lies.
             now_ms: processing time.
         """
-        self.advance(self._trigger.last_ms(self.queue, end_ms), now_ms)
+        yield from self.advancing(self._trigger.last_ms(self.queue, end_ms), now_ms)
         unseen = -1
         while self._unseen() != unseen and (rest := self._trigger.rest(self.queue, now_ms)):
             unseen = self._unseen()
             self.fire(rest, now_ms)
+            yield
         self._expire(self.queue.clear())
 
     def wake_ms(self) -> int | None:
@@ -176,9 +191,10 @@ class WindowManager:
         copied.restore(detached(self.snapshot()))
         return copied
 
-    def _fire_due(self, now_ms: int) -> None:
+    def _firing_due(self, now_ms: int) -> Iterator[None]:
         while (firing := self._trigger.due(self.queue)) is not None:
             self._trigger.fired(self.fire(firing, now_ms))
+            yield
 
     def _compact(self, now_ms: int) -> None:
         """Let go of the expired events at the head of the queue, so that a long slide does not hold them."""

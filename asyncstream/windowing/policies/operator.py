@@ -14,7 +14,7 @@ no result is late downstream. In processing time upstream's watermarks are passe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -155,6 +155,8 @@ class PolicyWindowOperator(Operator):
         stream_of: gives the name of the stream that an element is of, for its watermark.
     """
 
+    works_off = True
+
     def __init__(
         self,
         settings: PolicySettings,
@@ -184,9 +186,17 @@ class PolicyWindowOperator(Operator):
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         now = self.context.clock.now_ms()
         if self._wake_ms is not None and now >= self._wake_ms:
-            self._advance(now)  # what ended before these elements does not hold them
-        if not values:
-            return
+            self.context.work_off(self._advancing_before(values, timestamps, now))
+        elif values:
+            self._take(values, timestamps, now)
+
+    def _advancing_before(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> Iterator[None]:
+        """What ended before these elements does not hold them."""
+        yield from self._advancing(now)
+        if values:
+            self._take(values, timestamps, now)
+
+    def _take(self, values: Sequence[Any], timestamps: Timestamps, now: int) -> None:
         if self.settings.event_time:
             self._process_in_event_time(values, timestamps, now)
         else:
@@ -194,8 +204,8 @@ class PolicyWindowOperator(Operator):
 
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
-            self._close()
-        if timestamp == MAX_TIMESTAMP or not self.settings.event_time:
+            self.context.work_off(self._closing(partial(super().advance_watermark, timestamp)))
+        elif not self.settings.event_time:
             super().advance_watermark(timestamp)
 
     def restore_watermark(self, timestamp: int) -> None:
@@ -205,22 +215,22 @@ class PolicyWindowOperator(Operator):
     def advance_clock(self, now_ms: int) -> None:
         if self._wake_ms is not None and now_ms >= self._wake_ms:
             if self.context.has_room():
-                self._advance(now_ms, self.context.has_room)
+                self.context.work_off(self._advancing(now_ms, self.context.has_room))
             else:
                 self.context.wake_with_room()
 
-    def _advance(self, now_ms: int, has_room: Callable[[], bool] | None = None) -> None:
-        """Do what was to be done by `now_ms`; without room, the windows of the other keys wait."""
+    def _advancing(self, now_ms: int, has_room: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Does what was to be done by `now_ms`; without room, the windows of the other keys wait."""
         self._wake_ms = None
         if self.settings.event_time:
-            self._tick(now_ms)
+            yield from self._ticking(now_ms)
         else:
             for manager in self._managers.adopt(None).values():
                 if has_room is not None and not has_room():
                     self._wake_ms = now_ms
                     self.context.wake_with_room()
                     break
-                manager.advance(now_ms, now_ms)
+                yield from manager.advancing(now_ms, now_ms)
         self._forget_empty()
         self._make_appointment(now_ms, self._managers.whole().values())
 
@@ -230,8 +240,7 @@ class PolicyWindowOperator(Operator):
         self._wake_at(self.context.clock.now_ms() + self.settings.watermark_interval_ms)
 
     def end_input(self) -> None:
-        self._close()
-        super().end_input()
+        self.context.work_off(self._closing(super().end_input))
 
     def upgraded(self, state: Any) -> Any:
         if is_snapshot(state):
@@ -344,22 +353,24 @@ class PolicyWindowOperator(Operator):
         manager.restore(kept)
         return manager
 
-    def _tick(self, now_ms: int) -> None:
+    def _ticking(self, now_ms: int) -> Iterator[None]:
         watermark = self._generator.tick(now_ms)
         if watermark is None:
             return
         for manager in self._managers.adopt(None).values():
-            manager.advance(watermark, now_ms)
+            yield from manager.advancing(watermark, now_ms)
         self._promised_ms = watermark - 1
         super().advance_watermark(watermark - 1)
 
-    def _close(self) -> None:
+    def _closing(self, then: Callable[[], None]) -> Iterator[None]:
+        """Fires what is open, for nothing follows but what is told of `then`."""
         now = self.context.clock.now_ms()
         for manager in self._managers.adopt(None).values():
             if not self.settings.event_time:
-                manager.advance(now, now)
-            manager.close(reached(MAX_TIMESTAMP), now)
+                yield from manager.advancing(now, now)
+            yield from manager.closing(reached(MAX_TIMESTAMP), now)
         self._managers.drop(None)
+        then()
 
     def _make_appointment(self, now_ms: int, managers: Iterable[WindowManager]) -> None:
         """Ask to be woken for the next window end of these, or while silence may make a stream idle."""
