@@ -12,8 +12,9 @@ told, from the top (`-U`, `+U`), and one that is newly filled (`+I`) or empty (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.errors import CodecError
@@ -99,6 +100,14 @@ class Ranks:
         return low
 
 
+    def alike(self, rows: list[Row], by: Any) -> range:
+        """The places of the rows that rank as this does; of NaN none."""
+        start = end = self.place(rows, by)
+        while start and rows[start - 1][0] == by:
+            start -= 1
+        return range(start, end)
+
+
 class Top(KeyedStep):
     """
     Emits, whenever an element changes the first of its key, what they are now, or a change log of it.
@@ -162,7 +171,8 @@ class Top(KeyedStep):
         """A row is gone: the first that is the same."""
         rows: list[Row] = self._rows.get() or []
         last = self._ranks.last
-        place = _place_of(value, rows)
+        # the same ranks alike, as a rule: among a million rows it is found at once
+        place = _place_of(value, rows, self._ranks.alike(rows, self._ranks.by(value)))
         if place is None:
             self._not_there += 1
             return
@@ -212,16 +222,16 @@ class Top(KeyedStep):
         return Change(kind, row[1], place + 1 if self._ranked else None)
 
 
-def _place_of(value: Any, rows: list[Row]) -> int | None:
+def _place_of(value: Any, rows: list[Row], likely: Iterable[int]) -> int | None:
     """
-    The place of the first row that is the same; None: there is none.
+    The place of the first row that is the same, of the `likely` places or of all; None: there is none.
 
     Of rows with NaN that is one of which a checkpoint keeps the same bytes: they are equal only while they
     hold the very same NaN, and after a restart they do not.
     """
     try:
-        for place, row in enumerate(rows):
-            if row[1] == value:
+        for place in chain(likely, range(len(rows))):
+            if rows[place][1] == value:
                 return place
     except (TypeError, ValueError):  # arrays among them
         return next((place for place, row in enumerate(rows) if is_same(row[1], value)), None)
