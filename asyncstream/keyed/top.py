@@ -99,7 +99,6 @@ class Ranks:
                 low = middle + 1
         return low
 
-
     def alike(self, rows: list[Row], by: Any) -> range:
         """The places of the rows that rank as this does; of NaN none."""
         start = end = self.place(rows, by)
