@@ -11,7 +11,7 @@ from typing import Any
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.state.rows import same
 from asyncstream.state.tables import Tables
-from asyncstream.state.timer_queue import EndlessTimers, OnTimer, TimerQueue, timer_table
+from asyncstream.state.timer_queue import OnTimer, TimerQueue, timer_table
 
 __all__ = ("TimerService", "reached")
 
@@ -70,10 +70,11 @@ class TimerService:
         """
         self.watermark = MIN_TIMESTAMP
         kept = Tables() if tables is None else tables
-        self.event = TimerQueue(kept.declare(timer_table("timers/event", namespace_of)))
-        self.processing = TimerQueue(kept.declare(timer_table("timers/processing", namespace_of)))
+        self.event, self.processing = (
+            TimerQueue(kept.declare(timer_table(f"timers/{domain}", namespace_of)), blame=blame)
+            for domain in ("event", "processing")
+        )
         kept.on_restored(self._rebuilding)
-        self._blame = blame
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
         self._wake = wake_at
@@ -100,10 +101,7 @@ class TimerService:
         is.
         """
         self.watermark = timestamp
-        try:
-            yield from self.event.advancing(reached(timestamp), self._on_event_time)
-        except EndlessTimers as error:
-            raise self._blame(error.timer, error)  # noqa: B904 - it is what caused it
+        return self.event.advancing(reached(timestamp), self._on_event_time)
 
     def restore_watermark(self, timestamp: int) -> None:
         """Event time had reached `timestamp` when the snapshot was taken: nothing fires."""
@@ -122,7 +120,7 @@ class TimerService:
             try:
                 if not self._has_room():
                     raise _NoRoom
-                self._fire_by_clock(now_ms, self._fire_with_room)
+                self.processing.advance(now_ms, self._fire_with_room)
             except _NoRoom:
                 earliest = self.processing.earliest()
                 if earliest is not None and earliest <= now_ms:
@@ -139,13 +137,7 @@ class TimerService:
         """Nothing follows: if timers wait for room, fire what is due by `now_ms`."""
         if self._is_held:
             self._is_held = False
-            self._fire_by_clock(now_ms, self._on_processing_time)
-
-    def _fire_by_clock(self, now_ms: int, on_timer: OnTimer) -> None:
-        try:
-            self.processing.advance(now_ms, on_timer)
-        except EndlessTimers as error:
-            raise self._blame(error.timer, error)  # noqa: B904 - it is what caused it
+            self.processing.advance(now_ms, self._on_processing_time)
 
     def _fire_with_room(self, timestamp: int, key: Any, namespace: Any) -> None:
         self._on_processing_time(timestamp, key, namespace)

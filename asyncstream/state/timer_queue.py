@@ -83,13 +83,12 @@ _RUNAWAY = 1_000_000
 
 
 class EndlessTimers(RecursionError):
-    """Raised when callbacks set timers for ever that are due already; `timer` is one of them."""
+    """Callbacks set timers for ever that are due already."""
 
-    def __init__(self, timer: Timer) -> None:
+    def __init__(self) -> None:
         super().__init__(
             f"{_RUNAWAY} timers have fired in a row that were due when they were set; set later ones"
         )
-        self.timer = timer
 
 
 class TimerQueue:
@@ -99,12 +98,17 @@ class TimerQueue:
     Args:
         table: where they are kept, made by `timer_table`; None: in one of its own.
         coming: told the keys of timers that come into memory since they are due soon.
+        blame: gives the error to raise where callbacks set a timer for ever.
     """
 
     def __init__(
-        self, table: KeyTable | None = None, coming: Callable[[list[Any]], None] | None = None
+        self,
+        table: KeyTable | None = None,
+        coming: Callable[[list[Any]], None] | None = None,
+        blame: Callable[[Timer, BaseException], BaseException] = lambda timer, error: error,
     ) -> None:
         self._coming = coming
+        self._blame = blame
         self._table = timer_table("timers") if table is None else table
         self._run: deque[int] = deque()
         self._last = -math.inf  # the last that was put into the run, which may have fired since
@@ -238,8 +242,8 @@ class TimerQueue:
                     repeats += 1
                     if repeats > most:
                         if most > _RUNAWAY:
-                            timer = next(iter(table.whole(timestamp)), (None, None))
-                            raise EndlessTimers(Timer(timestamp, *timer))
+                            one = Timer(timestamp, *next(iter(table.whole(timestamp)), (None, None)))
+                            raise self._blame(one, EndlessTimers())
                         most += 4 * len(table) + 1  # each of them may set an earlier one and go on after it
                 timer = pop_lone(timestamp, MISSING)
                 if timer is not MISSING:  # the usual case by far where they are not shared

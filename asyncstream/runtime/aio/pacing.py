@@ -81,8 +81,13 @@ class Pace:
 
     def work_off(self, slices: Iterator[None]) -> None:
         """See `OperatorContext`."""
+        if not self.is_behind:
+            for _ in slices:
+                break
+            else:
+                return  # as a rule, without a look at the clock
         self._work, self._journey = slices, self._journeys.current
-        if self.is_behind:  # it is one of those that have waited
+        if self.is_behind:  # it is of what has waited
             return
         self._until = self._loop.time() + AT_ONCE
         if not self._go_on():
@@ -182,26 +187,35 @@ class Entrance(Operator):
 
     def __init__(self, pace: Pace, inside: Operator) -> None:
         super().__init__()
-        self._push = pace.push
+        self._pace = pace
         self._inside = inside
 
     def process(self, value: Any, timestamp: int | None) -> None:
-        self._push(self._inside.process, value, timestamp)
+        if self._pace.is_behind:
+            self._pace.push(self._inside.process, value, timestamp)
+        else:
+            self._inside.process(value, timestamp)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._push(self._inside.process_batch, values, timestamps)
+        if self._pace.is_behind:
+            self._pace.push(self._inside.process_batch, values, timestamps)
+        else:
+            self._inside.process_batch(values, timestamps)
 
     def advance_watermark(self, timestamp: int) -> None:
-        self._push(self._inside.advance_watermark, timestamp)
+        if self._pace.is_behind:
+            self._pace.push(self._inside.advance_watermark, timestamp)
+        else:
+            self._inside.advance_watermark(timestamp)
 
     def restore_watermark(self, timestamp: int) -> None:
         self._inside.restore_watermark(timestamp)
 
     def set_idle(self, idle: bool) -> None:
-        self._push(self._inside.set_idle, idle)
+        self._pace.push(self._inside.set_idle, idle)
 
     def pass_mark(self, mark: Mark) -> None:
-        self._push(self._inside.pass_mark, mark)
+        self._pace.push(self._inside.pass_mark, mark)
 
     def end_input(self) -> None:
-        self._push(self._inside.end_input)
+        self._pace.push(self._inside.end_input)
