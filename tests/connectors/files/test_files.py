@@ -260,6 +260,15 @@ def test_malformed_csv_record_fails_with_its_first_line(tmp_path: Path) -> None:
         read_all(CsvSource(path))
 
 
+def test_longer_field_than_the_csv_module_takes_is_rejected_with_what_to_do(tmp_path: Path) -> None:
+    path = lines_of(tmp_path / "in.csv", f"a\n{'x' * 131_073}\ny\n")
+    with pytest.raises(SourceError, match=r"line 2: .*limit \(131072\); csv\.field_size_limit\(n\) allows"):
+        read_all(CsvSource(path))
+    values, rejected, _ = read_all(CsvSource(path, on_malformed="reject"))
+    assert values == [{"a": "y"}]
+    assert "csv.field_size_limit(n)" in rejected[0].reason
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
