@@ -140,6 +140,16 @@ class Claim:
             writer.check_follows(record.holder(), self._path, record.fence)
         return record
 
+    def check_left(self) -> None:
+        """For who writes without a record of its own; raises `SinkError` if a job goes on that has one."""
+        record = self.read()
+        lease = None if record is None else record.holder()
+        if record is not None and lease is not None and not record.is_left():
+            raise SinkError(
+                f"{self._path} is written to by {lease.holder}, with checkpoints: only one job at a time "
+                f"may write; stop that process first, or delete {self._beside} if it is gone"
+            )
+
     def _content(self) -> bytes:
         with open(self._beside, "rb") as file:
             return file.read()

@@ -325,10 +325,12 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     def _broken(self, error: OSError) -> SinkBroken:
         """What was written may be gone, whatever a second try says: the next run writes it anew."""
         self._failure = error
-        return SinkBroken(
-            f"{self._error(error)}; what was written since the last checkpoint may be lost, and is written "
-            "again by the next run"
+        again = (
+            "; what was written since the last checkpoint may be lost, and is written again by the next run"
+            if self._claim.is_held
+            else ""
         )
+        return SinkBroken(f"{self._error(error)}{again}")
 
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())

@@ -159,7 +159,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._collected = self._collecting(None)
 
     def _check_existing(self) -> None:
-        """Refuse what is there already, if that is not to be replaced."""
+        """Refuse what is there already, if that is not to be replaced, or is another job's."""
+        self._claim.check_left()
         if self._existing == "refuse" and (
             self._storage.exists(self._path) if self._is_file else any(map(_is_shown, self._found()))
         ):
@@ -380,10 +381,12 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _broken(self, error: Exception) -> SinkBroken:
         self._failure = error
-        return SinkBroken(
-            f"cannot write {self._path}: {describe_error(error)}; what was written since the last checkpoint "
-            "is lost, and is written again by the next run"
+        again = (
+            "; what was written since the last checkpoint is lost, and is written again by the next run"
+            if self._has_epochs
+            else ""
         )
+        return SinkBroken(f"cannot write {self._path}: {describe_error(error)}{again}")
 
     def cut_short(self) -> None:
         self._is_whole = False

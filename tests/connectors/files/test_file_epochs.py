@@ -409,8 +409,9 @@ async def test_sink_on_a_full_disk_says_so_once_and_is_closed(
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
     try:
         await sink.write([ROW] * 10, None)
-        with pytest.raises(SinkBroken, match="File too large"):
+        with pytest.raises(SinkBroken, match="File too large") as told:
             await (sink.prepare(1) if has_checkpoints else sink.flush())
+        assert ("since the last checkpoint" in str(told.value)) == has_checkpoints
         await sink.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -44,6 +44,7 @@ from asyncstream import (
     SinkError,
     Source,
     SourceError,
+    TransactionalSink,
 )
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease, enter
@@ -74,6 +75,13 @@ def rows_through(sink: Sink[Any], kept: Path | None, fails_at: int = -1) -> None
     pipeline.source(ROWS, name="in").map(looks, name="looks").to(sink, name="out")
     checkpoints = None if kept is None else Checkpoints(store=DirectoryStore(kept), every=0.001)
     asyncio.run(pipeline.run(checkpoints=checkpoints))
+
+
+def for_a_job(sink: TransactionalSink[Any]) -> None:
+    """Have it write for one with checkpoints of its own, which goes on."""
+    holder = Holder.here(0)
+    enter(holder, lambda: True)
+    sink.writer = Writer(Lease(1, holder.token, holder, 0), 3, "refuse")
 
 
 @pytest.fixture
@@ -151,8 +159,9 @@ async def test_file_that_cannot_be_begun_leaves_nothing(tmp_path: Path, has_chec
     sink = ParquetSink(tmp_path / "out")
     await (sink.recover(None) if has_checkpoints else sink.open())
     await sink.write([{"nothing": {}}], None)
-    with pytest.raises(SinkError, match="no child field"):
+    with pytest.raises(SinkError, match="no child field") as told:
         await (sink.prepare(1) if has_checkpoints else sink.flush())
+    assert ("since the last checkpoint" in str(told.value)) == has_checkpoints
     await sink.close()
     assert not list(tmp_path.glob("**/*.unfinished"))  # noqa: ASYNC240
 
@@ -351,6 +360,32 @@ async def test_of_two_that_end_at_one_moment_one_is_refused(
     assert json.loads(shown) == rows[1]
 
 
+async def test_a_job_without_checkpoints_replaces_nothing_that_one_with_them_is_writing(
+    tmp_path: Path,
+) -> None:
+    rows, out = [{"n": 1}, {"n": 2}], tmp_path / "out"
+    plain, kept = [JsonLinesFolderSink(out, existing="overwrite") for _ in rows]
+    await plain.open()
+    for_a_job(kept)
+    await kept.recover(None)
+    for sink, row in zip((plain, kept), rows, strict=True):
+        await sink.write([row], None)
+    await kept.prepare(1)
+    await kept.commit(1)
+    before = files_below(tmp_path)
+    for work in (plain.flush, JsonLinesFolderSink(out, existing="overwrite").open):
+        with pytest.raises(SinkError, match=r"written to by process \d+.* delete .*out\.sink if it is gone"):
+            await work()
+    plain.cut_short()
+    await plain.close()
+    assert files_below(tmp_path) == before
+    await kept.close()
+    last = JsonLinesFolderSink(out, existing="overwrite")
+    await last.open()
+    await last.close()
+    assert list(out.iterdir()) == []
+
+
 # ---------------------------------------------------------------------- object stores
 
 
@@ -420,9 +455,7 @@ async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
     path = place.replace("memory:", "unsteady:")
     writing, second = (JsonLinesFolderSink(path, existing="overwrite") for _ in range(2))
     for sink in (writing, second):  # of two stores of checkpoints
-        holder = Holder.here(0)
-        enter(holder, lambda: True)
-        sink.writer = Writer(Lease(1, holder.token, holder, 0), 3, "refuse")
+        for_a_job(sink)
     await writing.recover(None)
     await writing.write([{"n": 1}], None)
     monkeypatch.setattr(_Unsteady, "is_away", True)
