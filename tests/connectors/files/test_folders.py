@@ -279,7 +279,7 @@ def test_job_without_checkpoints_shows_parts_at_the_end_and_replaces_others(tmp_
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, ArrowIpcSink, JsonLinesFolderSink, CsvFolderSink])
@@ -358,6 +358,65 @@ async def test_of_two_that_end_at_one_moment_one_is_refused(
         await sink.close()
     (shown,) = files_below(tmp_path).values()
     assert json.loads(shown) == rows[1]
+
+
+async def epochs_of(path: Path) -> list[Any]:
+    """Three committed epochs with a part each; the position of each."""
+    sink = JsonLinesFolderSink(path)
+    await sink.recover(None)
+    positions = []
+    for number in (1, 2, 3):
+        await sink.write([{"n": number}], None)
+        positions.append(await sink.prepare(number))
+        await sink.commit(number)
+    await sink.close()
+    return positions
+
+
+async def test_parts_that_were_taken_away_are_not_missed_but_for_the_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, position = await epochs_of(tmp_path)
+    first, _, last = files_below(tmp_path)
+    os.unlink(first)
+    sink = JsonLinesFolderSink(tmp_path)
+    await sink.can_recover(position)
+    await sink.recover(position)
+    assert "has 2 of the 3 files of the checkpoint; others were taken away" in caplog.text
+    await sink.write([{"n": 4}], None)
+    position = await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+    assert list(files_below(tmp_path).values()) == [b'{"n":2}\n', b'{"n":3}\n', b'{"n":4}\n']
+    caplog.clear()
+    await JsonLinesFolderSink(tmp_path).recover(position)
+    assert not caplog.text
+    *_, last = files_below(tmp_path)
+    os.unlink(last)
+    with pytest.raises(SinkError, match=r"lacks part-000004-.*, the last file .* is to be put back"):
+        await JsonLinesFolderSink(tmp_path).can_recover(position)
+
+
+async def test_a_folder_that_was_taken_back_by_half_is_not_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_, last = await epochs_of(tmp_path)
+    monkeypatch.setattr(os, "unlink", partial(dies_after, os.unlink, []))
+    with pytest.raises(SinkError, match="No more"):
+        await JsonLinesFolderSink(tmp_path).recover(first)
+    monkeypatch.undo()
+    with pytest.raises(SinkError, match="lacks part-000003-"):
+        await JsonLinesFolderSink(tmp_path).can_recover(last)
+    await JsonLinesFolderSink(tmp_path).recover(first)
+    assert list(files_below(tmp_path).values()) == [b'{"n":1}\n']
+
+
+def dies_after(real: Any, done: list[str], path: str) -> None:
+    """Do it once, and then no more."""
+    if done:
+        raise OSError("No more")
+    done.append(path)
+    real(path)
 
 
 async def test_a_job_without_checkpoints_replaces_nothing_that_one_with_them_is_writing(
