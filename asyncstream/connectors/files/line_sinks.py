@@ -32,7 +32,7 @@ from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filesystem.folders import sync_folder
+from asyncstream.filesystem.folders import missing_folder, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
@@ -367,8 +367,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         return self._file
 
     def _error(self, error: OSError) -> SinkError:
-        folder = os.path.dirname(os.path.abspath(self._path))
-        if not os.path.isdir(folder):
+        if (folder := missing_folder(self._path)) is not None:
             return SinkError(f"cannot write {self._path}: there is no directory {folder}")
         return SinkError(f"cannot write {self._path}: {describe_error(error)}")
 

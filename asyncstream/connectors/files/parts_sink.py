@@ -37,6 +37,7 @@ from asyncstream.connectors.rows import why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.filesystem.folders import missing_folder
 from asyncstream.validation import choice, count, file_path
 
 __all__ = ("Collected", "PartWriter", "PartsSink")
@@ -162,8 +163,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             raise self._exists()
 
     def _check_place(self) -> None:
-        folder = os.path.dirname(os.path.abspath(self._path))
-        if not self._storage.is_remote and not os.path.isdir(folder):
+        if not self._storage.is_remote and (folder := missing_folder(self._path)) is not None:
             raise SinkError(f"cannot write {self._path}: there is no directory {folder}")
 
     def _check_folder(self) -> None:
