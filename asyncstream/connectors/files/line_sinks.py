@@ -80,6 +80,11 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         if not lock(self._opened()):
             await self.close()
             raise self._held_by_another()
+        try:
+            self._claim.note_length(os.fstat(self._opened().fileno()).st_size)
+        except OSError as error:
+            await self.close()
+            raise self._error(error) from error
         self._is_old = self._existing == "overwrite"
         if not self._is_old:
             self._settle(self._existing)

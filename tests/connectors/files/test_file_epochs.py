@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import resource
 import shutil
@@ -207,6 +208,24 @@ def test_file_that_is_not_the_one_it_wrote_is_refused_and_left_alone(path: Path,
         with pytest.raises(SinkError, match="cannot go on writing"):
             asyncio.run(ask(position))
         assert (content(path) if path.exists() else None) == before
+
+
+@KINDS
+async def test_lines_that_a_job_without_checkpoints_has_added_after_a_crash_are_not_cut_off(
+    path: Path, kind: str
+) -> None:
+    position = await lives(MAKE[kind](path), None, 2, 1)
+    beside = path.with_name(".out.sink")
+    record = json.loads(content(beside))
+    put(beside, json.dumps(record | {"closed": None}).encode())  # as if it had not come to close it
+    other = MAKE[kind](path, existing="append")
+    await other.open()
+    await other.write([ROW], None)
+    await other.flush()
+    await other.close()
+    with pytest.raises(SinkError, match=f"{len(LINE[kind])} bytes of another writer are behind"):
+        await MAKE[kind](path).can_recover(position)
+    assert content(path) == HEAD[kind] + 4 * LINE[kind]
 
 
 @KINDS
