@@ -37,7 +37,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
 
     A job that goes back to an earlier checkpoint takes back the rows that came since; what triggers of the
-    table have changed, there or elsewhere, stays.
+    table have changed, there or elsewhere, stays. It knows the rows by their `rowid`: no job is to go back
+    behind a `VACUUM` of a table without `INTEGER PRIMARY KEY`, which gives them others.
 
     Args:
         path: the database file; made if it is not there.
