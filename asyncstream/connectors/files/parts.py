@@ -67,17 +67,24 @@ class Parts:
         # one that is there under both names was being committed when a process died
         return sorted((name for name in parts if is_shown(name) or shown(name) not in names), key=self._order)
 
-    def clear(self, stays: int) -> list[str]:
+    def clear(self, stays: int) -> tuple[list[str], int]:
         """
-        Delete all behind the first ones, and what is unfinished; gives those, by their last names. The last
-        is deleted first, so that none is missing before one that is there, whenever the process dies.
+        Delete all behind the first ones, and what is unfinished. The last is deleted first, so that none is
+        missing before one that is there, whenever the process dies.
+
+        Returns:
+            The last names of those that stay; and how many of them, at the least, are committed for good: one
+            that is hidden as well may not be there as a whole under its last name.
         """
-        kept = self.found()[:stays]
-        for name in sorted(self._storage.names(self._path), key=self._order, reverse=True):
+        kept = [shown(name) for name in self.found()[:stays]]
+        names = set(self._storage.names(self._path))
+        staying = {*kept, *map(hidden, kept)}
+        for name in sorted(names, key=self._order, reverse=True):
             is_unfinished = not is_shown(name) and name.endswith(_UNFINISHED)
-            if (self.number(name) and name not in kept) or is_unfinished:
+            if (self.number(name) and name not in staying) or is_unfinished:
                 self._storage.remove(self.place(name))
-        return list(map(shown, kept))
+        committed = next((place for place, name in enumerate(kept) if hidden(name) in names), len(kept))
+        return kept, committed
 
     def _order(self, name: str) -> tuple[int, str]:
         return self.number(name), name

@@ -258,7 +258,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         """Bring the folder into the state of a position, as the only one who writes it."""
         self._begin()
         self._storage.make_folder(self._path)
-        self._parts = self._folder.clear(stays)
+        self._parts, self._committed = self._folder.clear(stays)
         if position is not None and stays < position["parts"]:
             found = f"{stays} of the {position['parts']}"
             log.warning("%s has %s files of the checkpoint; others were taken away", self._path, found)

@@ -360,7 +360,7 @@ async def test_of_two_that_end_at_one_moment_one_is_refused(
     assert json.loads(shown) == rows[1]
 
 
-async def epochs_of(path: Path) -> list[Any]:
+async def epochs_of(path: Path | str) -> list[Any]:
     """Three committed epochs with a part each; the position of each."""
     sink = JsonLinesFolderSink(path)
     await sink.recover(None)
@@ -528,6 +528,40 @@ async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
     await writing.commit(1)
     await writing.close()
     await second.close()
+
+
+async def test_parts_that_are_committed_are_left_alone_by_a_start(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[str] = []
+    move = MemoryFileSystem.mv
+
+    def counted(self: Any, path: str, target: str, **options: Any) -> None:
+        moved.append(target)
+        move(self, path, target, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", counted)
+    *_, position = await epochs_of(place)
+    assert len(moved) == 6  # to be hidden, and to be shown
+    sink = JsonLinesFolderSink(place)
+    await sink.recover(position)
+    await sink.close()
+    assert len(moved) == 6
+
+
+async def test_a_part_whose_copying_was_cut_off_is_copied_again(place: str) -> None:
+    sink = JsonLinesFolderSink(place)
+    await sink.recover(None)
+    await sink.write([{"n": 1}], None)
+    position = await sink.prepare(1)
+    await sink.close()
+    part = f"{place}/{position['last']}"
+    with fsspec.open(part, "wb") as file:  # which a process was at that died
+        file.write(b'{"n"')
+    await JsonLinesFolderSink(place).recover(position)
+    with fsspec.open(part, "rb") as file:
+        assert file.read() == b'{"n":1}\n'
+    assert fsspec.filesystem("memory").glob(f"{place}/*") == [part.removeprefix("memory:/")]
 
 
 def test_object_that_is_not_there_and_line_sinks_are_refused(place: str) -> None:
