@@ -23,11 +23,12 @@ from asyncstream.connectors.files.compression import (
     Compression,
     compression_in,
     compression_of,
+    unpacked,
 )
 from asyncstream.connectors.files.encodings import Encoding, JsonLines
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
-from asyncstream.connectors.lines import AnyPath, open_file
+from asyncstream.connectors.lines import BUFFER_BYTES, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
@@ -87,7 +88,8 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise self._error(error) from error
         self._is_old = self._existing == "overwrite"
         if not self._is_old:
-            self._settle(self._existing)
+            # in a thread: of what is compressed already all is read
+            await carried_through(aside(partial(self._settle, self._existing)))
             self._write_head()
 
     def _let_old_go(self) -> None:
@@ -254,12 +256,23 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         )
 
     def _go_behind(self, file: BinaryIO) -> None:
-        """End the last line of what is there already."""
-        if self._packing is not None:
-            return  # which is in a piece that was ended
+        """
+        End the last line of what is there already. Raises `OSError` if that is compressed, and its last piece
+        has no end: nobody could read what is behind it.
+        """
         file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":  # or the first element would go on its last line
-            file.write(b"\n")
+        last = file.read(1)
+        if self._packing is not None:
+            last = b""
+            with self._written(complete=True) as written:
+                while data := written.read(BUFFER_BYTES):
+                    last = data[-1:]
+        if last not in (b"\n", b""):  # or the first element would go on its last line
+            (self._packing or file).write(b"\n")
+
+    def _written(self, *, complete: bool) -> BinaryIO:
+        """What is in the file, from its beginning on; as `unpacked`."""
+        return unpacked(open_file(self._path, "rb"), self._compression, complete=complete)
 
     def _write_head(self) -> None:
         if self._needs_head and (head := self._encoding.head()):
@@ -387,7 +400,8 @@ class JsonLinesSink(LineSink):
         default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with a file that is there already: "refuse", "append" or "overwrite". Not asked
             where a job goes on from a checkpoint: then it goes on with its file.
-        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name. To append to
+            such a file reads it once.
     """
 
     def __init__(
