@@ -58,7 +58,8 @@ class CsvSink(LineSink):
     def _begin_with(self, value: Any) -> None:
         """As above, with the columns of the file, or else of the element."""
         if not self._csv.is_known:
-            header = () if self._needs_head else self._header()
+            header = [] if self._needs_head else self._header()
+            self._needs_head = not header  # also of a file with a byte order mark only, or an empty piece
             try:
                 self._csv.find(value, header)
             except Exception as error:

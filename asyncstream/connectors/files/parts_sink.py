@@ -143,7 +143,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         await self._do(self._open)
 
     def _open(self) -> None:
-        if self._is_file and self._storage.is_folder(self._path):
+        if self._is_file and (self._path.endswith("/") or self._storage.is_folder(self._path)):
             raise SinkError(f"{self._path} is a directory: only a job with checkpoints writes one")
         if not self._is_file:
             self._check_folder()
@@ -235,8 +235,9 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             names = [None, *map(shown, parts)]
             if last not in names:
                 raise SinkError(
-                    f"{self._path} lacks {last}, the last file of the checkpoint: it was taken away, and is "
-                    "to be put back; or a job went on from an earlier one since; or it is another directory"
+                    f"{self._path} lacks {last}, the last file of the checkpoint: it was taken away, or a "
+                    "job went on from an earlier one since, or it is another directory. Put the file back, "
+                    "or begin at the beginning, with restore='none'"
                 )
             stays = names.index(last)
             if record is None or record.run == position["run"]:

@@ -393,7 +393,7 @@ async def test_parts_that_were_taken_away_are_not_missed_but_for_the_last(
     assert not caplog.text
     *_, last = files_below(tmp_path)
     os.unlink(last)
-    with pytest.raises(SinkError, match=r"lacks part-000004-.*, the last file .* is to be put back"):
+    with pytest.raises(SinkError, match=r"lacks part-000004-.*, the last file .* Put the file back"):
         await JsonLinesFolderSink(tmp_path).can_recover(position)
 
 

@@ -335,6 +335,8 @@ def test_wrong_arguments_and_places_are_refused(tmp_path: Path) -> None:
         write_all(ParquetSink(tmp_path / "none" / "out.parquet"))
     with pytest.raises(SinkError, match="is a directory: only a job with checkpoints"):
         write_all(ParquetSink(tmp_path))
+    with pytest.raises(SinkError, match="is a directory: only a job with checkpoints"):
+        write_all(ParquetSink(f"{tmp_path}/out/"))
     (tmp_path / "text.parquet").write_text("no parquet")
     with pytest.raises(SourceError, match=r"cannot read .*text\.parquet"):
         asyncio.run(read_on(ParquetSource(tmp_path / "text.parquet")))
