@@ -32,7 +32,7 @@ from asyncstream.connectors.lines import BUFFER_BYTES, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.folders import missing_folder, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
@@ -78,14 +78,14 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._is_closed = False
         self._is_whole = True
         self._open(self._existing)
-        if not lock(self._opened()):
-            await self.close()
-            raise self._held_by_another()
         try:
-            self._claim.note_length(os.fstat(self._opened().fileno()).st_size)
-        except OSError as error:
+            if not lock(self._opened()):
+                raise self._held_by_another()
+            with told_as(SinkError, f"write {self._path}", OSError):
+                self._claim.note_length(os.fstat(self._opened().fileno()).st_size)
+        except SinkError:
             await self.close()
-            raise self._error(error) from error
+            raise
         self._is_old = self._existing == "overwrite"
         if not self._is_old:
             # in a thread: of what is compressed already all is read

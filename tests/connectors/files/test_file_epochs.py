@@ -8,7 +8,8 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from asyncstream import (
 )
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import AsyncStreamError, SinkBroken
+from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Holder, Lease, enter
 
 ROW = {"n": 1}
@@ -210,6 +212,14 @@ def test_file_that_is_not_the_one_it_wrote_is_refused_and_left_alone(path: Path,
         assert (content(path) if path.exists() else None) == before
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """In this block another process has locked the file."""
+    with path.open("ab") as file:
+        assert lock(file)
+        yield
+
+
 @KINDS
 async def test_lines_that_a_job_without_checkpoints_has_added_after_a_crash_are_not_cut_off(
     path: Path, kind: str
@@ -219,6 +229,8 @@ async def test_lines_that_a_job_without_checkpoints_has_added_after_a_crash_are_
     record = json.loads(content(beside))
     put(beside, json.dumps(record | {"closed": None}).encode())  # as if it had not come to close it
     other = MAKE[kind](path, existing="append")
+    with locked(beside), pytest.raises(SinkError, match="is being taken over"):
+        await other.open()
     await other.open()
     await other.write([ROW], None)
     await other.flush()
