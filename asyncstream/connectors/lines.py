@@ -224,7 +224,10 @@ def why_malformed(error: Exception) -> str:
         return f"not JSON: {error.msg}, at character {error.colno}{whole}"
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: {error.reason}"
-    return f"not CSV: {error}" if isinstance(error, csv.Error) else str(error)
+    if isinstance(error, csv.Error):
+        longer = "; csv.field_size_limit(n) allows longer ones" if "field limit" in str(error) else ""
+        return f"not CSV: {error}{longer}"
+    return str(error)
 
 
 def column_names(columns: Sequence[str], argument: str = "columns") -> list[str]:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ("by_their_own_names", "contents", "sync_folder")
+__all__ = ("by_their_own_names", "contents", "missing_folder", "sync_folder")
 
 
 def contents(path: str | os.PathLike[str]) -> bytes:
@@ -43,6 +43,12 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def missing_folder(path: str) -> str | None:
+    """The folder in which a file is to be written, if it is not there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    return None if os.path.isdir(folder) else folder
 
 
 def by_their_own_names(found: Mapping[str, os.stat_result], folder: str = "") -> Iterator[str]:

@@ -2,8 +2,8 @@
 Whose a file is that a sink with checkpoints writes.
 
 Beside the file lies a small record, `.<name>.sink`: the lease under which it is written, an identifier of the
-run that began it, how long it was then, and how long when it was closed in an orderly way. On a disk it was
-last changed, says its time, at that moment until which the job has its lease. Two locks of the operating
+run that began it, how long it was then, and how long when it was closed, or found after a crash. On a disk it
+was last changed, says its time, at that moment until which the job has its lease. Two locks of the operating
 system (`flock`) go with it: one on the record, held while a sink takes the file over, and one on the file
 itself, held as long as it is open.
 
@@ -47,7 +47,8 @@ class Record:
         run: an identifier of the run that began to write it.
         base: bytes that were there before.
         lease: of the job that writes it, as JSON; None: of a sink that was used without a job.
-        closed: its length when it was closed; None while it is written, and after a crash.
+        closed: its length when it was closed, or when another sink came to it after a crash; None while it
+            is written.
         fence: the number of a later job of the same store that is about to take over; 0: there is none.
     """
 
@@ -140,6 +141,16 @@ class Claim:
             writer.check_follows(record.holder(), self._path, record.fence)
         return record
 
+    def check_left(self) -> None:
+        """For who writes without a record of its own; raises `SinkError` if a job goes on that has one."""
+        record = self.read()
+        lease = None if record is None else record.holder()
+        if record is not None and lease is not None and not record.is_left():
+            raise SinkError(
+                f"{self._path} is written to by {lease.holder}, with checkpoints: only one job at a time "
+                f"may write; stop that process first, or delete {self._beside} if it is gone"
+            )
+
     def _content(self) -> bytes:
         with open(self._beside, "rb") as file:
             return file.read()
@@ -207,6 +218,15 @@ class Claim:
                 lease = record.holder()
                 given_back = None if lease is None else lease.given_back().to_text()
                 self._put(replace(record, lease=given_back, closed=closed))
+
+    def note_length(self, length: int) -> None:
+        """
+        Write down how long the file is that a job left which has died: what comes behind that is not its own.
+        """
+        record = self.read()
+        if record is not None and record.closed is None:
+            with self.taking():
+                self._put(replace(record, closed=length))
 
     def has_run_out(self, record: Record | None, writer: Writer | None) -> bool:
         """Whether a file that another process holds open may be taken from it all the same."""

@@ -100,7 +100,7 @@ class ColumnarSink(PartsSink):
     def _collecting(self, part: str | None) -> Collected:
         schema = self._schema
         if schema is None and part is not None:
-            with self._storage.read(self._part(part)) as file:
+            with self._storage.read(self._folder.place(part)) as file:
                 schema = self._schema_of(file)
         tables = Tables(self._columns, schema, self._default, was_found=self._schema is None)
         return _Columns(self._partition_by, longest_in(self._path), tables)

@@ -398,7 +398,7 @@ class ArrowIpcSource(ColumnarSource[T]):
         if columns is not None:
             names = opened(file).schema.names
             file.seek(0)
-            fields = [names.index(column) for column in columns if column in names]
+            fields = [place for place, name in enumerate(names) if name in columns]
             options["options"] = self._ipc.IpcReadOptions(included_fields=fields)
         return opened(file, **options)
 
@@ -413,4 +413,6 @@ class ArrowIpcSource(ColumnarSource[T]):
             batches: Iterator[Any] = (found.get_batch(number) for number in range(found.num_record_batches))
         else:
             batches = iter(found)
+        if columns is not None and not set(columns) & set(found.schema.names):
+            batches = (batch.select([]) for batch in batches)  # no fields are all of them to Arrow
         return _Table(in_slices(batches, self._batch), row, file.close)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
-from asyncstream.connectors.files.compression import Compression, unpacked
+from asyncstream.connectors.files.compression import Compression
 from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.files.line_sinks import LineSink
-from asyncstream.connectors.lines import BOM, AnyPath, open_file
+from asyncstream.connectors.lines import BOM, AnyPath
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.errors import SinkError, describe_error
 
@@ -34,7 +34,8 @@ class CsvSink(LineSink):
         existing: what to do with a file that is there already: "refuse", "append" (its header must name
             the same columns) or "overwrite". Not asked where a job goes on from a checkpoint: then it goes on
             with its file.
-        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name. To append to
+            such a file reads it once.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class CsvSink(LineSink):
     def _begin_with(self, value: Any) -> None:
         """As above, with the columns of the file, or else of the element."""
         if not self._csv.is_known:
-            header = () if self._needs_head else self._header()
+            header = [] if self._needs_head else self._header()
+            self._needs_head = not header  # also of a file with a byte order mark only, or an empty piece
             try:
                 self._csv.find(value, header)
             except Exception as error:
@@ -65,7 +67,7 @@ class CsvSink(LineSink):
         super()._begin_with(value)
 
     def _header(self) -> list[str]:
-        with self._written() as file:
+        with self._written(complete=False) as file:
             try:
                 return self._csv.read_header(file)
             except (ValueError, csv.Error) as error:
@@ -74,17 +76,13 @@ class CsvSink(LineSink):
                     f"{describe_error(error)}"
                 ) from error
 
-    def _written(self) -> BinaryIO:
-        """What is in the file, from its beginning on."""
-        return unpacked(open_file(self._path, "rb"), self._compression, complete=False)
-
     def _check_form(self) -> None:
         super()._check_form()
         if not self._csv.is_given:
             self._header()
             return
         header = self._csv.head().removesuffix(b"\n")
-        with self._written() as written:
+        with self._written(complete=False) as written:
             found = written.read(len(header) + len(BOM) + 1).removeprefix(BOM)
             rest = written.readline(1000)
         if not found.startswith(header) or found[len(header) : len(header) + 1] not in (b"", b"\r", b"\n"):

@@ -91,9 +91,9 @@ class CsvLines:
         self._rows = RowWriter(columns, self._default)
 
     def read_header(self, file: Iterable[bytes]) -> list[str]:
-        """The header of a file; nothing if that is empty."""
+        """The header of a file, behind empty lines; nothing if there is none."""
         lines = (line.decode("utf-8-sig") for line in file)
-        return next(csv.reader(lines, delimiter=self._delimiter), [])
+        return next(filter(None, csv.reader(lines, delimiter=self._delimiter)), [])
 
     def head(self) -> bytes:
         """The header; nothing while the columns are not known."""

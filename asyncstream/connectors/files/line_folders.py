@@ -166,6 +166,7 @@ class CsvFolderSink(LineFolderSink):
     def _collecting(self, part: str | None) -> Collected:
         self._csv.forget()
         if part is not None and not self._csv.is_given:
-            with unpacked(self._storage.read(self._part(part)), compression_of("infer", part)) as file:
+            written = self._storage.read(self._folder.place(part))
+            with unpacked(written, compression_of("infer", part)) as file:
                 self._csv.find(None, self._csv.read_header(file))
         return super()._collecting(part)

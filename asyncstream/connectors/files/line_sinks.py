@@ -23,16 +23,17 @@ from asyncstream.connectors.files.compression import (
     Compression,
     compression_in,
     compression_of,
+    unpacked,
 )
 from asyncstream.connectors.files.encodings import Encoding, JsonLines
 from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
-from asyncstream.connectors.lines import AnyPath, open_file
+from asyncstream.connectors.lines import BUFFER_BYTES, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filesystem.folders import sync_folder
+from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.filesystem.folders import missing_folder, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
@@ -77,12 +78,18 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._is_closed = False
         self._is_whole = True
         self._open(self._existing)
-        if not lock(self._opened()):
+        try:
+            if not lock(self._opened()):
+                raise self._held_by_another()
+            with told_as(SinkError, f"write {self._path}", OSError):
+                self._claim.note_length(os.fstat(self._opened().fileno()).st_size)
+        except SinkError:
             await self.close()
-            raise self._held_by_another()
+            raise
         self._is_old = self._existing == "overwrite"
         if not self._is_old:
-            self._settle(self._existing)
+            # in a thread: of what is compressed already all is read
+            await carried_through(aside(partial(self._settle, self._existing)))
             self._write_head()
 
     def _let_old_go(self) -> None:
@@ -249,12 +256,23 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         )
 
     def _go_behind(self, file: BinaryIO) -> None:
-        """End the last line of what is there already."""
-        if self._packing is not None:
-            return  # which is in a piece that was ended
+        """
+        End the last line of what is there already. Raises `OSError` if that is compressed, and its last piece
+        has no end: nobody could read what is behind it.
+        """
         file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":  # or the first element would go on its last line
-            file.write(b"\n")
+        last = file.read(1)
+        if self._packing is not None:
+            last = b""
+            with self._written(complete=True) as written:
+                while data := written.read(BUFFER_BYTES):
+                    last = data[-1:]
+        if last not in (b"\n", b""):  # or the first element would go on its last line
+            (self._packing or file).write(b"\n")
+
+    def _written(self, *, complete: bool) -> BinaryIO:
+        """What is in the file, from its beginning on; as `unpacked`."""
+        return unpacked(open_file(self._path, "rb"), self._compression, complete=complete)
 
     def _write_head(self) -> None:
         if self._needs_head and (head := self._encoding.head()):
@@ -325,10 +343,12 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     def _broken(self, error: OSError) -> SinkBroken:
         """What was written may be gone, whatever a second try says: the next run writes it anew."""
         self._failure = error
-        return SinkBroken(
-            f"{self._error(error)}; what was written since the last checkpoint may be lost, and is written "
-            "again by the next run"
+        again = (
+            "; what was written since the last checkpoint may be lost, and is written again by the next run"
+            if self._claim.is_held
+            else ""
         )
+        return SinkBroken(f"{self._error(error)}{again}")
 
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())
@@ -365,8 +385,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         return self._file
 
     def _error(self, error: OSError) -> SinkError:
-        folder = os.path.dirname(os.path.abspath(self._path))
-        if not os.path.isdir(folder):
+        if (folder := missing_folder(self._path)) is not None:
             return SinkError(f"cannot write {self._path}: there is no directory {folder}")
         return SinkError(f"cannot write {self._path}: {describe_error(error)}")
 
@@ -381,7 +400,8 @@ class JsonLinesSink(LineSink):
         default: makes of a value of your own type one that can be written; raises `TypeError` for others.
         existing: what to do with a file that is there already: "refuse", "append" or "overwrite". Not asked
             where a job goes on from a checkpoint: then it goes on with its file.
-        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
+        compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name. To append to
+            such a file reads it once.
     """
 
     def __init__(

@@ -166,10 +166,10 @@ class LineSource(FileSource[T]):
             return None
         offset, count = self._lines.mark()
         self._check_size(self._lines)
+        behind = self._in_file(offset)
         place = {"offset": offset, "lines": count}
         if self._packed is not None:
-            place["packed"] = self._in_file(offset)
-        behind = self._in_file(offset)
+            place["packed"] = behind
         known = fingerprint(self._file, behind, self._head)
         if self._storage.is_remote and behind >= EXTENT:
             self._head = known["head"]

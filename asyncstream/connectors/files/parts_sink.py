@@ -3,14 +3,10 @@ Sinks that write a folder of files: each epoch of a job is files of its own.
 
 Files of columns cannot be appended to: one can be read when its end is written, and is done then. Nor can any
 file of an object store. So each epoch has parts of its own, and everything that reads such files takes the
-folder for one table:
+folder for one table. How they are called is in `parts`.
 
-    .<random>.unfinished             is being written
-    .part-000007-<random>.parquet    prepared: hidden from readers, and complete
-    part-000007-<random>.parquet     committed
-
-To commit is to rename, to take back is to delete, so the sink can go back to any checkpoint. What is random
-in a name tells a part from another one of its number, which a job that went on from elsewhere has written.
+To commit is to rename, to take back is to delete, so the sink can go back to any checkpoint. A position is
+the last part before it: those before that one may have been taken away by others meanwhile.
 With `partition_by` each part is in the folder of its values, `day=2026-11-22/part-000007-...`, and an epoch
 has at least one for each. Whose the folder is stands beside it: `claim`.
 
@@ -22,9 +18,9 @@ On a disk, writing happens in the event loop, as for files of lines; to an objec
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,19 +30,21 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.files.claim import Claim, claim_of, fenced
+from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, unfinished
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import why_unwritten
 from asyncstream.connectors.writer import ahead_of_checkpoint
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.filesystem.folders import missing_folder
 from asyncstream.validation import choice, count, file_path
 
 __all__ = ("Collected", "PartWriter", "PartsSink")
 
-T = TypeVar("T")
+log = logging.getLogger("asyncstream.sinks")
 
-_UNFINISHED: Final = ".unfinished"
+T = TypeVar("T")
 
 _OPEN_FILES: Final = 64
 """Parts that are written at a time; with more values of `partition_by`, some end before the epoch does."""
@@ -111,9 +109,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         given = [partition_by] if isinstance(partition_by, str) else partition_by
         self._partition_by = [] if given is None else column_names(given, "partition_by")
         self._row_group = count("row_group", row_group)
-        self._ending = ending
-        endings = "|".join(map(re.escape, [ending, *other_endings]))
-        self._named = re.compile(rf"(?:.*/)?\.?part-(\d{{6,}})-[0-9a-f]{{8}}(?:{endings})")
+        self._folder = Parts(self._path, self._storage, ending, other_endings)
         self._is_file = is_file and not self._partition_by
         self._errors: tuple[type[Exception], ...] = (*_ERRORS, *self._storage.errors)
         self._work = Work(self._storage)
@@ -147,7 +143,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         await self._do(self._open)
 
     def _open(self) -> None:
-        if self._is_file and self._storage.is_folder(self._path):
+        if self._is_file and (self._path.endswith("/") or self._storage.is_folder(self._path)):
             raise SinkError(f"{self._path} is a directory: only a job with checkpoints writes one")
         if not self._is_file:
             self._check_folder()
@@ -159,15 +155,15 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._collected = self._collecting(None)
 
     def _check_existing(self) -> None:
-        """Refuse what is there already, if that is not to be replaced."""
+        """Refuse what is there already, if that is not to be replaced, or is another job's."""
+        self._claim.check_left()
         if self._existing == "refuse" and (
-            self._storage.exists(self._path) if self._is_file else any(map(_is_shown, self._found()))
+            self._storage.exists(self._path) if self._is_file else any(map(is_shown, self._folder.found()))
         ):
             raise self._exists()
 
     def _check_place(self) -> None:
-        folder = os.path.dirname(os.path.abspath(self._path))
-        if not self._storage.is_remote and not os.path.isdir(folder):
+        if not self._storage.is_remote and (folder := missing_folder(self._path)) is not None:
             raise SinkError(f"cannot write {self._path}: there is no directory {folder}")
 
     def _check_folder(self) -> None:
@@ -186,7 +182,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         if self._collected is None or self._has_epochs:
             return
         self._end_parts()
-        replaced = [] if self._is_file else self._found()
+        replaced = [] if self._is_file else self._folder.found()
         self._check_existing()  # another job may have written meanwhile
         if self._is_file:
             ((_, path),) = self._ended
@@ -196,7 +192,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             self._hide()
             self._check_alone(replaced)
             for name in replaced:
-                self._storage.remove(self._part(name))
+                self._storage.remove(self._folder.place(name))
             self._show(len(self._parts))
         self._collected = None
 
@@ -205,12 +201,12 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         Refuse what another job has put there since: of two that end at one moment, the second to come to this
         finds the parts of the first, be they hidden still or not, or has taken them away before.
         """
-        ours = list(map(_hidden, self._parts))
-        if set(self._found()).difference(replaced, ours):
+        ours = list(map(hidden, self._parts))
+        if set(self._folder.found()).difference(replaced, ours):
             self._collected = None  # closing it is no second try
             for name in ours:
                 with suppress(FileNotFoundError):
-                    self._storage.remove(self._part(name))
+                    self._storage.remove(self._folder.place(name))
             raise SinkError(f"{self._path} is being written by another job: one at a time may")
 
     # ------------------------------------------------------------------ going on
@@ -226,8 +222,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         """How many of the parts stay; changes nothing. Raises `SinkError` if it cannot go on from there."""
         record = self._claim.left_to(self.writer)
         self._check_folder()
-        parts = self._found()
-        visible = sum(map(_is_shown, parts))
+        parts = self._folder.found()
+        visible = sum(map(is_shown, parts))
         if position is None:
             if self._existing == "overwrite" or not visible:
                 return 0
@@ -235,30 +231,21 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
                 raise self._exists()
             stays = 0
         else:
-            stays = int(position["parts"])
-            names = [_shown(name) for name in parts]
-            if stays and names[stays - 1 : stays] != [position["last"]]:
+            last = position["last"]
+            names = [None, *map(shown, parts)]
+            if last not in names:
                 raise SinkError(
-                    f"{self._path} lacks results that were there at the checkpoint, or has others in their "
-                    "place: since then a job went on from an earlier one, or it is another directory"
+                    f"{self._path} lacks {last}, the last file of the checkpoint: it was taken away, or a "
+                    "job went on from an earlier one since, or it is another directory. Put the file back, "
+                    "or begin at the beginning, with restore='none'"
                 )
+            stays = names.index(last)
             if record is None or record.run == position["run"]:
                 return stays
         ahead = "refuse" if self.writer is None else self.writer.ahead
         if ahead == "refuse":
             raise ahead_of_checkpoint(self._path)
         return visible if ahead == "allow_behind" else stays
-
-    def _found(self) -> list[str]:
-        """The names of the parts that are there, hidden ones included, in order."""
-        names = set(self._storage.names(self._path))
-        # one that is there under both names was being committed when a process died
-        found = [
-            (int(match[1]), name)
-            for name in names
-            if (match := self._named.fullmatch(name)) and (_is_shown(name) or _shown(name) not in names)
-        ]
-        return [name for _, name in sorted(found)]
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         await self._do(partial(self._recover, position))
@@ -272,40 +259,29 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         """Bring the folder into the state of a position, as the only one who writes it."""
         self._begin()
         self._storage.make_folder(self._path)
-        self._parts = self._clear(stays)
+        self._parts, self._committed = self._folder.clear(stays)
+        if position is not None and stays < position["parts"]:
+            found = f"{stays} of the {position['parts']}"
+            log.warning("%s has %s files of the checkpoint; others were taken away", self._path, found)
         self._show(stays)
         self._collected = self._collecting(self._parts[-1] if self._parts else None)
         self._has_epochs = True
         self._run = os.urandom(8).hex() if position is None else position["run"]
         self._claim.take(self._run, 0, self.writer)
 
-    def _clear(self, stays: int) -> list[str]:
-        """Delete the parts behind the first ones; gives those, by their last names."""
-        kept = self._found()[:stays]
-        for name in self._storage.names(self._path):
-            is_part = self._named.fullmatch(name) is not None
-            is_hidden = not _is_shown(name)
-            if (is_part and name not in kept) or (is_hidden and name.endswith(_UNFINISHED)):
-                self._storage.remove(self._part(name))
-        return [_shown(name) for name in kept]
-
-    def _part(self, name: str) -> str:
-        """The path of what has this name in the folder, which is "" there."""
-        return self._storage.join(self._path, name) if name else self._path
-
     def _show(self, end: int) -> None:
         """Commit the parts up to this one."""
         folders = {""}
         for name in self._parts[self._committed : end]:
             try:
-                self._storage.rename(self._part(_hidden(name)), self._part(name))
+                self._storage.rename(self._folder.place(hidden(name)), self._folder.place(name))
             except FileNotFoundError:
-                if not self._storage.exists(self._part(name)):
+                if not self._storage.exists(self._folder.place(name)):
                     raise
             folders.add(posixpath.dirname(name))
             self._committed += 1
         for folder in folders:
-            self._storage.settle(self._part(folder))
+            self._storage.settle(self._folder.place(folder))
 
     # ------------------------------------------------------------------ writing
 
@@ -349,10 +325,10 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             raise
 
     def _unfinished(self, folder: str) -> str:
-        name = f".{os.urandom(4).hex()}{_UNFINISHED}"
+        name = unfinished()
         if self._is_file and not self._has_epochs:
             return self._storage.beside(self._path, name)
-        return self._part(posixpath.join(folder, name))
+        return self._folder.place(posixpath.join(folder, name))
 
     def _end_part(self, folder: str) -> None:
         part = self._written.pop(folder)
@@ -380,10 +356,12 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _broken(self, error: Exception) -> SinkBroken:
         self._failure = error
-        return SinkBroken(
-            f"cannot write {self._path}: {describe_error(error)}; what was written since the last checkpoint "
-            "is lost, and is written again by the next run"
+        again = (
+            "; what was written since the last checkpoint is lost, and is written again by the next run"
+            if self._has_epochs
+            else ""
         )
+        return SinkBroken(f"cannot write {self._path}: {describe_error(error)}{again}")
 
     def cut_short(self) -> None:
         self._is_whole = False
@@ -423,14 +401,11 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _hide(self) -> None:
         """Make the files that were written parts that are prepared."""
-        last = self._named.fullmatch(self._parts[-1]) if self._parts else None
-        number = int(last[1]) if last is not None else 0
-        for folder, path in self._ended:
-            number += 1
-            own = f"part-{number:06}-{os.urandom(4).hex()}{self._ending}"
-            name = posixpath.join(folder, own)
-            self._storage.rename(path, self._part(_hidden(name)))
-            self._storage.settle(self._part(folder))
+        last = self._folder.number(self._parts[-1]) if self._parts else 0
+        for number, (folder, path) in enumerate(self._ended, last + 1):
+            name = self._folder.named(folder, number)
+            self._storage.rename(path, self._folder.place(hidden(name)))
+            self._storage.settle(self._folder.place(folder))
             self._parts.append(name)
         self._ended = []
 
@@ -472,19 +447,3 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     async def _do(self, work: Callable[[], T]) -> T:
         with told_as(SinkError, f"write {self._path}", *self._errors):
             return await self._work.do(work)
-
-
-def _shown(name: str) -> str:
-    """The last name of a part."""
-    folder, own = posixpath.split(name)
-    return posixpath.join(folder, own.removeprefix("."))
-
-
-def _hidden(name: str) -> str:
-    """The name of a part that is prepared."""
-    folder, own = posixpath.split(name)
-    return posixpath.join(folder, f".{own}")
-
-
-def _is_shown(name: str) -> bool:
-    return posixpath.basename(name)[0] != "."

@@ -19,6 +19,7 @@ from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, over_elements, told_as
+from asyncstream.filesystem.folders import missing_folder
 from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
 from asyncstream.validation import choice, refuse, text
 
@@ -36,7 +37,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
     once, or exactly once in a job with checkpoints. How values are written: `asyncstream.connectors.rows`.
 
     A job that goes back to an earlier checkpoint takes back the rows that came since; what triggers of the
-    table have changed, there or elsewhere, stays.
+    table have changed, there or elsewhere, stays. It knows the rows by their `rowid`: no job is to go back
+    behind a `VACUUM` of a table without `INTEGER PRIMARY KEY`, which gives them others.
 
     Args:
         path: the database file; made if it is not there.
@@ -116,6 +118,8 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         await self._connect(work)
 
     async def _connect(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        if (folder := missing_folder(self._path)) is not None:
+            raise SinkError(f"cannot open {self._path}: there is no directory {folder}")
         with told_as(SinkError, f"open {self._path}", sqlite3.Error):
             self._database = Database(self._path)
             await self._database.do(self._set_up)

@@ -55,6 +55,9 @@ class SqliteSource(Source[T]):
     position is refused, as is one with a NULL in the column. Without an index that begins with the column a
     read looks at all rows; a warning says so.
 
+    `VACUUM` gives the rows of a table without an `INTEGER PRIMARY KEY` other `rowid`s: a job that goes on
+    from before it reads some of them twice, or not at all.
+
     Args:
         path: the database file.
         table: the table; one made `WITHOUT ROWID` only by a column.

@@ -23,6 +23,7 @@ from asyncstream import (
     JsonLinesSource,
     Pipeline,
     PipelineError,
+    SinkError,
     Source,
     SourceError,
 )
@@ -196,6 +197,23 @@ async def test_compressed_csv_is_appended_to_under_its_header(tmp_path: Path) ->
         await sink.flush()
         await sink.close()
     assert gzip.decompress(path.read_bytes()) == b"a,b\n1,2\n1,2\n"
+
+
+@ENDINGS
+async def test_lines_are_appended_where_they_can_be_read(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"out.{ending}"
+    whole = pack(b'{"n":1}\n{"n":2}', ending)
+    sink = JsonLinesSink(path, existing="append")
+    path.write_bytes(whole[:-5])
+    with pytest.raises(SinkError, match="ends in the midst"):
+        await sink.open()
+    assert path.read_bytes() == whole[:-5]
+    path.write_bytes(whole)
+    await sink.open()
+    await sink.write([{"n": 3}], None)
+    await sink.flush()
+    await sink.close()
+    assert await read_on(JsonLinesSource(path)) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 async def test_wrong_arguments_and_another_compression_are_refused(tmp_path: Path) -> None:

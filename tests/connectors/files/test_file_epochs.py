@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import resource
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from asyncstream import (
 )
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import AsyncStreamError, SinkBroken
+from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Holder, Lease, enter
 
 ROW = {"n": 1}
@@ -207,6 +210,34 @@ def test_file_that_is_not_the_one_it_wrote_is_refused_and_left_alone(path: Path,
         with pytest.raises(SinkError, match="cannot go on writing"):
             asyncio.run(ask(position))
         assert (content(path) if path.exists() else None) == before
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """In this block another process has locked the file."""
+    with path.open("ab") as file:
+        assert lock(file)
+        yield
+
+
+@KINDS
+async def test_lines_that_a_job_without_checkpoints_has_added_after_a_crash_are_not_cut_off(
+    path: Path, kind: str
+) -> None:
+    position = await lives(MAKE[kind](path), None, 2, 1)
+    beside = path.with_name(".out.sink")
+    record = json.loads(content(beside))
+    put(beside, json.dumps(record | {"closed": None}).encode())  # as if it had not come to close it
+    other = MAKE[kind](path, existing="append")
+    with locked(beside), pytest.raises(SinkError, match="is being taken over"):
+        await other.open()
+    await other.open()
+    await other.write([ROW], None)
+    await other.flush()
+    await other.close()
+    with pytest.raises(SinkError, match=f"{len(LINE[kind])} bytes of another writer are behind"):
+        await MAKE[kind](path).can_recover(position)
+    assert content(path) == HEAD[kind] + 4 * LINE[kind]
 
 
 @KINDS
@@ -409,8 +440,9 @@ async def test_sink_on_a_full_disk_says_so_once_and_is_closed(
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
     try:
         await sink.write([ROW] * 10, None)
-        with pytest.raises(SinkBroken, match="File too large"):
+        with pytest.raises(SinkBroken, match="File too large") as told:
             await (sink.prepare(1) if has_checkpoints else sink.flush())
+        assert ("since the last checkpoint" in str(told.value)) == has_checkpoints
         await sink.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

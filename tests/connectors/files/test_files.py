@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import tracemalloc
@@ -260,6 +261,15 @@ def test_malformed_csv_record_fails_with_its_first_line(tmp_path: Path) -> None:
         read_all(CsvSource(path))
 
 
+def test_longer_field_than_the_csv_module_takes_is_rejected_with_what_to_do(tmp_path: Path) -> None:
+    path = lines_of(tmp_path / "in.csv", f"a\n{'x' * 131_073}\ny\n")
+    with pytest.raises(SourceError, match=r"line 2: .*limit \(131072\); csv\.field_size_limit\(n\) allows"):
+        read_all(CsvSource(path))
+    values, rejected, _ = read_all(CsvSource(path, on_malformed="reject"))
+    assert values == [{"a": "y"}]
+    assert "csv.field_size_limit(n)" in rejected[0].reason
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -384,6 +394,15 @@ def test_csv_is_appended_to_whatever_its_columns_are_called(tmp_path: Path, colu
     for value in (1, 2):
         write_all(CsvSink(path, columns=[column, "n"], existing="append"), [{column: "x", "n": value}])
     assert read_all(CsvSource(path))[0] == [{column: "x", "n": "1"}, {column: "x", "n": "2"}]
+
+
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\n\n", b"\r\n", gzip.compress(b"", mtime=0)])
+def test_csv_that_is_appended_to_has_a_header_if_it_had_none(tmp_path: Path, before: bytes) -> None:
+    path = tmp_path / ("out.csv.gz" if before[:1] == b"\x1f" else "out.csv")
+    path.write_bytes(before)
+    for value in (1, 2):
+        write_all(CsvSink(path, existing="append"), [{"a": value}])
+    assert read_all(CsvSource(path))[0] == [{"a": "1"}, {"a": "2"}]
 
 
 @pytest.mark.parametrize("before", ["a,bc\n", "a,b,c\n", "a\n", '"a,b"\n'])

@@ -44,6 +44,7 @@ from asyncstream import (
     SinkError,
     Source,
     SourceError,
+    TransactionalSink,
 )
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease, enter
@@ -74,6 +75,13 @@ def rows_through(sink: Sink[Any], kept: Path | None, fails_at: int = -1) -> None
     pipeline.source(ROWS, name="in").map(looks, name="looks").to(sink, name="out")
     checkpoints = None if kept is None else Checkpoints(store=DirectoryStore(kept), every=0.001)
     asyncio.run(pipeline.run(checkpoints=checkpoints))
+
+
+def for_a_job(sink: TransactionalSink[Any]) -> None:
+    """Have it write for one with checkpoints of its own, which goes on."""
+    holder = Holder.here(0)
+    enter(holder, lambda: True)
+    sink.writer = Writer(Lease(1, holder.token, holder, 0), 3, "refuse")
 
 
 @pytest.fixture
@@ -151,8 +159,9 @@ async def test_file_that_cannot_be_begun_leaves_nothing(tmp_path: Path, has_chec
     sink = ParquetSink(tmp_path / "out")
     await (sink.recover(None) if has_checkpoints else sink.open())
     await sink.write([{"nothing": {}}], None)
-    with pytest.raises(SinkError, match="no child field"):
+    with pytest.raises(SinkError, match="no child field") as told:
         await (sink.prepare(1) if has_checkpoints else sink.flush())
+    assert ("since the last checkpoint" in str(told.value)) == has_checkpoints
     await sink.close()
     assert not list(tmp_path.glob("**/*.unfinished"))  # noqa: ASYNC240
 
@@ -270,7 +279,7 @@ def test_job_without_checkpoints_shows_parts_at_the_end_and_replaces_others(tmp_
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, ArrowIpcSink, JsonLinesFolderSink, CsvFolderSink])
@@ -351,6 +360,91 @@ async def test_of_two_that_end_at_one_moment_one_is_refused(
     assert json.loads(shown) == rows[1]
 
 
+async def epochs_of(path: Path | str) -> list[Any]:
+    """Three committed epochs with a part each; the position of each."""
+    sink = JsonLinesFolderSink(path)
+    await sink.recover(None)
+    positions = []
+    for number in (1, 2, 3):
+        await sink.write([{"n": number}], None)
+        positions.append(await sink.prepare(number))
+        await sink.commit(number)
+    await sink.close()
+    return positions
+
+
+async def test_parts_that_were_taken_away_are_not_missed_but_for_the_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, position = await epochs_of(tmp_path)
+    first, _, last = files_below(tmp_path)
+    os.unlink(first)
+    sink = JsonLinesFolderSink(tmp_path)
+    await sink.can_recover(position)
+    await sink.recover(position)
+    assert "has 2 of the 3 files of the checkpoint; others were taken away" in caplog.text
+    await sink.write([{"n": 4}], None)
+    position = await sink.prepare(1)
+    await sink.commit(1)
+    await sink.close()
+    assert list(files_below(tmp_path).values()) == [b'{"n":2}\n', b'{"n":3}\n', b'{"n":4}\n']
+    caplog.clear()
+    await JsonLinesFolderSink(tmp_path).recover(position)
+    assert not caplog.text
+    *_, last = files_below(tmp_path)
+    os.unlink(last)
+    with pytest.raises(SinkError, match=r"lacks part-000004-.*, the last file .* Put the file back"):
+        await JsonLinesFolderSink(tmp_path).can_recover(position)
+
+
+async def test_a_folder_that_was_taken_back_by_half_is_not_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_, last = await epochs_of(tmp_path)
+    monkeypatch.setattr(os, "unlink", partial(dies_after, os.unlink, []))
+    with pytest.raises(SinkError, match="No more"):
+        await JsonLinesFolderSink(tmp_path).recover(first)
+    monkeypatch.undo()
+    with pytest.raises(SinkError, match="lacks part-000003-"):
+        await JsonLinesFolderSink(tmp_path).can_recover(last)
+    await JsonLinesFolderSink(tmp_path).recover(first)
+    assert list(files_below(tmp_path).values()) == [b'{"n":1}\n']
+
+
+def dies_after(real: Any, done: list[str], path: str) -> None:
+    """Do it once, and then no more."""
+    if done:
+        raise OSError("No more")
+    done.append(path)
+    real(path)
+
+
+async def test_a_job_without_checkpoints_replaces_nothing_that_one_with_them_is_writing(
+    tmp_path: Path,
+) -> None:
+    rows, out = [{"n": 1}, {"n": 2}], tmp_path / "out"
+    plain, kept = [JsonLinesFolderSink(out, existing="overwrite") for _ in rows]
+    await plain.open()
+    for_a_job(kept)
+    await kept.recover(None)
+    for sink, row in zip((plain, kept), rows, strict=True):
+        await sink.write([row], None)
+    await kept.prepare(1)
+    await kept.commit(1)
+    before = files_below(tmp_path)
+    for work in (plain.flush, JsonLinesFolderSink(out, existing="overwrite").open):
+        with pytest.raises(SinkError, match=r"written to by process \d+.* delete .*out\.sink if it is gone"):
+            await work()
+    plain.cut_short()
+    await plain.close()
+    assert files_below(tmp_path) == before
+    await kept.close()
+    last = JsonLinesFolderSink(out, existing="overwrite")
+    await last.open()
+    await last.close()
+    assert list(out.iterdir()) == []
+
+
 # ---------------------------------------------------------------------- object stores
 
 
@@ -420,9 +514,7 @@ async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
     path = place.replace("memory:", "unsteady:")
     writing, second = (JsonLinesFolderSink(path, existing="overwrite") for _ in range(2))
     for sink in (writing, second):  # of two stores of checkpoints
-        holder = Holder.here(0)
-        enter(holder, lambda: True)
-        sink.writer = Writer(Lease(1, holder.token, holder, 0), 3, "refuse")
+        for_a_job(sink)
     await writing.recover(None)
     await writing.write([{"n": 1}], None)
     monkeypatch.setattr(_Unsteady, "is_away", True)
@@ -436,6 +528,40 @@ async def test_an_object_store_that_does_not_answer_lets_no_second_writer_in(
     await writing.commit(1)
     await writing.close()
     await second.close()
+
+
+async def test_parts_that_are_committed_are_left_alone_by_a_start(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[str] = []
+    move = MemoryFileSystem.mv
+
+    def counted(self: Any, path: str, target: str, **options: Any) -> None:
+        moved.append(target)
+        move(self, path, target, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", counted)
+    *_, position = await epochs_of(place)
+    assert len(moved) == 6  # to be hidden, and to be shown
+    sink = JsonLinesFolderSink(place)
+    await sink.recover(position)
+    await sink.close()
+    assert len(moved) == 6
+
+
+async def test_a_part_whose_copying_was_cut_off_is_copied_again(place: str) -> None:
+    sink = JsonLinesFolderSink(place)
+    await sink.recover(None)
+    await sink.write([{"n": 1}], None)
+    position = await sink.prepare(1)
+    await sink.close()
+    part = f"{place}/{position['last']}"
+    with fsspec.open(part, "wb") as file:  # which a process was at that died
+        file.write(b'{"n"')
+    await JsonLinesFolderSink(place).recover(position)
+    with fsspec.open(part, "rb") as file:
+        assert file.read() == b'{"n":1}\n'
+    assert fsspec.filesystem("memory").glob(f"{place}/*") == [part.removeprefix("memory:/")]
 
 
 def test_object_that_is_not_there_and_line_sinks_are_refused(place: str) -> None:

@@ -335,6 +335,8 @@ def test_wrong_arguments_and_places_are_refused(tmp_path: Path) -> None:
         write_all(ParquetSink(tmp_path / "none" / "out.parquet"))
     with pytest.raises(SinkError, match="is a directory: only a job with checkpoints"):
         write_all(ParquetSink(tmp_path))
+    with pytest.raises(SinkError, match="is a directory: only a job with checkpoints"):
+        write_all(ParquetSink(f"{tmp_path}/out/"))
     (tmp_path / "text.parquet").write_text("no parquet")
     with pytest.raises(SourceError, match=r"cannot read .*text\.parquet"):
         asyncio.run(read_on(ParquetSource(tmp_path / "text.parquet")))
@@ -565,6 +567,17 @@ def test_column_that_no_file_has_is_refused(tmp_path: Path, source: Any, write: 
 
 
 @SOURCES
+def test_file_without_any_of_the_columns_has_rows_all_the_same(
+    tmp_path: Path, source: Any, write: Any, ending: str
+) -> None:
+    (tmp_path / "day=1").mkdir()
+    write(pyarrow.table({"n": [1, 2]}), tmp_path / "day=1" / f"a.{ending}")
+    write(pyarrow.table({"m": [3]}), tmp_path / f"b.{ending}")
+    assert asyncio.run(read_on(source(tmp_path, columns=["day"]))) == [{"day": 1}, {"day": 1}, {}]
+    assert asyncio.run(read_on(source(tmp_path, columns=["m"]))) == [{}, {}, {"m": 3}]
+
+
+@SOURCES
 async def test_the_files_of_a_folder_are_opened_when_they_are_read(
     tmp_path: Path, source: Any, write: Any, ending: str
 ) -> None:
@@ -587,8 +600,9 @@ def test_field_inside_a_column_may_be_asked_for(tmp_path: Path) -> None:
 @SOURCES
 def test_columns_of_one_name_are_refused(tmp_path: Path, source: Any, write: Any, ending: str) -> None:
     write(pyarrow.table([[1], [2], [3]], names=["x", "y", "x"]), tmp_path / f"in.{ending}")
-    with pytest.raises(SourceError, match=r"in\..*: it has several columns 'x'"):
-        asyncio.run(read_on(source(tmp_path / f"in.{ending}")))
+    for columns in (None, ["x"]):
+        with pytest.raises(SourceError, match=r"in\..*: it has several columns 'x'"):
+            asyncio.run(read_on(source(tmp_path / f"in.{ending}", columns=columns)))
 
 
 @dataclass

@@ -142,6 +142,13 @@ def test_place_that_is_no_database_is_refused(tmp_path: Path) -> None:
             asyncio.run(opened_at(tmp_path, position))
 
 
+async def test_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    sink = SqliteSink(tmp_path / "no" / "out.db", "t", columns=["n"])
+    for begin in (sink.open, lambda: sink.recover(None)):
+        with pytest.raises(SinkError, match=r"cannot open .*out\.db: there is no directory .*no$"):
+            await begin()
+
+
 async def opened_at(path: Path, position: int | None) -> None:
     source = SqliteSource(path, "t")
     if position is not None:
