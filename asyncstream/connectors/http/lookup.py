@@ -236,10 +236,11 @@ class HttpLookup(AsyncFunction[In, Out]):
             raise HttpError("<no URL>", None, str(error), retryable=False) from error
         try:
             url = made if isinstance(made, URL) else URL(made)
+            is_whole = url.scheme in ("http", "https") and url.host  # which looks at the port, too
         except ValueError:  # its text may quote the whole of it
             reason = "what was made of the element is no URL"
             raise HttpError("<no URL>", None, reason, retryable=False) from None
-        if url.scheme not in ("http", "https") or not url.host:
+        if not is_whole:
             reason = "expected a URL that begins with http:// or https:// and a host"
             raise HttpError(shown(url), None, reason, retryable=False)
         body: bytes | None = None

@@ -340,6 +340,17 @@ def test_what_is_kept_of_a_body_is_bounded() -> None:
     assert error.body == b"<" * 4096
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{}/", "http://127.0.0.1:99999/{}"])
+def test_port_that_is_none_is_an_error_of_the_request(url: str) -> None:
+    async def main() -> None:
+        async with HttpLookup(url) as lookup:
+            await lookup.invoke("99999")
+
+    with pytest.raises(HttpError, match="no URL") as caught:
+        run(main())
+    assert not caught.value.retryable
+
+
 def test_wrong_url_is_not_quoted() -> None:
     async def main() -> None:
         async with HttpLookup(lambda value: f"http://user:passw0rd@[/?key=SECRET{value}") as lookup:
@@ -412,6 +423,23 @@ def test_what_may_do_its_work_twice_is_not_sent_again_unless_asked() -> None:
         with pytest.raises((HttpError, RetriesExhausted)):
             answer(fail, **how)
         assert requests == expected
+
+
+@pytest.mark.parametrize(("method", "attempts"), [("PUT", 1), ("DELETE", 1), ("GET", 3)])
+def test_request_whose_connection_breaks_off_is_one_of_the_attempts(method: str, attempts: int) -> None:
+    """aiohttp would send it a second time by itself."""
+    requests = 0
+
+    async def hang_up(request: web.Request) -> web.StreamResponse:
+        nonlocal requests
+        requests += 1
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    with pytest.raises((HttpError, RetriesExhausted)):
+        answer(hang_up, method=method, attempts=attempts, retry_options=QUICK)
+    assert requests == attempts
 
 
 @pytest.mark.parametrize(
