@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import aiohttp
-import orjson
 from yarl import URL
 
 from asyncstream.addresses import HTTP_METHODS, refuse_address
-from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body, refusal
 from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
+from asyncstream.connectors.rows import JsonWriter
 from asyncstream.errors import HttpError, PipelineError, describe_error
 from asyncstream.guards import (
     Breaker,
@@ -48,6 +47,9 @@ _BEGINNING: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 
 REDIRECTS = 5
 """How many are followed, one after the other."""
+
+_AS_JSON: Final = JsonWriter()
+"""Makes the bodies of requests."""
 
 
 class _Request(NamedTuple):
@@ -102,7 +104,7 @@ class HttpLookup(AsyncFunction[In, Out]):
             place in the path (`..`, or nothing at all) is an error.
         merge: function of the element and the answer that makes the result; by default it is the answer.
         method: "GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST" or "PATCH".
-        json: function of the element that makes the request's body, sent as JSON.
+        json: function of the element that makes the request's body, sent as JSON as sinks write it.
         data: function of the element that makes the request's body, as bytes or text.
         headers: sent with every request; or a function of the element that makes them.
         concurrency: connections at most; give the step the same number.
@@ -246,9 +248,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         body: bytes | None = None
         headers: dict[str, str] = {}
         if self._json is not None:
-            given = self._json(value)
-            check_depth(given)
-            body = orjson.dumps(given)
+            body = _AS_JSON.write(self._json(value))
             if "content-type" not in map(str.lower, self._headers):
                 headers["Content-Type"] = "application/json"
         elif self._data is not None:

@@ -10,6 +10,7 @@ import traceback
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -393,6 +394,13 @@ def test_method_body_and_headers_may_depend_on_the_element() -> None:
     assert (found[0], found[1], found[3]) == ("PUT", "é", "7")
     found = answer(tell, value, url="/{id}", method="DELETE", headers={"X-Id": "all"})
     assert (found[0], found[3]) == ("DELETE", "all")
+
+
+def test_body_is_json_as_sinks_write_it() -> None:
+    """A lookup could not send on what another one had been answered: orjson alone writes no such number."""
+    order = {"number": 2**70, "price": Decimal("1.10")}
+    found = answer(tell, order, url="/", method="POST", json=lambda order: order)
+    assert found[1] == '{"number":1180591620717411303424,"price":"1.10"}'
 
 
 def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
