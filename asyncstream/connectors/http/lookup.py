@@ -17,11 +17,20 @@ import aiohttp
 from yarl import URL
 
 from asyncstream.addresses import HTTP_METHODS, refuse_address
-from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body, refusal
+from asyncstream.connectors.http.answers import (
+    UNFIT_URL,
+    TooLarge,
+    Undecodable,
+    decoded,
+    harmless,
+    read_body,
+    refusal,
+    told,
+)
 from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.connectors.rows import JsonWriter
-from asyncstream.errors import HttpError, PipelineError, describe_error
+from asyncstream.errors import HttpError, PipelineError
 from asyncstream.guards import (
     Breaker,
     Guard,
@@ -283,7 +292,9 @@ class HttpLookup(AsyncFunction[In, Out]):
                     if target is None:
                         return self._answer(response, url, await self._body(response, url))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise _broken(url, error) from _harmless(error)
+                # what is no URL or no header will not become one
+                may_pass = not isinstance(error, UNFIT_URL)
+                raise HttpError(shown(url), None, told(error), retryable=may_pass) from harmless(error)
             if target.origin() != url.origin():
                 headers, body = {}, None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
@@ -334,25 +345,6 @@ class HttpLookup(AsyncFunction[In, Out]):
         if status == 404 and not self._missing_is_error:
             return None
         raise refusal(response, url, body=body)
-
-
-_UNFIT_URL: Final = (ValueError, aiohttp.NonHttpUrlClientError)
-"""What is raised about a URL that cannot be asked; InvalidURL is a ValueError."""
-
-
-def _broken(url: URL, error: Exception) -> HttpError:
-    """The error for a request that had no whole answer."""
-    known = _harmless(error)
-    reason = type(error).__name__ if known is None else describe_error(known)
-    # what is no URL or no header will not become one
-    return HttpError(shown(url), None, reason, retryable=not isinstance(error, _UNFIT_URL))
-
-
-def _harmless(error: Exception) -> Exception | None:
-    """`error`, unless its text may quote the URL or the headers."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # a ValueError, which names host and port
-        return error
-    return None if isinstance(error, (*_UNFIT_URL, aiohttp.ClientResponseError)) else error
 
 
 def _body_of(data: Any) -> bytes:

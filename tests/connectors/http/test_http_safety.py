@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from asyncstream.connectors import to_dead_letter
-from asyncstream.connectors.http import HttpLookup
+from asyncstream.connectors.base import Source
+from asyncstream.connectors.http import HttpLookup, RestSource, SseSource, WebSocketSource
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
-from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
+from asyncstream.errors import HttpError, PipelineError, RetriesExhausted, SourceError
 from asyncstream.operators.functions import FailedCall
 from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
 
@@ -315,6 +316,28 @@ def test_secrets_are_in_no_error(way: str, attempts: int, caplog: pytest.LogCapt
     letter = to_dead_letter(FailedCall("a", error, attempts, None, 0, 0))
     told += [str(error), repr(error), str(letter), caplog.text, "".join(traceback.format_exception(error))]
     told.append(str(vars(pickle.loads(pickle.dumps(error)))))
+    for secret in SECRETS:
+        assert not any(secret in text for text in told)
+
+
+@pytest.mark.parametrize("way", ["refused", "status", "malformed", "redirect"])
+@pytest.mark.parametrize("make", [SseSource, RestSource, WebSocketSource])
+def test_secrets_are_in_no_error_of_a_source(
+    make: Callable[..., Source[Any]], way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> BaseException:
+        async with serve(FAILING[way]() or echo) as address:
+            if way == "refused":
+                address = "http://127.0.0.1:1"
+            url = address.replace("//", "//user:passw0rd@") + "/?apikey=SECRET&s3cr3t"
+            source = make(url, attempts=2, headers={"X-Key": "SECRET"}, **QUICK)
+            await source.open()
+            with pytest.raises(SourceError) as caught:
+                await source.read()
+            await source.close()
+        return caught.value
+
+    told = [*traceback.format_exception(run(main())), caplog.text]
     for secret in SECRETS:
         assert not any(secret in text for text in told)
 
