@@ -127,7 +127,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         cache_ttl: how long an answer is kept; None: no cache.
         cache_options: more arguments of `guards.cached`.
         redirects: which ones to follow, five at most: those to the "same_origin" (scheme, host and port);
-            "none"; or "any", where what leaves the origin goes without `headers`, user and body.
+            "none"; or "any", where what leaves the origin goes without `headers`, user and body. To follow
+            one is a part of its request: neither `attempts` nor `rate` counts it.
         max_bytes: the largest answer, compressed or not.
         cookies: keep the cookies of all answers, and send them with all requests.
 
