@@ -25,6 +25,7 @@ from collections.abc import Callable, Hashable, MutableMapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from asyncstream.addresses import without_secrets
 from asyncstream.clock import Clock, checked_clock, epoch_seconds
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as codec_of
@@ -377,7 +378,7 @@ def _store(given: object) -> CacheStore:
         given = given.removeprefix("sqlite:///")
     if isinstance(given, str | os.PathLike) and os.fspath(given):
         if "://" in str(given):
-            raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", given)
+            raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", without_secrets(str(given)))
         return SqliteCache(given)
     raise refuse("store", "the path of a file, an address, a SqliteCache or a RedisCache", given)
 

@@ -750,6 +750,8 @@ def test_what_makes_no_sense_is_refused(file: Path) -> None:
     for wrong in (3, "", "ftp://host/x"):
         with pytest.raises(PipelineError, match="store: expected"):
             cached(service, store=wrong)
+    with pytest.raises(PipelineError, match=r"got 'ftp://host/x'$"):
+        cached(service, store="ftp://user:passw0rd@host/x")
     for option in ({"lease": 3}, {"name": "a"}, {"clock": ManualClock()}):
         with pytest.raises(PipelineError, match="a store to go with it"):
             cached(service, **option)
