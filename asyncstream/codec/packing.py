@@ -11,7 +11,7 @@ import math
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from functools import reduce
@@ -129,7 +129,7 @@ class Packer:
 
     def moment(self, tag: str, value: datetime | time) -> dict[str, Any]:
         zone = value.tzinfo
-        if not value.fold and (zone is None or (type(zone) is timezone and len(_timezone_parts(zone)) == 1)):
+        if not value.fold and (zone is None or _is_said_by_offset(zone)):
             return {tag: value.isoformat()}
         naive = value.replace(tzinfo=None, fold=0).isoformat()
         return {tag: [naive, value.fold, self._at(".tzinfo", zone)]}
@@ -217,6 +217,13 @@ def _pack_zone(value: ZoneInfo) -> Any:
 
 def _base64(value: bytes | bytearray) -> str:
     return b64encode(value).decode("ascii")
+
+
+def _is_said_by_offset(zone: tzinfo) -> bool:
+    """Whether the ISO form of a time with this zone says it; Python reads +00:00:00.000001 as UTC."""
+    if type(zone) is not timezone or len(_timezone_parts(zone)) > 1:
+        return False
+    return zone is UTC or not timedelta(0) < abs(zone.utcoffset(None)) < timedelta(seconds=1)
 
 
 def _timezone_parts(zone: timezone) -> tuple[Any, ...]:
