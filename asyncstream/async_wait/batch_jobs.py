@@ -289,15 +289,14 @@ class BatchJobs(Holding):
             answers = [error] * size
         if self._halted:
             return  # it is asked for again
+        outcomes = []
         for promise, answer in zip(job.promises, answers, strict=True):
-            promise.outcome = (
-                self._failed(job, promise, answer)
-                if issubclass(type(answer), BaseException)  # not of its __class__, which may do anything
-                else answer
-            )
-            if promise.outcome is PENDING:
+            is_error = issubclass(type(answer), BaseException)  # not of its __class__, which may do anything
+            outcomes.append(self._failed(job, promise, answer) if is_error else answer)
+            if outcomes[-1] is PENDING:
                 return  # the job of the pipeline fails, and this one stays as it is
-        for promise in job.promises:
+        for promise, outcome in zip(job.promises, outcomes, strict=True):
+            promise.outcome = outcome
             self._queue.finish(promise)
         self._counts["jobs_done"] += 1
         del self._jobs[job]

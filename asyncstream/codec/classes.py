@@ -20,10 +20,12 @@ __all__ = (
     "Classes",
     "NotImported",
     "Refused",
+    "arguments_of",
     "fill",
     "held",
     "is_named_tuple",
     "make_error",
+    "members_besides",
     "name_of",
     "slots_of",
 )
@@ -227,6 +229,13 @@ def _refuse_built_in_base(kind: type) -> None:
         ) from None
 
 
+def arguments_of(error: BaseException) -> Any:
+    """Of what `make_error` makes one like it."""
+    kind = type(error)
+    # an OSError tells its file names only there; a class of yours is not asked
+    return kind.__reduce__(error)[1] if kind.__module__ == "builtins" else error.args
+
+
 def make_error(kind: type[BaseException], args: Any) -> BaseException:
     """An exception of this class with these arguments, made by Python's own code alone."""
     if kind.__module__ == "builtins":
@@ -239,3 +248,21 @@ def make_error(kind: type[BaseException], args: Any) -> BaseException:
         if "__new__" in vars(base):
             break
     raise CodecError(f"cannot make a {safe_repr(name_of(kind))}, which has its own __new__")
+
+
+def members_besides(error: BaseException, again: BaseException) -> dict[str, Any]:
+    """What `error` holds besides arguments and `__dict__`, where `again` has something else; it gets that."""
+    found: dict[str, Any] = {}
+    kind: Any = type(error)
+    for name in slots_of(kind):
+        value = getattr(error, name, again)
+        if value is again or value is getattr(again, name, again):
+            continue
+        if name == "obj" and isinstance(error, AttributeError):  # a part of the program, as its traceback is
+            continue
+        try:
+            object.__setattr__(again, name, value)
+        except (AttributeError, TypeError):  # made of the arguments, and of nothing else
+            continue
+        found[name] = value
+    return found

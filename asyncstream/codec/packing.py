@@ -11,7 +11,7 @@ import math
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from functools import reduce
@@ -29,11 +29,12 @@ from asyncstream.codec.base import ForeignError
 from asyncstream.codec.classes import (
     Classes,
     Refused,
+    arguments_of,
     held,
     is_named_tuple,
     make_error,
+    members_besides,
     name_of,
-    slots_of,
 )
 from asyncstream.codec.fields import MODEL_PARTS, fields_of, is_model, is_record
 from asyncstream.codec.library import KINDS, is_pandas, pandas_parts
@@ -128,7 +129,7 @@ class Packer:
 
     def moment(self, tag: str, value: datetime | time) -> dict[str, Any]:
         zone = value.tzinfo
-        if not value.fold and (zone is None or (type(zone) is timezone and len(_timezone_parts(zone)) == 1)):
+        if not value.fold and (zone is None or _is_said_by_offset(zone)):
             return {tag: value.isoformat()}
         naive = value.replace(tzinfo=None, fold=0).isoformat()
         return {tag: [naive, value.fold, self._at(".tzinfo", zone)]}
@@ -154,8 +155,7 @@ class Packer:
 
     def _error(self, error: BaseException) -> Any:
         kind = type(error)
-        # an OSError tells its file names only there; a class of yours is not asked
-        args = kind.__reduce__(error)[1] if kind.__module__ == "builtins" else error.args
+        args = arguments_of(error)
         try:
             again = make_error(kind, args)
         except Exception:  # it may be anything that these arguments do to it
@@ -164,7 +164,7 @@ class Packer:
         self._has_circle |= is_met
         if is_met or len(self._errors) == _MOST_ERRORS:
             return self._foreign(error)
-        attributes = {**vars(error), **_members_besides(error, again)}
+        attributes = {**vars(error), **members_besides(error, again)}
         self._errors.add(id(error))
         try:
             return {"$error": [self._path(kind), *map(self.pack, (args, attributes, error.__cause__))]}
@@ -199,24 +199,6 @@ def _has_plain_keys(packed: dict[Any, Any]) -> bool:
     return "".join(packed).isascii() or all(_pack_str(key) is key for key in packed)
 
 
-def _members_besides(error: BaseException, again: BaseException) -> dict[str, Any]:
-    """What `error` holds besides arguments and `__dict__`, where `again` has something else; it gets that."""
-    held: dict[str, Any] = {}
-    kind: Any = type(error)
-    for name in slots_of(kind):
-        value = getattr(error, name, again)
-        if value is again or value is getattr(again, name, again):
-            continue
-        if name == "obj" and isinstance(error, AttributeError):  # a part of the program, as its traceback is
-            continue
-        try:
-            object.__setattr__(again, name, value)
-        except (AttributeError, TypeError):  # made of the arguments, and of nothing else
-            continue
-        held[name] = value
-    return held
-
-
 def _pack_str(value: str) -> Any:
     try:
         value.encode()
@@ -235,6 +217,13 @@ def _pack_zone(value: ZoneInfo) -> Any:
 
 def _base64(value: bytes | bytearray) -> str:
     return b64encode(value).decode("ascii")
+
+
+def _is_said_by_offset(zone: tzinfo) -> bool:
+    """Whether the ISO form of a time with this zone says it; Python reads +00:00:00.000001 as UTC."""
+    if type(zone) is not timezone or len(_timezone_parts(zone)) > 1:
+        return False
+    return zone is UTC or not timedelta(0) < abs(zone.utcoffset(None)) < timedelta(seconds=1)
 
 
 def _timezone_parts(zone: timezone) -> tuple[Any, ...]:

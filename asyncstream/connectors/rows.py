@@ -225,7 +225,7 @@ class JsonWriter:
             return list(value)
         raise TypeError(
             f"a {type(value).__module__}.{type(value).__qualname__} is not written, {safe_repr(value, 60)}: "
-            "give the sink default=, a function that makes something else of it"
+            "make something else of it, or give the sink default=, a function that does"
         )
 
 

@@ -254,8 +254,7 @@ class CacheStore(Shown):
             if key in entries:
                 entry = entries[key]
                 return True, None if entry is None else entry[0]
-        until = self._away_until
-        return until is not None and asyncio.get_running_loop().time() < until, None
+        return self._rest_left() > 0, None
 
     def put(self, key: bytes, data: bytes, milliseconds: int | None) -> None:
         """Keep `data`, which is of use for so long; None: as long as there is room."""
@@ -284,6 +283,8 @@ class CacheStore(Shown):
 
     async def lease(self, key: bytes, milliseconds: int) -> bool:
         """Whether the caller is the one to make the call for a key; he must `release` it."""
+        if self._rest_left():
+            return True
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._group.wishes.append(Wish(key, milliseconds, granted))
         self._begin_to_write()
@@ -308,8 +309,9 @@ class CacheStore(Shown):
     async def _write(self) -> None:
         try:
             while not self._group.is_empty():
-                if self._is_open and not self._group.wishes:
-                    await asyncio.sleep(LINGER)
+                pause = self._rest_left() or (0.0 if self._group.wishes else LINGER)
+                if self._is_open and pause:
+                    await asyncio.sleep(pause)
                 group, self._group = self._group, Group()
                 self._under_way = group
                 if self._room is not None:
@@ -333,6 +335,15 @@ class CacheStore(Shown):
         if self._away_until is None:
             log.warning("%s: the cache goes on without it: %s", self, describe_error(error))
         self._away_until = asyncio.get_running_loop().time() + _REST
+        wishes, self._group.wishes = self._group.wishes, []
+        for wish in wishes:
+            if not wish.granted.done():
+                wish.granted.set_result(True)
+
+    def _rest_left(self) -> float:
+        """Seconds for which a store that has failed is left alone still."""
+        until = self._away_until
+        return 0.0 if until is None else max(0.0, until - asyncio.get_running_loop().time())
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a store that is sent to another process: how it was made."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Hashable, MutableMapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from asyncstream.addresses import without_secrets
 from asyncstream.clock import Clock, checked_clock, epoch_seconds
 from asyncstream.codec import Codec
 from asyncstream.codec import codec as codec_of
@@ -42,7 +43,7 @@ from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.redis_cache import RedisCache
 from asyncstream.guards.single_flight import SingleFlight
 from asyncstream.guards.sqlite_cache import SqliteCache
-from asyncstream.guards.stored_answers import Entry, StoredAnswers
+from asyncstream.guards.stored_answers import Entry, StoredAnswers, bare
 from asyncstream.operators.call_context import on_behalf_of_none
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, selector
 
@@ -237,7 +238,7 @@ class Cached(Guard[In, Out]):
         try:
             answer = await self._call(value)
         except self._errors as error:
-            self._keep(key, error, self._negative_ttl, is_error=True)
+            self._keep(key, bare(error), self._negative_ttl, is_error=True)
             raise
         except Exception as error:
             if entry is None or entry.is_error or self._time() >= entry.kept_until or not is_retryable(error):
@@ -377,7 +378,7 @@ def _store(given: object) -> CacheStore:
         given = given.removeprefix("sqlite:///")
     if isinstance(given, str | os.PathLike) and os.fspath(given):
         if "://" in str(given):
-            raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", given)
+            raise refuse("store", "a path, 'sqlite:///path' or 'redis://host'", without_secrets(str(given)))
         return SqliteCache(given)
     raise refuse("store", "the path of a file, an address, a SqliteCache or a RedisCache", given)
 

@@ -21,7 +21,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 Amounts: TypeAlias = float | Mapping[str, float]
-"""What a call costs: a number, of a budget with one unit, or numbers by unit."""
+"""What a call costs: a number, of a budget with one unit, or numbers by unit; of one left out, nothing."""
 
 
 class Metered(Guard[In, Out]):

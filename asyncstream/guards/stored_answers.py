@@ -23,12 +23,13 @@ from zlib import crc32
 import orjson
 
 from asyncstream.codec import Codec
+from asyncstream.codec.classes import arguments_of, make_error, members_besides
 from asyncstream.errors import CodecError, describe_error
 from asyncstream.guards.cache_store import CacheStore
 from asyncstream.operators.fingerprint import fingerprint
 from asyncstream.sharing import hold, release
 
-__all__ = ("Entry", "StoredAnswers")
+__all__ = ("Entry", "StoredAnswers", "bare")
 
 log = logging.getLogger("asyncstream.cache")
 
@@ -59,6 +60,23 @@ class Entry(NamedTuple):
     kept_until: float
     answer: Any
     is_error: bool
+
+
+def bare(error: BaseException) -> BaseException:
+    """
+    The same error and causes without what they came through: the frames of a traceback keep alive all that
+    the call had in hand. Itself, if no other can be made that says the same.
+    """
+    try:
+        found = make_error(type(error), arguments_of(error))
+        members_besides(error, found)
+        vars(found).update(vars(error))
+        if describe_error(found) != describe_error(error):
+            return error
+        found.__cause__ = None if error.__cause__ is None else bare(error.__cause__)
+    except Exception:  # of a class that does more than to hold what it is given
+        return error
+    return found
 
 
 class StoredAnswers:

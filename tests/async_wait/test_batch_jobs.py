@@ -248,6 +248,27 @@ def test_a_cancellation_that_is_not_ours_fails_the_pipeline(on_error: str) -> No
         run_virtual(pipeline.run())
 
 
+async def test_a_job_over_an_element_of_which_the_pipeline_fails_stays_whole_in_its_snapshot() -> None:
+    """Its elements before that one had left it: for those that were left there were too many answers."""
+    provider, found = Provider(), list[int]()
+
+    def pipeline() -> Pipeline:
+        made = Pipeline("doubles")
+        provider.step(made.source(range(5), name="numbers"), size=5).to(found, name="found")
+        return made
+
+    provider.wrong = {3}
+    job = pipeline().start()
+    with pytest.raises(UserFunctionError, match="on element 3"):
+        async with job:
+            await job.wait()
+    provider.wrong = set()
+    async with pipeline().start(snapshot=job.snapshot()) as later:
+        await later.drain()
+    assert found == [0, 2, 4, 6, 8]
+    assert len(provider.submitted) == 1
+
+
 def test_too_few_answers_are_refused() -> None:
     provider = Provider()
 

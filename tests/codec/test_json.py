@@ -176,6 +176,7 @@ KEPT = [
         "times in UTC": [datetime(2013, 1, 1, tzinfo=UTC), time(1, tzinfo=UTC), UTC],
         "fixed offsets": [
             datetime(2013, 1, 1, tzinfo=timezone(timedelta(hours=-5, seconds=3, microseconds=1))),
+            datetime(2013, 1, 1, tzinfo=timezone(timedelta(microseconds=-1))),
             datetime(2013, 1, 1, tzinfo=timezone(timedelta(hours=1), "CET")),
         ],
         "time zones": [BERLIN, datetime(2013, 7, 1, tzinfo=BERLIN), time(2, tzinfo=BERLIN)],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import sys
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -79,6 +82,63 @@ async def test_errors_are_kept_if_asked_for() -> None:
     await asyncio.sleep(5)
     assert await guarded(1) == 1
     assert service.times == [0, 5000]
+
+
+async def test_a_kept_error_keeps_nothing_alive_of_the_call_that_raised_it() -> None:
+    """Its traceback did: of an HttpLookup the whole body that came with a refusal, for each kept error."""
+
+    class Answer:
+        """What a call has in hand."""
+
+    class Refusal(Exception):
+        __slots__ = ("status",)
+
+        def __init__(self, status: int) -> None:
+            super().__init__(f"refused with {status}")
+            self.status = status
+
+    answers: list[weakref.ref[Answer]] = []
+
+    async def ask(number: int) -> None:
+        answer = Answer()
+        answers.append(weakref.ref(answer))
+        try:
+            raise KeyError(number)
+        except KeyError as error:
+            raise Refusal(422) from error
+
+    guarded = cached(ask, errors=Refusal)
+    with suppress(Refusal):
+        await guarded(1)
+    gc.collect()
+    assert answers[0]() is None
+    with pytest.raises(Refusal, match="refused with 422") as caught:
+        await guarded(1)
+    assert len(answers) == 1
+    assert caught.value.status == 422
+    assert repr(caught.value.__cause__) == "KeyError(1)"
+
+
+class OwnNew(Exception):
+    def __new__(cls, *arguments: Any) -> Any:
+        return super().__new__(cls)
+
+
+class SaysWhichItIs(Exception):
+    def __str__(self) -> str:
+        return str(id(self))
+
+
+@pytest.mark.parametrize("error", [OwnNew(), SaysWhichItIs()], ids=lambda error: type(error).__name__)
+async def test_an_error_of_which_no_other_can_be_made_is_kept_as_it_is(error: Exception) -> None:
+    async def ask(number: int) -> None:
+        raise error
+
+    guarded = cached(ask, errors=(OwnNew, SaysWhichItIs))
+    for _ in range(2):
+        with pytest.raises(type(error)) as caught:
+            await guarded(1)
+        assert caught.value is error
 
 
 async def test_other_errors_are_not_kept() -> None:

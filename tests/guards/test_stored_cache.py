@@ -464,6 +464,31 @@ async def test_a_store_that_is_closed_for_no_longer_than_it_may_is_disconnected_
     assert not store.is_connected
 
 
+async def test_a_store_that_does_not_answer_is_left_alone_for_a_second_and_holds_up_no_call() -> None:
+    """Who wished for a lease waited, each time, until the store had failed once more."""
+    groups = 0
+
+    class Silent(CacheStore):
+        async def write(self, group: Group) -> list[bool]:
+            nonlocal groups
+            groups += 1
+            await asyncio.sleep(1)
+            raise TimeoutError
+
+    store = Silent(1)
+    await store.open()
+    time = asyncio.get_running_loop().time
+    began = time()
+    for number in range(500):
+        assert await store.lease(key_of(number), 60_000)
+        store.put(key_of(number), b"answer", None)
+        store.release(key_of(number))
+        await asyncio.sleep(0.01)
+    assert time() - began < 12, "five seconds, and one for each time that the store was tried"
+    assert groups <= 6
+    await store.close()
+
+
 # ------------------------------------------------------------------ bounds
 
 
@@ -725,6 +750,8 @@ def test_what_makes_no_sense_is_refused(file: Path) -> None:
     for wrong in (3, "", "ftp://host/x"):
         with pytest.raises(PipelineError, match="store: expected"):
             cached(service, store=wrong)
+    with pytest.raises(PipelineError, match=r"got 'ftp://host/x'$"):
+        cached(service, store="ftp://user:passw0rd@host/x")
     for option in ({"lease": 3}, {"name": "a"}, {"clock": ManualClock()}):
         with pytest.raises(PipelineError, match="a store to go with it"):
             cached(service, **option)

@@ -1,15 +1,18 @@
 """
-The body of an HTTP answer: decompressed, bounded, and decoded as JSON.
+The body of an HTTP answer: decompressed, bounded, and decoded as JSON; and what is told where there is none.
 
 A few kilobytes can decompress to gigabytes, so decompression is done here, piece by piece and up to the
-bound.
+bound. The client's own errors may quote the URL, the headers, or what came: of those it is told what is
+wrong, and not of what.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 import zlib
 from collections.abc import Iterator
+from typing import Final
 
 import aiohttp
 from yarl import URL
@@ -17,9 +20,19 @@ from yarl import URL
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
-from asyncstream.errors import HttpError
+from asyncstream.errors import HttpError, describe_error
 
-__all__ = ("ENCODINGS", "TooLarge", "Undecodable", "decoded", "read_body", "refusal")
+__all__ = (
+    "ENCODINGS",
+    "UNFIT_URL",
+    "TooLarge",
+    "Undecodable",
+    "decoded",
+    "harmless",
+    "read_body",
+    "refusal",
+    "told",
+)
 
 ENCODINGS = "gzip, deflate"
 """What can be decompressed, as `Accept-Encoding` says it."""
@@ -62,6 +75,28 @@ def refusal(
 
 
 _RETRYABLE = frozenset({408, 425, 429})
+
+UNFIT_URL: Final = (ValueError, aiohttp.NonHttpUrlClientError)
+"""What is raised about a URL that cannot be asked; InvalidURL is a ValueError."""
+
+_QUOTE: Final = re.compile(r"[:'\"\n]")
+"""With what a quotation begins, in what the client says of an answer that is no HTTP."""
+
+
+def harmless(error: Exception) -> Exception | None:
+    """`error`, unless its text may quote the URL, the headers, or what came."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # a ValueError, which names host and port
+        return error
+    return None if isinstance(error, (*UNFIT_URL, aiohttp.ClientResponseError)) else error
+
+
+def told(error: Exception) -> str:
+    """What may be said of an error."""
+    known = harmless(error)
+    if known is not None:
+        return describe_error(known)
+    said = _QUOTE.split(error.message, 1)[0].strip() if isinstance(error, aiohttp.ClientResponseError) else ""
+    return ": ".join(filter(None, (type(error).__name__, said)))
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:

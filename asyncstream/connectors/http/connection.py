@@ -29,7 +29,7 @@ from asyncstream.addresses import refuse_address
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
-from asyncstream.connectors.http.answers import refusal
+from asyncstream.connectors.http.answers import harmless, refusal, told
 from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
@@ -262,11 +262,11 @@ class ConnectedSource(Source[T]):
 
     def _after(self, error: Exception, failed: int) -> float:
         """How long to wait after so many failures in a row."""
-        reason = describe_error(error)
+        reason = told(error)
         if self._connection.attempts is not None and failed >= self._connection.attempts:
             raise SourceError(
                 f"cannot read {shown(self._url)}: {failed} connections in a row failed; the last: {reason}"
-            ) from error
+            ) from harmless(error)
         asked_for = min(server_delay(error, _CLOCK) or 0.0, _MOST_ASKED_FOR)
         delay = max(self._connection.wait(failed), asked_for)
         log.warning("%s: %s; connecting again in %.2g s", shown(self._url), reason, delay)

@@ -14,15 +14,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import aiohttp
-import orjson
 from yarl import URL
 
 from asyncstream.addresses import HTTP_METHODS, refuse_address
-from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.http.answers import TooLarge, Undecodable, decoded, read_body, refusal
+from asyncstream.connectors.http.answers import (
+    UNFIT_URL,
+    TooLarge,
+    Undecodable,
+    decoded,
+    harmless,
+    read_body,
+    refusal,
+    told,
+)
 from asyncstream.connectors.http.session import checked_headers, new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
-from asyncstream.errors import HttpError, PipelineError, describe_error
+from asyncstream.connectors.rows import JsonWriter
+from asyncstream.errors import HttpError, PipelineError
 from asyncstream.guards import (
     Breaker,
     Guard,
@@ -48,6 +56,9 @@ _BEGINNING: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 
 REDIRECTS = 5
 """How many are followed, one after the other."""
+
+_AS_JSON: Final = JsonWriter()
+"""Makes the bodies of requests."""
 
 
 class _Request(NamedTuple):
@@ -102,7 +113,7 @@ class HttpLookup(AsyncFunction[In, Out]):
             place in the path (`..`, or nothing at all) is an error.
         merge: function of the element and the answer that makes the result; by default it is the answer.
         method: "GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST" or "PATCH".
-        json: function of the element that makes the request's body, sent as JSON.
+        json: function of the element that makes the request's body, sent as JSON as sinks write it.
         data: function of the element that makes the request's body, as bytes or text.
         headers: sent with every request; or a function of the element that makes them.
         concurrency: connections at most; give the step the same number.
@@ -116,7 +127,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         cache_ttl: how long an answer is kept; None: no cache.
         cache_options: more arguments of `guards.cached`.
         redirects: which ones to follow, five at most: those to the "same_origin" (scheme, host and port);
-            "none"; or "any", where what leaves the origin goes without `headers`, user and body.
+            "none"; or "any", where what leaves the origin goes without `headers`, user and body. To follow
+            one is a part of its request: neither `attempts` nor `rate` counts it.
         max_bytes: the largest answer, compressed or not.
         cookies: keep the cookies of all answers, and send them with all requests.
 
@@ -236,18 +248,17 @@ class HttpLookup(AsyncFunction[In, Out]):
             raise HttpError("<no URL>", None, str(error), retryable=False) from error
         try:
             url = made if isinstance(made, URL) else URL(made)
+            is_whole = url.scheme in ("http", "https") and url.host  # which looks at the port, too
         except ValueError:  # its text may quote the whole of it
             reason = "what was made of the element is no URL"
             raise HttpError("<no URL>", None, reason, retryable=False) from None
-        if url.scheme not in ("http", "https") or not url.host:
+        if not is_whole:
             reason = "expected a URL that begins with http:// or https:// and a host"
             raise HttpError(shown(url), None, reason, retryable=False)
         body: bytes | None = None
         headers: dict[str, str] = {}
         if self._json is not None:
-            given = self._json(value)
-            check_depth(given)
-            body = orjson.dumps(given)
+            body = _AS_JSON.write(self._json(value))
             if "content-type" not in map(str.lower, self._headers):
                 headers["Content-Type"] = "application/json"
         elif self._data is not None:
@@ -282,7 +293,9 @@ class HttpLookup(AsyncFunction[In, Out]):
                     if target is None:
                         return self._answer(response, url, await self._body(response, url))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise _broken(url, error) from _harmless(error)
+                # what is no URL or no header will not become one
+                may_pass = not isinstance(error, UNFIT_URL)
+                raise HttpError(shown(url), None, told(error), retryable=may_pass) from harmless(error)
             if target.origin() != url.origin():
                 headers, body = {}, None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
@@ -333,25 +346,6 @@ class HttpLookup(AsyncFunction[In, Out]):
         if status == 404 and not self._missing_is_error:
             return None
         raise refusal(response, url, body=body)
-
-
-_UNFIT_URL: Final = (ValueError, aiohttp.NonHttpUrlClientError)
-"""What is raised about a URL that cannot be asked; InvalidURL is a ValueError."""
-
-
-def _broken(url: URL, error: Exception) -> HttpError:
-    """The error for a request that had no whole answer."""
-    known = _harmless(error)
-    reason = type(error).__name__ if known is None else describe_error(known)
-    # what is no URL or no header will not become one
-    return HttpError(shown(url), None, reason, retryable=not isinstance(error, _UNFIT_URL))
-
-
-def _harmless(error: Exception) -> Exception | None:
-    """`error`, unless its text may quote the URL or the headers."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):  # a ValueError, which names host and port
-        return error
-    return None if isinstance(error, (*_UNFIT_URL, aiohttp.ClientResponseError)) else error
 
 
 def _body_of(data: Any) -> bytes:

@@ -57,7 +57,7 @@ def new_session(
         cookies: keep those of all answers, and send them with all requests.
         traces: what is to hear of its requests.
     """
-    return aiohttp.ClientSession(
+    session = aiohttp.ClientSession(
         connector=_InStep(limit=connections),
         timeout=timeout,
         headers={"Accept-Encoding": ENCODINGS},
@@ -66,6 +66,9 @@ def new_session(
         trace_configs=[*traces],
         ws_response_class=Socket,
     )
+    # a request whose connection breaks off would be sent once more, unseen by retries, rates and breakers
+    session._retry_connection = False
+    return session
 
 
 class _InStep(aiohttp.TCPConnector):

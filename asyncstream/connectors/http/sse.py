@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Unpack
 import aiohttp
 
 from asyncstream.connectors.cancellation import answered_within
+from asyncstream.connectors.http.answers import harmless, told
 from asyncstream.connectors.http.connection import (
     NOTHING,
     Arrival,
@@ -23,7 +24,7 @@ from asyncstream.connectors.http.connection import (
 )
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.lines import BOM
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag
 
 __all__ = ("EventParser", "ServerSentEvent", "SseSource")
@@ -230,7 +231,7 @@ class SseSource(ConnectedSource[Any]):
             async with answered_within(self._idle_timeout):
                 return await response.content.readany()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Interrupted(shown(self._url), describe_error(error), parser.retry_ms) from error
+            raise Interrupted(shown(self._url), told(error), parser.retry_ms) from harmless(error)
 
     def _value(self, event: ServerSentEvent) -> Any:
         kind, data = event.event.encode(errors=_ESCAPED), event.data.encode(errors=_ESCAPED)

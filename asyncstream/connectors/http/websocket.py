@@ -7,10 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Literal, TypeAlias, Unpack, cast
+from typing import Any, Final, Literal, TypeAlias, Unpack, cast
 
 import aiohttp
-import orjson
 
 from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.http.answers import refusal
@@ -24,6 +23,7 @@ from asyncstream.connectors.http.connection import (
 )
 from asyncstream.connectors.http.session import Socket
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.rows import JsonWriter
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, refuse, selector
 
@@ -34,6 +34,9 @@ Messages: TypeAlias = Iterable[Any]
 
 _ONE = (str, bytes, Mapping)
 """What is one message, and no list of them."""
+
+_AS_JSON: Final = JsonWriter()
+"""Makes what is sent of what is neither text nor bytes."""
 
 _NORMAL = 1000
 """The code of a connection that is closed because its purpose is fulfilled."""
@@ -121,7 +124,7 @@ class WebSocketSource(ConnectedSource[Any]):
                 if isinstance(message, bytes):
                     await socket.send_bytes(message)
                 else:
-                    text = message if isinstance(message, str) else orjson.dumps(message).decode()
+                    text = message if isinstance(message, str) else _AS_JSON.write(message).decode()
                     await socket.send_str(text)
             async for came in socket:
                 socket.heard += 1

@@ -316,7 +316,12 @@ class Job(Exchange):
         self._tickets.refuse()
 
     def snapshot(self) -> JobSnapshot:
-        """Everything accepted and not finished, at this moment. Disturbs nothing."""
+        """
+        Everything accepted and not finished, at this moment. Disturbs nothing.
+
+        Nothing to go on from once the job has failed: a step that failed has not handed on all that it was
+        given, and a source that is closed may have lost its place. That takes checkpoints.
+        """
         self._check_started()
         return take(self._run.graph, self._run.wiring, self._run.now_ms())
 

@@ -697,6 +697,27 @@ async def test_items_become_objects() -> None:
         await source.close()
 
 
+async def test_a_cursor_of_any_size_is_asked_for_again() -> None:
+    """One of more than 64 bits was read, and no connection could be made after it."""
+    asked: list[str] = []
+
+    async def feed(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        asked.append(await socket.receive_str())
+        if len(asked) == 1:
+            await socket.send_str('{"seq":1180591620717411303424}')
+        await socket.close(code=1012 if len(asked) == 1 else 1000)
+        return socket
+
+    async with serve(feed) as url:
+        source = WebSocketSource(
+            url, subscribe=lambda seq: [{"after": seq}], cursor="seq", on_end="end", attempts=2, **QUICK
+        )
+        assert await read_all(source) == [{"seq": 2**70}]
+    assert asked == ['{"after":null}', '{"after":1180591620717411303424}']
+
+
 async def test_idle_connection_is_made_again() -> None:
     asked = 0
 

@@ -10,6 +10,7 @@ import traceback
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +21,10 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from asyncstream.connectors import to_dead_letter
-from asyncstream.connectors.http import HttpLookup
+from asyncstream.connectors.base import Source
+from asyncstream.connectors.http import HttpLookup, RestSource, SseSource, WebSocketSource
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
-from asyncstream.errors import HttpError, PipelineError, RetriesExhausted
+from asyncstream.errors import HttpError, PipelineError, RetriesExhausted, SourceError
 from asyncstream.operators.functions import FailedCall
 from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
 
@@ -318,6 +320,28 @@ def test_secrets_are_in_no_error(way: str, attempts: int, caplog: pytest.LogCapt
         assert not any(secret in text for text in told)
 
 
+@pytest.mark.parametrize("way", ["refused", "status", "malformed", "redirect"])
+@pytest.mark.parametrize("make", [SseSource, RestSource, WebSocketSource])
+def test_secrets_are_in_no_error_of_a_source(
+    make: Callable[..., Source[Any]], way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> BaseException:
+        async with serve(FAILING[way]() or echo) as address:
+            if way == "refused":
+                address = "http://127.0.0.1:1"
+            url = address.replace("//", "//user:passw0rd@") + "/?apikey=SECRET&s3cr3t"
+            source = make(url, attempts=2, headers={"X-Key": "SECRET"}, **QUICK)
+            await source.open()
+            with pytest.raises(SourceError) as caught:
+                await source.read()
+            await source.close()
+        return caught.value
+
+    told = [*traceback.format_exception(run(main())), caplog.text]
+    for secret in SECRETS:
+        assert not any(secret in text for text in told)
+
+
 async def repeats_the_request(request: web.Request) -> web.StreamResponse:
     said = f"{request.headers['X-Key']} is not to ask for {request.rel_url}"
     return web.Response(status=422, body=gzip.compress(said.encode()), headers={"Content-Encoding": "gzip"})
@@ -338,6 +362,17 @@ def test_what_is_kept_of_a_body_is_bounded() -> None:
     error = failure(serving(b"<" * 100_000, Content_Type="text/html"))
     assert error.status == 200
     assert error.body == b"<" * 4096
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{}/", "http://127.0.0.1:99999/{}"])
+def test_port_that_is_none_is_an_error_of_the_request(url: str) -> None:
+    async def main() -> None:
+        async with HttpLookup(url) as lookup:
+            await lookup.invoke("99999")
+
+    with pytest.raises(HttpError, match="no URL") as caught:
+        run(main())
+    assert not caught.value.retryable
 
 
 def test_wrong_url_is_not_quoted() -> None:
@@ -384,6 +419,13 @@ def test_method_body_and_headers_may_depend_on_the_element() -> None:
     assert (found[0], found[3]) == ("DELETE", "all")
 
 
+def test_body_is_json_as_sinks_write_it() -> None:
+    """A lookup could not send on what another one had been answered: orjson alone writes no such number."""
+    order = {"number": 2**70, "price": Decimal("1.10")}
+    found = answer(tell, order, url="/", method="POST", json=lambda order: order)
+    assert found[1] == '{"number":1180591620717411303424,"price":"1.10"}'
+
+
 def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
     async def main() -> list[Any]:
         async with serve(tell) as address:
@@ -412,6 +454,23 @@ def test_what_may_do_its_work_twice_is_not_sent_again_unless_asked() -> None:
         with pytest.raises((HttpError, RetriesExhausted)):
             answer(fail, **how)
         assert requests == expected
+
+
+@pytest.mark.parametrize(("method", "attempts"), [("PUT", 1), ("DELETE", 1), ("GET", 3)])
+def test_request_whose_connection_breaks_off_is_one_of_the_attempts(method: str, attempts: int) -> None:
+    """aiohttp would send it a second time by itself."""
+    requests = 0
+
+    async def hang_up(request: web.Request) -> web.StreamResponse:
+        nonlocal requests
+        requests += 1
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    with pytest.raises((HttpError, RetriesExhausted)):
+        answer(hang_up, method=method, attempts=attempts, retry_options=QUICK)
+    assert requests == attempts
 
 
 @pytest.mark.parametrize(
