@@ -140,6 +140,9 @@ class Operator:
         """What takes the elements of input `number`, counted from 0; of a single one, the operator itself."""
         return self
 
+    def enter_by(self, entrance: Operator) -> None:
+        """What several inputs come to together reaches the operator by `entrance`, as each of them does."""
+
     def overhearing(self, number: int) -> Operator:
         """
         What takes the elements of input `number` for which another operator speaks that the step has.

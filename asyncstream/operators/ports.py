@@ -270,6 +270,9 @@ class MultiInput(Operator):
     def port(self, number: int) -> Operator:
         return self.ports[number]
 
+    def enter_by(self, entrance: Operator) -> None:
+        self.valve.operator = entrance
+
     def time_reached(self) -> TimeReached:
         return self.valve.time_reached()
 

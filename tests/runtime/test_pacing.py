@@ -385,7 +385,7 @@ async def test_without_room_the_rest_waits_until_there_is() -> None:
 async def test_what_one_input_tells_in_parts_stays_in_order(waits: bool) -> None:
     operator = NotedInputs()
     pace = worked(operator, Gate(lambda: None))
-    operator.valve.operator = Entrance(pace, operator)
+    operator.enter_by(Entrance(pace, operator))
     one, other = (Entrance(pace, operator.port(number)) for number in (0, 1))
     one.advance_watermark(5)
     other.advance_watermark(3)

@@ -90,7 +90,7 @@ class Pace:
         if self.is_behind:  # it is of what has waited
             return
         self._until = self._loop.time() + AT_ONCE
-        if not self._go_on():
+        if self._is_enough() or not self._go_on():
             self.is_behind = True
             self._held = self._gates()
             for gate in self._held:

@@ -13,7 +13,6 @@ from asyncstream.connectors import Sink, TransactionalSink
 from asyncstream.operators.base import Operator, run_through
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.journey import Journeys
-from asyncstream.operators.ports import MultiInput
 from asyncstream.operators.spec import ClockUse
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring, left_behind
 from asyncstream.runtime.aio.pacing import Entrance, Pace
@@ -75,8 +74,7 @@ class RunWiring:
                     gates = partial(self._gates_of, step.name)
                     pace = self._paces[step.name] = Pace(operator, gates, has_room, journeys, failed)
                     self._rooms[step.name] = pace.room
-                    if isinstance(operator, MultiInput):
-                        operator.valve.operator = Entrance(pace, operator)
+                    operator.enter_by(Entrance(pace, operator))
                 elif step.spec.clock is not ClockUse.NONE:
                     self._rooms[step.name] = Gate(partial(has_room, operator))
         self._connections = connections = Wiring(graph, self.operators, self._entrance)
