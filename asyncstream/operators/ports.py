@@ -20,7 +20,8 @@ on without it: its elements may be late. What it does to the others is the opera
 Only a watermark moves event time on, or an active input that leaves; never an input's return. When the last
 active input turns idle, there is none to wait for: the largest watermark seen counts, then all are idle. If
 that input was left out because it had not caught up, event time stays where it is, as in Flink. Watermarks
-that idle inputs give all the same, because a step upstream follows the clock, count while all are idle.
+that idle inputs give all the same, because a step upstream follows the clock, count while all are idle, and
+once their input is active again; Flink forgets them.
 
 One difference: the end of an input (a watermark at the end of time) says nothing about the others, and it
 counts no more. Flink takes it for a watermark, so event time jumps to its end while an input that is idle, or

@@ -64,8 +64,9 @@ class KeyedFunction:
         """
         Handle a timer of `ctx.key`, which has one timer for each millisecond at most, whatever it is for.
 
-        At the end of input event time goes to its end, and every timer fires. A function that sets the next
-        timer with each would go on for ever: it stops when `ctx.watermark` is `MAX_TIMESTAMP`.
+        At the end of input event time goes to its end, and every timer of it fires; the clock does not run on
+        to those of processing time. A function that sets the next timer with each would go on for ever: it
+        stops when `ctx.watermark` is `MAX_TIMESTAMP`.
 
         What an event-time timer emits carries the timer's timestamp; of one beyond the end of time, where
         `ctx.timestamp` + a minute may be, the last that there is. What a processing-time timer emits carries

@@ -321,7 +321,7 @@ class Harness:
         """
         states = list(self._segment.states(self._codec))
         data = self._codec.encode([states, self._watermarks, self.now_ms])
-        return HarnessSnapshot(data, {name: self._codec.decode(state) for name, state, _ in states})
+        return HarnessSnapshot(data, {name: self._codec.decode(state) for name, _, state, _ in states})
 
     def restore(self, snapshot: HarnessSnapshot) -> None:
         """

@@ -60,8 +60,11 @@ Emitted: TypeAlias = Element | Control
 """What comes out: elements, watermarks, idleness, the end."""
 
 
-State: TypeAlias = tuple[str, bytes, Any]
-"""The name of a step, what it remembers, written by a codec, and what that consists of, as plain JSON."""
+State: TypeAlias = tuple[str, str, bytes, Any]
+"""
+The name of a step, what it does, what it remembers, written by a codec, and what that consists of, as plain
+JSON.
+"""
 
 
 class Outlet:
@@ -137,18 +140,20 @@ class Parts:
     Attributes:
         operators: by the name of their step, in topological order.
         heads: what to push into, for each input.
+        kinds: what the steps do, by name, as a checkpoint notes it.
         schemas: what the steps remember, by name.
     """
 
     operators: dict[str, Operator]
     heads: tuple[Operator, ...]
+    kinds: Mapping[str, str]
     schemas: Mapping[str, Schema | None]
 
 
 def parts_of_operator(name: str, operator: Operator, outlet: Outlet) -> Parts:
     """A single operator, whose main output is written down."""
     operator.out = _MainReader(outlet)
-    return Parts({name: operator}, (operator,), {})
+    return Parts({name: operator}, (operator,), {}, {})
 
 
 def parts_of_stream(make: Callable[..., Stream[Any]], inputs: int, outlet: Outlet) -> Parts:
@@ -195,7 +200,8 @@ def parts_of_stream(make: Callable[..., Stream[Any]], inputs: int, outlet: Outle
             )
     wiring = Wiring(graph, operators)
     heads = tuple(wiring.reader_of(Output(name)) for name in names)
-    return Parts(operators, heads, {step.name: step.schema for step in graph})
+    kinds, schemas = ({step.name: getattr(step, part) for step in graph} for part in ("kind", "schema"))
+    return Parts(operators, heads, kinds, schemas)
 
 
 class Segment:
@@ -218,6 +224,7 @@ class Segment:
     ) -> None:
         self.heads = parts.heads
         self.operators = parts.operators
+        self._kinds = parts.kinds
         self._schemas = parts.schemas
         self._opened: list[Operator] = []
         for operator in parts.operators.values():
@@ -244,8 +251,9 @@ class Segment:
             try:
                 state = operator.capture().thaw()
                 if state is not None:
-                    schema = self._schemas.get(name)
-                    yield name, _bytes_of(name, state, codec), None if schema is None else schema.plain()
+                    schema, kind = self._schemas.get(name), self._kinds.get(name, "")
+                    plain = None if schema is None else schema.plain()
+                    yield name, kind, _bytes_of(name, state, codec), plain
             except CheckpointError:
                 raise
             except Exception as error:  # of any class in there
@@ -261,13 +269,15 @@ class Segment:
             PipelineError: if there is state of a step that is not here.
             CheckpointError: if a step has changed and cannot use what it remembered.
         """
-        states = {name: (data, schema) for name, data, schema in kept}
+        states = {name: part for name, *part in kept}
         unknown = ", ".join(name for name in states if name not in self.operators)
         if unknown:
             raise PipelineError(f"the snapshot holds state of steps that are not here: {unknown}")
         for name, operator in reversed(self.operators.items()):
             if name in states:
-                data, schema = states[name]
+                was, data, schema = states[name]
+                if was != (now := self._kinds.get(name, "")):
+                    raise CheckpointError(f"{name!r} was a step {was!r}, and is a step {now!r}")
                 operator.restore(adapted(name, codec.decode(data), schema, self._schemas.get(name)))
         for operator in reversed(self.operators.values()):
             operator.resume()

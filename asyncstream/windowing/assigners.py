@@ -14,9 +14,8 @@ themselves. Sliding ones have a slice for each slide, or two where the size is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from itertools import chain
 from math import gcd
 from typing import Any, Literal, TypeAlias
 
@@ -117,10 +116,6 @@ class SlicedWindows(WindowAssigner):
         """The windows that the slice at `start` is in, in the order in which they are assigned."""
         return [self.slice_at(start)]
 
-    def starts_in(self, window: Span, known: Collection[int], /) -> Iterable[int]:
-        """The starts of the slices of a window, by time; perhaps of those only that are `known`."""
-        return window[:1]
-
     def ends_at_multiples(self, interval_ms: int, /) -> bool:
         """Whether the last millisecond of a window may be a multiple of an interval."""
         return True
@@ -206,15 +201,6 @@ class SlidingWindows(SlicedWindows):
         size, newest = self.size_ms, start - (start - self.offset_ms) % self.slide_ms
         return [(first, first + size) for first in range(newest, start - size, -self.slide_ms)]
 
-    def starts_in(self, window: Span, known: Collection[int]) -> Iterable[int]:
-        first, end = window
-        if len(known) < self.size_ms // self.slide_ms:
-            return sorted(start for start in known if first <= start < end)
-        starts: Iterable[int] = range(first, end, self.slide_ms)
-        if cut_ms := self.size_ms % self.slide_ms:
-            starts = chain.from_iterable((start, start + cut_ms) for start in starts)
-        return (start for start in starts if start < end)
-
     def ends_at_multiples(self, interval_ms: int) -> bool:
         return (self.offset_ms + self.size_ms - 1) % gcd(self.slide_ms, interval_ms) == 0
 
@@ -253,9 +239,6 @@ class CumulativeWindows(SlicedWindows):
     def windows_of(self, start: int) -> Collection[Span]:
         step, first = self.step_ms, start - (start - self.offset_ms) % self.size_ms
         return [(first, end) for end in range(start + step, first + self.size_ms + 1, step)]
-
-    def starts_in(self, window: Span, known: Collection[int]) -> Iterable[int]:
-        return range(*window, self.step_ms)
 
     def ends_at_multiples(self, interval_ms: int) -> bool:
         return (self.offset_ms - 1) % gcd(self.step_ms, interval_ms) == 0

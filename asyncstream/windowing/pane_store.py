@@ -251,11 +251,9 @@ class PaneStore:
             self.drop(place)
 
     def _slices_of(self, window: Span) -> Iterator[Span]:
-        """The slices that there are of a window, by time."""
-        ends = self.ends
-        for start in self._slicing.starts_in(window, ends):
-            if start in ends:
-                yield start, ends[start]
+        """The slices that there are of a window, by time; the others are not looked at, however many."""
+        first, last = (bisect_left(self.starts, time_ms) for time_ms in window)
+        return ((start, self.ends[start]) for start in self.starts[first:last])
 
     def _parts(self, place: Span, key: Any) -> Iterable[Any]:
         """The accumulators of a key in a slice, with numbers."""

@@ -1,12 +1,13 @@
 """
 Sessions whose gap is fixed, or comes with each element.
 
-Theory. Each key has its open sessions sorted by start; they never touch each other, and the last one takes
-nearly every element. A session is *armed* until it fires; the key of an armed one waits in a calendar at a
-time at which the session would have ended once. Only when that has come is it put down again, for the end
-that the session has by then. So growing costs no timer, and a time never comes too late: ends only grow. The
-session that a time is about lies in the one that has grown over it, also if several have merged into that:
-then the latest of their times speaks for all, and the key is not put down again for the others.
+Theory. Each key has its open sessions sorted by start, and so by end, for they never touch each other. The
+last one takes nearly every element; others are found by bisection. A session is *armed* until it fires; the
+key of an armed one waits in a calendar at a time at which the session would have ended once. Only when that
+has come is it put down again, for the end that the session has by then. So growing costs no timer, and a time
+never comes too late: ends only grow. The session that a time is about lies in the one that has grown over it,
+also if several have merged into that: then the latest of their times speaks for all, and the key is not put
+down again for the others.
 
 Sessions that end at the same time fire in the order in which they got their present window, which is when
 `WindowOperator` registers its timer; `number` keeps that. Within the allowed lateness a session that has
@@ -19,7 +20,7 @@ wait in tables like timers, which may be elsewhere too, and sessions are fetched
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,14 +79,15 @@ class Session:
 
 def _session_at(sessions: Any, time_ms: int) -> Any:
     """The session that has, or had, its end here; None if there is none. `sessions` may be `MISSING`."""
-    if sessions is not MISSING:
-        for session in sessions:
-            if session.start <= time_ms <= session.end:
-                return session
-    return None
+    if sessions is MISSING:
+        return None
+    place = bisect_left(sessions, time_ms, key=_END)
+    found = place < len(sessions) and sessions[place].start <= time_ms
+    return sessions[place] if found else None
 
 
 _START = attrgetter("start")
+_END = attrgetter("end")
 _TIME = itemgetter(0)
 _TIME_AND_NUMBER = itemgetter(0, 1)
 
@@ -270,19 +272,21 @@ class SessionWindowOperator(PlainWindowOperator):
         if sessions is None and not self._sessions.is_remote:  # or it would have been fetched
             found = self._sessions.take(None, key)
             sessions = None if found is MISSING else found
-        touched = sessions and [one for one in sessions if one.start <= end and start <= one.end]
-        if touched:
-            session = self._merge(sessions, touched, start, end)  # type: ignore[arg-type]
+        sessions = sessions or []
+        first = bisect_left(sessions, start, key=_END)
+        touched = slice(first, bisect_right(sessions, end, first, key=_START))
+        is_alone = touched.start == touched.stop
+        if not is_alone:
+            session = self._merge(sessions, touched, start, end)
         elif end - 1 + self._lateness_ms <= self._watermark:
             self._leave_out(value, timestamp, start)
             return
         else:
             session = self._made(start, end, self._aggregate.create(), next(self._numbers))
             self._waiting.open += 1
-            if sessions:
-                insort(sessions, session, key=_START)
-            else:
-                self._sessions.put(None, key, [session])
+            sessions.insert(first, session)
+            if len(sessions) == 1:
+                self._sessions.put(None, key, sessions)
         session.accumulator = self._aggregate.add(session.accumulator, value)
         if session.end - 1 > self._watermark:
             if not session.armed:
@@ -290,21 +294,21 @@ class SessionWindowOperator(PlainWindowOperator):
             if self._early:
                 self._count_early(key, session)
             return
-        if not touched:
+        if is_alone:
             self._clean_later(key, session)
         self._count_late(key, session)
 
-    def _merge(self, sessions: list[Session], touched: list[Session], start: int, end: int) -> Session:
+    def _merge(self, sessions: list[Session], touched: slice, start: int, end: int) -> Session:
         """One session for those that `start` to `end` touches, and for that."""
-        session = touched[0]
-        covered = (min(start, session.start), max(end, touched[-1].end))
+        session, *others = sessions[touched]
+        covered = (min(start, session.start), max(end, sessions[touched.stop - 1].end))
         if covered != (session.start, session.end) or not session.armed:
             session.start, session.end = covered
             session.number = next(self._numbers)
-        for other in touched[1:]:
+        for other in others:
             self._join(session, other)
-            sessions.remove(other)
-            self._waiting.open -= 1
+        sessions[touched] = [session]
+        self._waiting.open -= len(others)
         return session
 
     def _join(self, session: Session, other: Session) -> None:

@@ -68,6 +68,18 @@ def test_input_that_comes_back_behind_holds_back_or_is_left_out_until_it_has_cau
         assert recorder.seen == seen
 
 
+@pytest.mark.parametrize("holds_back", [True, False])
+def test_watermark_that_an_idle_input_has_given_counts_when_it_is_back(holds_back: bool) -> None:
+    operator, recorder = tagged(holds_back=holds_back)
+    left, right = operator.port(0), operator.port(1)
+    left.advance_watermark(3)
+    right.set_idle(True)
+    right.advance_watermark(7)  # a step upstream that follows the clock gives it once
+    right.set_idle(False)
+    left.advance_watermark(9)
+    assert recorder.seen == [(W, 3), (W, 7)]
+
+
 def test_end_comes_when_all_inputs_have_ended() -> None:
     operator, recorder = tagged()
     for port in operator.ports:

@@ -368,6 +368,22 @@ def test_state_of_other_windows_is_refused() -> None:
         other.restore(snapshot)
 
 
+def test_state_of_another_kind_of_step_is_refused_as_a_job_does() -> None:
+    class Size(ProcessWindowFunction[int]):
+        def process(self, key: str, contents: Any, ctx: WindowContext, out: Emitter[int]) -> None:
+            out(len(contents))
+
+    windows = TumblingWindows(1)
+    with harness(windows) as tested:
+        tested.push("a", at=0)
+        snapshot = tested.snapshot()
+    with (
+        harness(Size(), window=windows) as other,
+        pytest.raises(CheckpointError, match="'tested' was a step 'collect', and is a step 'process_window'"),
+    ):
+        other.restore(snapshot)
+
+
 class Locked(Quiet):
     def __init__(self) -> None:
         super().__init__()

@@ -1169,6 +1169,16 @@ def test_windows_cost_by_the_slices_that_there_are() -> None:
     assert fast.records == slow.records
 
 
+def test_cumulative_windows_cost_by_the_slices_that_there_are() -> None:
+    size, late = 1_000_000, 5_000  # to look at as many slices each time would take minutes
+    run = harness(WindowPlan(CumulativeWindows(ms(size), ms(1)), aggregate=Count(), allowed_lateness_ms=10))
+    run.element(("a", 1), size - 2)
+    run.watermark(size)
+    for _ in range(late):
+        run.element(("a", 1), size - 1)
+    assert values(run) == [1, 1, *range(2, late + 2)]
+
+
 def test_windows_before_the_epoch_and_offsets() -> None:
     run = harness(WindowPlan(TumblingWindows(ms(10), offset=ms(-3)), aggregate=Count()))
     run.element(("a", 1), -4)

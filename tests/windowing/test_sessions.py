@@ -88,6 +88,19 @@ def test_sessions_are_those_of_the_general_operator_where_many_end_within_a_page
     assert found == expected
 
 
+def test_an_element_does_not_look_at_each_of_the_sessions_that_are_open() -> None:
+    open_ones = 150_000  # which would take minutes
+    plan = WindowPlan(SessionWindows(ms(5)), aggregate=Count())
+    run = Harness(lambda: window_operator(itemgetter(0), plan))
+    times = [10 * number for number in range(open_ones)]
+    run.operator.process_batch([("a", 1)] * open_ones, times)
+    run.operator.process_batch([("a", 1)] * 3, [14, 5, 31])
+    assert run.operator.metrics()["windows_open"] == open_ones - 1
+    run.watermark(48)
+    found = [(result.start_ms, result.end_ms, result.value) for result in run.outputs()]
+    assert found == [(0, 19, 4), (20, 25, 1), (30, 36, 2), (40, 45, 1)]
+
+
 def test_two_sessions_of_a_key_fire_at_the_end_of_time_though_both_end_in_its_last_page() -> None:
     plan = WindowPlan(SessionWindows(ms(2)), aggregate=Count())
     script: list[Step] = [("el", ("a", 1), MAX_TIMESTAMP - 5), ("el", ("a", 1), MAX_TIMESTAMP - 1)]
