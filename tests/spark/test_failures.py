@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -170,3 +172,17 @@ def test_what_is_not_of_a_step_stays_as_spark_says_it() -> None:
     )
     assert failure_in(f"{lost}\n\nDriver stacktrace:\n\tat org.apache.spark.X") == told
     assert failure_in(f"{lost}\n SQLSTATE: 38000\n\tat org.apache.spark.X") == told
+
+
+def test_worker_that_has_ended_is_told_with_what_to_do(spark: SparkSession) -> None:
+    async def end(row: dict[str, Any]) -> dict[str, Any]:
+        os._exit(7)
+
+    with pytest.raises(Exception, match="exited unexpectedly") as caught:
+        enrich(frame(spark, ROWS), end, schema=event_columns()).collect()
+    told = failure_text(caught.value)
+    first, spark_says = told.splitlines()
+    assert re.match("a Python worker of Spark has ended .* memory, .*; give workers more room", first)
+    assert spark_says.startswith("Python worker exited unexpectedly (crashed)")
+    proxy = "Reason: An exception was raised by the Python Proxy. Return Message: "
+    assert failure_in(f"{proxy}Traceback (most recent call last):\n{caught.value}") == told

@@ -55,6 +55,15 @@ _JAVA: Final = re.compile(
 _JAVA_CLASS: Final = re.compile(r"^(?:\w+\.)+\w+: (?=\[)")
 """Of an error that has a name by which Spark's documents know it."""
 
+_WORKER_GONE: Final = "Python worker exited unexpectedly"
+"""What Spark says when a worker's connection ends in the middle of a task."""
+
+_WHY_GONE: Final = (
+    "a Python worker of Spark has ended in the middle of a task: most often the system has killed it for "
+    "want of memory, else native code or os._exit has ended it; give workers more room (a larger "
+    "spark.executor.memoryOverhead, fewer cores for it), or have less at once (concurrency=, buffer=)"
+)
+
 
 def failure_text(failed: BaseException | StreamingQuery) -> str:
     """
@@ -86,6 +95,8 @@ def failure_in(text: str) -> str:
     """As `failure_text`, of what Spark says."""
     if ours := _OURS.search(text):
         return _up_to(_SPARK, text[ours.end() :])
+    if _WORKER_GONE in text:
+        return f"{_WHY_GONE}\n{_up_to(_JAVA, text[text.index(_WORKER_GONE) :])}"
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
     return changed_plan_in(text) or _up_to(_JAVA, text)
