@@ -55,6 +55,8 @@ _JAVA: Final = re.compile(
 _JAVA_CLASS: Final = re.compile(r"^(?:\w+\.)+\w+: (?=\[)")
 """Of an error that has a name by which Spark's documents know it."""
 
+_ELSEWHERE: Final = "Exception thrown in awaitResult:"
+
 _WORKER_GONE: Final = "Python worker exited unexpectedly"
 """What Spark says when a worker's connection ends in the middle of a task."""
 
@@ -88,7 +90,15 @@ def failure_text(failed: BaseException | StreamingQuery) -> str:
     if not isinstance(failed, BaseException) and not hasattr(failed, "awaitTermination"):
         raise refuse("failed", "an exception, or a StreamingQuery", failed)
     error: Any = failed if isinstance(failed, BaseException) else failed.exception()
-    return "" if error is None else failure_in(str(error))
+    return "" if error is None else _told_by(error)
+
+
+def _told_by(error: Any) -> str:
+    """What an error says, or the one behind it: of what has failed in another thread, Spark says no more."""
+    told = failure_in(str(error))
+    behind = getattr(error, "_cause", None)
+    is_elsewhere = _ELSEWHERE in told.partition("\n")[0] and behind is not None
+    return _told_by(behind) if is_elsewhere else told
 
 
 def failure_in(text: str) -> str:
