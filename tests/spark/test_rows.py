@@ -300,6 +300,7 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
         (pa.list_(ZONED), [[None]], [datetime(2024, 1, 1)], "has no time zone"),
         (pa.date32(), [date(2024, 1, 1)], 1_700_000_000_000 // 86_400_000, "expected a date, got 19675"),
         (pa.time64("us"), [time(12)], 43_200, "expected a time, got 43200"),
+        (pa.time64("us"), [time(12), None], time(12, tzinfo=UTC), "without losing a part of it"),
         (pa.duration("us"), [timedelta(1)], 60, "expected a timedelta, got 60"),
         (pa.struct([NO_NULL]), [{"x": "a"}, None], {"x": None}, "there is no value for 'x' inside"),
         (pa.list_(pa.struct([NO_NULL])), [[{"x": "a"}]], [{}], "there is no value for 'x' inside"),

@@ -265,9 +265,9 @@ def _advice(error: Exception) -> str:
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """
-    `pa.array`, which would cut fractions off for whole numbers, and the time of day for a date, make large
-    numbers infinite, take numbers for times in a unit that nobody has said, a text for a list of letters,
-    named parts by their places, and nulls where there are to be none.
+    `pa.array`, which would cut fractions off for whole numbers, the time of day for a date, and the zone of a
+    time of day, make large numbers infinite, take numbers for times in a unit that nobody has said, a text
+    for a list of letters, named parts by their places, and nulls where there are to be none.
     """
     import pyarrow as pa
 
@@ -305,8 +305,10 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
             if isinstance(value, Number):
                 yield f"expected a {_python_name(kind)}, got {safe_repr(value)}"
             elif (
-                types.is_date32(kind) and isinstance(value, datetime) and value.time() != time()
-            ) or getattr(value, "nanoseconds", 0) > 0:  # of pandas' NaT they are NaN
+                (types.is_date32(kind) and isinstance(value, datetime) and value.time() != time())
+                or (isinstance(value, time) and value.tzinfo is not None)
+                or getattr(value, "nanoseconds", 0) > 0  # of pandas' NaT they are NaN
+            ):
                 yield _lost(value, kind)
     elif types.is_list(kind) or types.is_large_list(kind):
         yield from (f"expected a list, got {safe_repr(v)}" for v in values if isinstance(v, str | bytes))
