@@ -107,6 +107,10 @@ other: Any = pd.DataFrame({"v": [1]})
             lambda: plan(spark.bounded([], MONTHS)),
         ),
         (
+            "inputs['rows'] has no columns, and of such rows Spark hands Python none",
+            lambda: plan(spark.bounded([], StructType())),
+        ),
+        (
             "inputs['rows'] has 2 columns 'v', and a row becomes a dict: give them other names",
             lambda: plan(spark.bounded([], StructType([*event_columns(), *columns(v=LongType())]))),
         ),

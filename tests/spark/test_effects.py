@@ -37,6 +37,8 @@ def test_each_row_has_a_key_that_every_run_of_the_plan_shares(spark: SparkSessio
 
     assert len({key for _, key in first}) == 100, "also those of equal rows"
     assert sorted(tuple(row) for row in out.collect()) == first
+    twice = enrich(frame(spark, rows * 2), keyed, schema=keys(), effect=True).coalesce(1).collect()
+    assert len({row.key for row in twice}) == 200, "also those of partitions that one task has all"
     again = enrich(frame(spark, rows), keyed, schema=keys(), effect=True)
     assert {row.key for row in again.collect()}.isdisjoint(key for _, key in first)
 

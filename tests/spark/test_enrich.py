@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import AsyncFunction, Pipeline, PipelineError, Stream
-from asyncstream.runtime.spark import enrich, enrich_apart, enrich_column
+from asyncstream.runtime.spark import enrich, enrich_apart, enrich_column, failure_text
 from asyncstream.windowing import Count
 from tests.spark.cluster import columns, event_columns, frame, stream
 
@@ -183,6 +183,15 @@ def test_column_function_must_give_every_row_a_value() -> None:
         enrich_column(later, StringType(), on_error="skip")
     with pytest.raises(PipelineError, match="keeps the order of its rows"):
         enrich_column(later, StringType(), order="unordered")
+
+
+def test_column_function_names_a_column_of_which_python_has_no_values(spark: SparkSession) -> None:
+    from pyspark.sql.types import StringType
+
+    months = spark.sql("SELECT 1 AS v, INTERVAL '1-2' YEAR TO MONTH AS term")
+    with pytest.raises(Exception, match="PipelineError") as caught:
+        months.select(enrich_column(later, StringType())("v", "term")).collect()
+    assert failure_text(caught.value).startswith("PipelineError: column 'term' (month_interval) holds what")
 
 
 def test_function_is_opened_once_in_each_worker(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from asyncstream import Pipeline
 from asyncstream.runtime.spark import enrich, failure_text, log_progress
 from asyncstream.runtime.spark.failures import failure_in
 from tests.spark.cluster import event_columns, frame, stream
@@ -88,6 +91,21 @@ def test_failed_writer_of_a_stream_is_told_by_its_error_first(spark: SparkSessio
     assert told.endswith(f", in write\n    raise ConnectionError(REPLY)\n{error}"), told
     assert "pyspark" not in told
     assert failure_text(caught.value) == told
+
+
+def test_writer_that_does_not_read_a_micro_batch_of_keyed_steps_is_told_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline()
+    keyed: Any = pipeline.source([], name="rows").key_by("key").count_window(2).collect(name="pairs")
+    keyed.map(lambda pair: str(pair.value)).to([], name="out")
+    rows = stream(spark, tmp_path / "in", [ROWS])
+    out = pipeline.on_spark(spark, inputs={"rows": rows}, outputs={"out": "pair string"})["out"]
+    writer = out.writeStream.foreachBatch(lambda rows, number: None)
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+    with pytest.raises(Exception, match="terminated"):
+        query.awaitTermination(200)
+    assert "ensure your foreachBatch function processes the entire DataFrame" in failure_text(query)
 
 
 @pytest.mark.parametrize(
@@ -170,3 +188,17 @@ def test_what_is_not_of_a_step_stays_as_spark_says_it() -> None:
     )
     assert failure_in(f"{lost}\n\nDriver stacktrace:\n\tat org.apache.spark.X") == told
     assert failure_in(f"{lost}\n SQLSTATE: 38000\n\tat org.apache.spark.X") == told
+
+
+def test_worker_that_has_ended_is_told_with_what_to_do(spark: SparkSession) -> None:
+    async def end(row: dict[str, Any]) -> dict[str, Any]:
+        os._exit(7)
+
+    with pytest.raises(Exception, match="exited unexpectedly") as caught:
+        enrich(frame(spark, ROWS), end, schema=event_columns()).collect()
+    told = failure_text(caught.value)
+    first, spark_says = told.splitlines()
+    assert re.match("a Python worker of Spark has ended .* memory, .*; give workers more room", first)
+    assert spark_says.startswith("Python worker exited unexpectedly (crashed)")
+    proxy = "Reason: An exception was raised by the Python Proxy. Return Message: "
+    assert failure_in(f"{proxy}Traceback (most recent call last):\n{caught.value}") == told

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from asyncstream import Pipeline, PipelineError, call_context
 from asyncstream.runtime.spark.compatibility import refuse_unknown
-from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
+from asyncstream.runtime.spark.worker.origins import PARTITION, RowOrigins, root_of
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
 from tests.spark.tasks import batch, one_stage
 
@@ -41,8 +42,10 @@ def task(**options: Any) -> StageTask:
     return replace(one_stage(pipeline, "out"), pipeline="shop", asked=("plan", "shop", "source"))
 
 
-def keys(task: StageTask, *batches: Sequence[int]) -> list[int]:
-    found = run_stage(task, iter([batch(*numbers) for numbers in batches]))
+def keys(task: StageTask, *batches: Sequence[int], partition: int = 0) -> list[int]:
+    rows = [batch(*numbers) for numbers in batches]
+    parts = [each.append_column(PARTITION, pa.array([partition] * each.num_rows)) for each in rows]
+    found = run_stage(task, iter(parts))
     return [key for part in found for key in part.column("v").to_pylist()]
 
 
@@ -52,6 +55,10 @@ def test_a_task_that_is_run_again_has_the_same_keys_whatever_the_order_of_its_ro
     assert len(set(first)) == 5, "rows that are equal have keys of their own"
     assert keys(task(effect=True), [1, 2, 2], [3, -1, 1]) == first
     assert sorted(keys(task(effect=True), [3, 1, 2], [2, 1])) == sorted(first)
+
+
+def test_rows_of_several_partitions_in_one_task_have_keys_of_their_own() -> None:
+    assert set(keys(task(effect=True), [1, 2])).isdisjoint(keys(task(effect=True), [1, 2], partition=1))
 
 
 def test_what_tells_rows_apart_may_be_said() -> None:
@@ -82,7 +89,7 @@ def test_partitions_sources_batches_and_plans_have_roots_of_their_own() -> None:
 
 
 def test_rows_are_told_apart_by_their_content_also_where_it_looks_alike() -> None:
-    origins = RowOrigins("root").of([{"v": 1}, {"v": "1"}, {"v": True}, {"w": 1}, {"v": 1}])
+    origins = RowOrigins("root").of([{"v": 1}, {"v": "1"}, {"v": True}, {"w": 1}, {"v": 1}], 0)
 
     assert len(set(origins.origins)) == 5
 

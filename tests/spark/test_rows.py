@@ -99,6 +99,29 @@ def test_time_zone_of_the_session_that_python_does_not_know_is_to_have_another_n
             elements_of(pa.record_batch({"at": column}))
 
 
+BERLIN = pa.timestamp("us", tz="Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("key", "keys"),
+    [
+        (pa.string(), ["a", "a"]),  # as from_json makes them, of which Spark takes the first
+        (BERLIN, [datetime(2024, 10, 27, hour, tzinfo=UTC) for hour in (0, 1)]),
+    ],
+    ids=["twice", "one to Python"],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_map_of_which_a_dict_has_not_all_is_an_error_of_its_column(
+    key: pa.DataType, keys: list[Any], nested: bool
+) -> None:
+    column = pa.array([list(zip(keys, [1, 2], strict=True))], pa.map_(key, pa.int64()))
+    if nested:
+        column = pa.StructArray.from_arrays([column], ["inside"])
+    told = r"column 'm' \(.*\) holds what Python cannot: .*cast\('string'\)"
+    with pytest.raises(PipelineError, match=told):
+        elements_of(pa.record_batch({"m": column}))
+
+
 def test_times_within_structs_and_lists_are_times() -> None:
     at = datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
     rows = [{"seen": {"at": at, "all": [at, None]}}, {"seen": None}]
@@ -277,6 +300,7 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
         (pa.list_(ZONED), [[None]], [datetime(2024, 1, 1)], "has no time zone"),
         (pa.date32(), [date(2024, 1, 1)], 1_700_000_000_000 // 86_400_000, "expected a date, got 19675"),
         (pa.time64("us"), [time(12)], 43_200, "expected a time, got 43200"),
+        (pa.time64("us"), [time(12), None], time(12, tzinfo=UTC), "without losing a part of it"),
         (pa.duration("us"), [timedelta(1)], 60, "expected a timedelta, got 60"),
         (pa.struct([NO_NULL]), [{"x": "a"}, None], {"x": None}, "there is no value for 'x' inside"),
         (pa.list_(pa.struct([NO_NULL])), [[{"x": "a"}]], [{}], "there is no value for 'x' inside"),

@@ -55,6 +55,17 @@ _JAVA: Final = re.compile(
 _JAVA_CLASS: Final = re.compile(r"^(?:\w+\.)+\w+: (?=\[)")
 """Of an error that has a name by which Spark's documents know it."""
 
+_ELSEWHERE: Final = "Exception thrown in awaitResult:"
+
+_WORKER_GONE: Final = "Python worker exited unexpectedly"
+"""What Spark says when a worker's connection ends in the middle of a task."""
+
+_WHY_GONE: Final = (
+    "a Python worker of Spark has ended in the middle of a task: most often the system has killed it for "
+    "want of memory, else native code or os._exit has ended it; give workers more room (a larger "
+    "spark.executor.memoryOverhead, fewer cores for it), or have less at once (concurrency=, buffer=)"
+)
+
 
 def failure_text(failed: BaseException | StreamingQuery) -> str:
     """
@@ -79,13 +90,23 @@ def failure_text(failed: BaseException | StreamingQuery) -> str:
     if not isinstance(failed, BaseException) and not hasattr(failed, "awaitTermination"):
         raise refuse("failed", "an exception, or a StreamingQuery", failed)
     error: Any = failed if isinstance(failed, BaseException) else failed.exception()
-    return "" if error is None else failure_in(str(error))
+    return "" if error is None else _told_by(error)
+
+
+def _told_by(error: Any) -> str:
+    """What an error says, or the one behind it: of what has failed in another thread, Spark says no more."""
+    told = failure_in(str(error))
+    behind = getattr(error, "_cause", None)
+    is_elsewhere = _ELSEWHERE in told.partition("\n")[0] and behind is not None
+    return _told_by(behind) if is_elsewhere else told
 
 
 def failure_in(text: str) -> str:
     """As `failure_text`, of what Spark says."""
     if ours := _OURS.search(text):
         return _up_to(_SPARK, text[ours.end() :])
+    if _WORKER_GONE in text:
+        return f"{_WHY_GONE}\n{_up_to(_JAVA, text[text.index(_WORKER_GONE) :])}"
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
     return changed_plan_in(text) or _up_to(_JAVA, text)

@@ -51,6 +51,11 @@ def check_columns(argument: str, columns: StructType) -> None:
     """Raises `PipelineError` for a column that cannot get from Spark to Python, where a row is a dict."""
     from pyspark.sql.types import YearMonthIntervalType
 
+    if not columns.names:
+        raise PipelineError(
+            f"{argument} has no columns, and of such rows Spark hands Python none: leave it one, such as a "
+            "literal by withColumn('one', lit(1))"
+        )
     for name, times in Counter(columns.names).items():
         if times > 1:
             raise PipelineError(

@@ -24,6 +24,7 @@ from asyncstream.runtime.spark.wire.folding import foldings_of
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.runtime.spark.worker.loop import token_of
 from asyncstream.runtime.spark.worker.operators import Terms
+from asyncstream.runtime.spark.worker.origins import with_partition
 from asyncstream.runtime.spark.worker.outputs import OutputTask
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage
@@ -128,7 +129,9 @@ class StageFrames:
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
         job = "" if self.terms.streaming else self.title
-        asked = (self.identity, job, name) if name in self._tracking else None
+        asked = None
+        if name in self._tracking:
+            frame, asked = with_partition(frame), (self.identity, job, name)
         entered = tuple(sorted(routes))
         picks = None
         if not asked and not self.terms.replays:

@@ -49,7 +49,7 @@ def elements_of(batch: pa.RecordBatch, originals: Originals | None = None) -> li
     names = batch.schema.names
     if not names:
         return [{} for _ in range(batch.num_rows)]
-    values = [_column_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
+    values = [_column_values(batch, place) for place in range(len(names))]
     if originals is not None:
         originals.add(batch, values)
     return _dict_maker(tuple(names))(*values)
@@ -69,20 +69,20 @@ def _dict_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
     return cast("Callable[..., list[dict[str, Any]]]", eval(f"lambda *columns: {rows}"))
 
 
-def _column_values(name: str, column: pa.Array) -> list[Any]:
+def _column_values(batch: pa.RecordBatch, place: int) -> list[Any]:
     try:
-        return values_of(column)
+        return values_of(batch.column(place))
     except Exception as error:
         # of Spark's times and zones, not all are Python's: the year 10000 in UTC, "GMT+8"
         advice = "have Spark give it as another type, such as cast('string'), or leave it out"
-        if isinstance(error, KeyError):  # for a zone
+        if isinstance(error, KeyError) and type(error) is not KeyError:  # of those who look zones up
             advice = (
                 "give the session's time zone a name that both know, such as 'Asia/Singapore' or '+08:00': "
                 "spark.conf.set('spark.sql.session.timeZone', ...)"
             )
-        raise PipelineError(
-            f"column {name!r} ({column.type}) holds what Python cannot: {describe_error(error)}; {advice}"
-        ) from error
+        field = batch.schema.field(place)
+        told = f"column {field.name!r} ({field.type}) holds what Python cannot"
+        raise PipelineError(f"{told}: {describe_error(error)}; {advice}") from error
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -97,8 +97,9 @@ def values_of(column: pa.Array) -> list[Any]:
         zone = pa.scalar(0, kind).as_py().tzinfo
         epoch, unit = datetime(1970, 1, 1, tzinfo=zone), "m8[us]"
     else:
-        # in Spark's maps no key is there twice
-        values: list[Any] = column.to_pylist(maps_as_pydicts="lossy" if _has_maps(kind) else None)
+        # a map may have a key twice, as from_json makes them, or two that Python takes for one: in the hour
+        # that a clock shows twice
+        values: list[Any] = column.to_pylist(maps_as_pydicts="strict" if _has_maps(kind) else None)
         return values
     # as distances, because NumPy gives a time that is beyond Python's as a number, and says nothing
     since = column.to_numpy(zero_copy_only=False).view(unit).tolist()
@@ -264,9 +265,9 @@ def _advice(error: Exception) -> str:
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """
-    `pa.array`, which would cut fractions off for whole numbers, and the time of day for a date, make large
-    numbers infinite, take numbers for times in a unit that nobody has said, a text for a list of letters,
-    named parts by their places, and nulls where there are to be none.
+    `pa.array`, which would cut fractions off for whole numbers, the time of day for a date, and the zone of a
+    time of day, make large numbers infinite, take numbers for times in a unit that nobody has said, a text
+    for a list of letters, named parts by their places, and nulls where there are to be none.
     """
     import pyarrow as pa
 
@@ -304,8 +305,10 @@ def _misfits(values: list[Any], kind: pa.DataType) -> Iterator[str]:
             if isinstance(value, Number):
                 yield f"expected a {_python_name(kind)}, got {safe_repr(value)}"
             elif (
-                types.is_date32(kind) and isinstance(value, datetime) and value.time() != time()
-            ) or getattr(value, "nanoseconds", 0) > 0:  # of pandas' NaT they are NaN
+                (types.is_date32(kind) and isinstance(value, datetime) and value.time() != time())
+                or (isinstance(value, time) and value.tzinfo is not None)
+                or getattr(value, "nanoseconds", 0) > 0  # of pandas' NaT they are NaN
+            ):
                 yield _lost(value, kind)
     elif types.is_list(kind) or types.is_large_list(kind):
         yield from (f"expected a list, got {safe_repr(v)}" for v in values if isinstance(v, str | bytes))

@@ -6,25 +6,44 @@ before it. Not its place: after a shuffle the rows of a partition come in anothe
 again. In a bounded job the plan stands in for the micro-batch, so a plan made anew is another job; a stream
 that goes on from Spark's checkpoint is the same. Bounded jobs within `foreachBatch` are of its micro-batch,
 and told apart by the pipeline's name.
+
+One task may have the rows of several partitions, one after the other, each in a run of the stage of its own
+that knows nothing of the others: `coalesce` behind the stage has it so. All have the number of the task's
+partition then; so that of its own comes with each row, in a column that Spark makes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.operators.origins import Origin, Placed, digest, placed
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import TaskContext
+    from pyspark.sql import DataFrame
 
-__all__ = ("RowOrigins", "root_of")
+__all__ = ("PARTITION", "RowOrigins", "of_one_partition", "root_of", "with_partition")
+
+PARTITION: Final = "asyncstream partition"
+"""The column that says which partition a row is of."""
+
+
+def with_partition(frame: DataFrame) -> DataFrame:
+    """The rows, of which each says what partition it is of."""
+    return frame.selectExpr("*", f"spark_partition_id() AS `{PARTITION}`")
+
+
+def of_one_partition(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """The rows as they were, and which partition they are of."""
+    return batch.drop_columns([PARTITION]), batch.column(PARTITION)[0].as_py()
 
 
 def root_of(plan: str, job: str, source: str, context: TaskContext | None) -> str:
     """
-    What tells the rows of one partition from all others.
+    What tells the rows of one task from all others.
 
     Args:
         plan: tells the plan from others.
@@ -49,12 +68,12 @@ class RowOrigins:
         self._root = root
         self._seen: Counter[str] = Counter()
 
-    def of(self, rows: Sequence[Any]) -> Placed:
-        """Those of further rows, as timestamps that they do not have."""
+    def of(self, rows: Sequence[Any], partition: int) -> Placed:
+        """Those of further rows of a partition, as timestamps that they do not have."""
         root, seen = self._root, self._seen
         origins: list[Origin | None] = []
         for row in rows:
-            content = digest(repr(row), size=12)
+            content = digest(partition, repr(row), size=12)
             origins.append((root, content, seen[content]))
             seen[content] += 1
         return placed(None, origins)

@@ -22,7 +22,7 @@ from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.loop import LoopThread, loop_thread
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
-from asyncstream.runtime.spark.worker.origins import RowOrigins, root_of
+from asyncstream.runtime.spark.worker.origins import RowOrigins, of_one_partition, root_of
 from asyncstream.runtime.spark.worker.outputs import OutputRows, OutputTask, in_columns, row_writers
 from asyncstream.runtime.spark.worker.replay import Replay
 from asyncstream.runtime.spark.worker.stage_run import StageRun
@@ -246,10 +246,13 @@ class _Reader:
         if self._transfer is not None:
             return [Entering((), [], transferred=self._transfer.of_first_stage())], []
         if self._source is not None:
+            partition = 0
+            if self._origins is not None:
+                batch, partition = of_one_partition(batch)
             if self._columns is not None:
                 batch = batch.rename_columns(self._columns)
             rows = elements_of(batch, self._originals)
-            timestamps = None if self._origins is None else self._origins.of(rows)
+            timestamps = None if self._origins is None else self._origins.of(rows, partition)
             return [Entering(self._source, rows, timestamps)], []
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         mine = [row for row, route in enumerate(columns["route"]) if route in self._mine]
