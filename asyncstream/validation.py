@@ -347,20 +347,28 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
         code, bound = of.__code__, of is not value
         if code.co_argcount == len(arguments) + bound and not code.co_kwonlyargcount:
             return
-    try:
-        # not what a decorator wraps, which may be given more than its wrapper is
-        signature = inspect.signature(value, follow_wrapped=False)
-    except (TypeError, ValueError):
+    expected = f"{name}: expected a function that takes ({', '.join(arguments)}), got"
+    if (signature := _signature(value)) is None:
+        # of a partial there is none, too, if its function does not take what it gives it
+        if isinstance(value, partial) and (whole := _signature(value.func)) is not None:
+            raise PipelineError(f"{expected} {safe_repr(value)} of one that takes {whole}")
         return
     try:
         signature.bind(*arguments)
     except TypeError:
-        expected = f"({', '.join(arguments)})"
         of_none = "; it is a method: give that of an object, object.method"
         raise PipelineError(
-            f"{name}: expected a function that takes {expected}, got one that takes {signature}"
+            f"{expected} one that takes {signature}"
             + (of_none if next(iter(signature.parameters), "") == "self" else "")
         ) from None
+
+
+def _signature(value: Callable[..., Any]) -> inspect.Signature | None:
+    """What it takes itself, not what a decorator wraps, which may be given more; None: it does not tell."""
+    try:
+        return inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
 
 
 def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any], Any]:
