@@ -64,6 +64,20 @@ def test_assigner_of_ones_own_is_shown_by_its_name() -> None:
     assert shown(Slotted()) == "window=Slotted()"
 
 
+def test_what_cannot_show_itself_is_shown_by_the_name_of_its_class() -> None:
+    class Hidden(CountTrigger):
+        def __repr__(self) -> str:
+            raise ValueError
+
+    class Unseen(TumblingWindows):
+        def __repr__(self) -> str:
+            raise ValueError
+
+    unseen = "<Unseen whose repr failed>"
+    assert shown(Unseen(1), Hidden(2)) == f"window={unseen}, trigger=<Hidden whose repr failed>"
+    assert unseen in repr(Pipeline().source([1]).window_all(Unseen(1)))
+
+
 class Seconds(SlicedWindows):
     """Windows on a grid of the user's own."""
 
