@@ -150,7 +150,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
     def aggregate(
         self,
         function: AggregateFunction[T, Any] | None = None,
-        *,
+        *unnamed: AggregateFunction[T, Any],
         process: ProcessWindowFunction[Any] | None = None,
         name: str | None = None,
         **aggregates: AggregateFunction[T, Any],
@@ -163,10 +163,11 @@ class WindowedStream(Unfinished, Generic[K, T]):
 
         Args:
             function: one aggregate, instead of named ones.
+            unnamed: none; several have names.
             process: makes of the aggregate's result what is emitted instead; an object of this step alone.
         """
-        if (function is None) == (not aggregates):
-            got = tuple(aggregates) if function is None else (function, *aggregates)
+        if unnamed or (function is None) == (not aggregates):
+            got = tuple(aggregates) if function is None else (function, *unnamed, *aggregates)
             advice = "e.g. aggregate(n=Count()), or aggregate(Count()); name= is that of the step"
             raise refuse("aggregate", "named aggregates or one AggregateFunction", got, advice)
         folding = Aggregates(**aggregates) if function is None else function

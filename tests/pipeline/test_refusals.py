@@ -386,6 +386,10 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.policy_window(length=2, function=partial(fetch)),
         "function: expected a plain function, got",
     ),
+    "aggregate_several_without_names": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), Count("id"), n=Count()),
+        "got (Count(), Count(of='id'), 'n'); e.g. aggregate(n=Count()), or aggregate(Count())",
+    ),
     "aggregate_one_and_named": (
         lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), n=Count()),
         "got (Count(), 'n'); e.g. aggregate(n=Count()), or aggregate(Count()); name= is that of the step",
