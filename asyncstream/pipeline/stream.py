@@ -213,6 +213,9 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
                 )
             details = {"watermarks": watermarks}
             return Stream(self._graph, self._step("event_time", name, IngestionTimeSpec(watermarks), details))
+        if isinstance(timestamp, WatermarkStrategy):
+            advice = f"it goes behind that: event_time('at_ms', {timestamp})"
+            raise refuse("timestamp", "what tells when an element was", timestamp, advice)
         read = selector("timestamp", timestamp)
         advice = "e.g. BoundedOutOfOrderness(timedelta(...))"
         strategy = instance("watermarks", watermarks, WatermarkStrategy, advice=advice)

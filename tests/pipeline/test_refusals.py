@@ -16,6 +16,7 @@ from pydantic import BaseModel, RootModel
 from asyncstream import (
     AscendingTimestamps,
     AsyncFunction,
+    BoundedOutOfOrderness,
     Count,
     GlobalWindows,
     GlobSource,
@@ -385,6 +386,14 @@ WRONG: dict[str, tuple[Build, str]] = {
     "policy_function_async": (
         lambda p, s: s.policy_window(length=2, function=partial(fetch)),
         "function: expected a plain function, got",
+    ),
+    "watermarks_in_place_of_a_timestamp": (
+        lambda p, s: s.event_time(BoundedOutOfOrderness(5)),
+        "timestamp: expected what tells when an element was, got BoundedOutOfOrderness(delay=5",
+    ),
+    "batched_option_by_place": (
+        lambda p, s: cast(Any, batched)(fetch, 10),
+        "batched: expected its options by name (size, wait), got (10,)",
     ),
     "aggregate_several_without_names": (
         lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), Count("id"), n=Count()),
