@@ -216,7 +216,7 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
         if isinstance(timestamp, WatermarkStrategy):
             advice = f"it goes behind that: event_time('at_ms', {timestamp})"
             raise refuse("timestamp", "what tells when an element was", timestamp, advice)
-        read = selector("timestamp", timestamp)
+        read = selector("timestamp", timestamp, gives=True)
         advice = "e.g. BoundedOutOfOrderness(timedelta(...))"
         strategy = instance("watermarks", watermarks, WatermarkStrategy, advice=advice)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
@@ -375,7 +375,7 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
         on_error: OnError,
         name: str | None,
     ) -> Stream[Any]:
-        function = selector("fn", fn, yields=kind == "flat_map")
+        function = selector("fn", fn, yields=kind == "flat_map", gives=kind != "map")
         spec = PerElementSpec(applies, function, on_error_choice(on_error))
         return Stream(self._graph, self._step(kind, name, spec, {"fn": fn} | shown_on_error(on_error)))
 
