@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from numbers import Real
 from operator import itemgetter
-from types import CodeType, FunctionType, MethodType, UnionType
-from typing import Any, Final, TypeAlias, TypeVar, get_origin
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingField, PipelineError, safe_repr
 
@@ -29,7 +29,6 @@ __all__ = (
     "count",
     "duration_ms",
     "duration_seconds",
-    "element_type",
     "fields_of",
     "file_path",
     "flag",
@@ -69,14 +68,6 @@ def refuse(
     advice = (not (classes and isinstance(got, type)) and _usual_mistake(got)) or advice
     ending = f"; {advice}" if advice else ""
     return PipelineError(f"{name}: expected {expected}, got {safe_repr(got)}{ending}")
-
-
-def element_type(of: object) -> None:
-    """Refuse as `of`, which says the type of elements to type checkers, what those take for no class."""
-    bare = get_origin(of) or of  # of `dict[str, int]`: dict
-    if of is not None and (not isinstance(bare, type) or bare is UnionType):
-        expected = "a class, such as Order or dict[str, int]"
-        raise refuse("of", expected, of, "for another type annotate the stream, as Stream[int | str]")
 
 
 def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:
@@ -363,8 +354,9 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
 
 def _signature(value: Callable[..., Any]) -> inspect.Signature | None:
     """What it takes itself, not what a decorator wraps, which may be given more; None: it does not tell."""
+    ours = isinstance(value, type) and value.__module__.startswith("asyncstream.")  # wrapped by `Shown`
     try:
-        return inspect.signature(value, follow_wrapped=False)
+        return inspect.signature(value, follow_wrapped=ours)
     except (TypeError, ValueError):
         return None
 

@@ -28,6 +28,7 @@ from asyncstream.pipeline.batching import Batching
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
 from asyncstream.pipeline.missing_methods import Fluent
+from asyncstream.pipeline.sources_and_sinks import element_type
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.pipeline.windowing import Windowing
 from asyncstream.plan import Graph, Input, OperatorStep, Output
@@ -37,7 +38,6 @@ from asyncstream.validation import (
     check_options,
     choice,
     duration_ms,
-    element_type,
     instance,
     refuse,
     selector,

@@ -21,6 +21,7 @@ from asyncstream import (
     CsvSource,
     FrameSource,
     GlobalWindows,
+    GlobSource,
     Items,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -31,6 +32,7 @@ from asyncstream import (
     PipelineError,
     PunctuatedWatermarks,
     SplitSource,
+    SqliteSource,
     TumblingWindows,
 )
 from asyncstream.connectors import CallbackSink, ListSink
@@ -434,6 +436,7 @@ UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "merged": (lambda: HttpLookup("http://x/{id}", merge=plain(_none)), "merge", "element, answer"),
     "split": (lambda: SplitSource(plain(_none), ["a"]), "make", "split"),
+    "class of ours": (lambda: GlobSource("*.db", plain(SqliteSource)), "make", "split"),
     "splits": (lambda: SplitSource(Items, plain(plain)), "splits", ""),
     "items": (lambda: Items(plain(plain)), "items", ""),
     "frame": (lambda: FrameSource(plain(plain)), "frame", ""),
