@@ -27,6 +27,7 @@ And what these stand on:
 
     errors        every exception, by whose doing it is
     validation    what users may pass: checks of arguments
+    other_words   what user functions ask for in other frameworks
     shown         reprs as objects were made, without secrets
     addresses     URLs of servers, refused or shown without their secrets
     clock         the only place that reads the time

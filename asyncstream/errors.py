@@ -16,6 +16,8 @@ from inspect import isroutine
 from itertools import islice
 from typing import Any, Final
 
+from asyncstream.other_words import word_for
+
 __all__ = (
     "AsyncStreamError",
     "CallTimeout",
@@ -88,7 +90,9 @@ class UserFunctionError(AsyncStreamError):
 
     def __init__(self, step: str, element: object, error: BaseException, *, when: str | None = None) -> None:
         when = when or f"on element {safe_repr(element)}"
-        super().__init__(f"step {step!r}: {describe_error(error)}, {when}")
+        here = word_for(error)
+        advice = f"; here it is {here}" if here else ""
+        super().__init__(f"step {step!r}: {describe_error(error)}{advice}, {when}")
         self.step = step
         self.element = element
 

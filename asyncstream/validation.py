@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from numbers import Real
 from operator import itemgetter
-from types import CodeType, FunctionType, MethodType, UnionType
-from typing import Any, Final, TypeAlias, TypeVar, get_origin
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import MissingField, PipelineError, safe_repr
 
@@ -25,12 +25,10 @@ __all__ = (
     "Duration",
     "Fields",
     "check_options",
-    "check_sides",
     "choice",
     "count",
     "duration_ms",
     "duration_seconds",
-    "element_type",
     "fields_of",
     "file_path",
     "flag",
@@ -70,14 +68,6 @@ def refuse(
     advice = (not (classes and isinstance(got, type)) and _usual_mistake(got)) or advice
     ending = f"; {advice}" if advice else ""
     return PipelineError(f"{name}: expected {expected}, got {safe_repr(got)}{ending}")
-
-
-def element_type(of: object) -> None:
-    """Refuse as `of`, which says the type of elements to type checkers, what those take for no class."""
-    bare = get_origin(of) or of  # of `dict[str, int]`: dict
-    if of is not None and (not isinstance(bare, type) or bare is UnionType):
-        expected = "a class, such as Order or dict[str, int]"
-        raise refuse("of", expected, of, "for another type annotate the stream, as Stream[int | str]")
 
 
 def duration_seconds(name: str, value: object, *, zero: bool = False) -> float:
@@ -216,13 +206,16 @@ def choice(name: str, value: E, allowed: tuple[E, ...]) -> E:
     return value
 
 
-def function(name: str, value: object, *arguments: str, yields: bool = False) -> Callable[..., Any]:
+def function(
+    name: str, value: object, *arguments: str, yields: bool = False, gives: bool = False
+) -> Callable[..., Any]:
     """
     `value`, which must be a plain function: not an `async def`.
 
     Args:
         arguments: what it is called with, in order (`takes`).
         yields: it may be a generator function.
+        gives: it is called for what it returns.
     """
     if not callable(value):
         raise refuse(name, "a function", value)
@@ -232,12 +225,14 @@ def function(name: str, value: object, *arguments: str, yields: bool = False) ->
     if not yields and _runs(value, inspect.isgeneratorfunction):
         advice = "what yields several results belongs in a flat_map"
         raise refuse(name, "a function that returns", value, advice)
+    if gives and _runs(value, _returns_nothing):
+        raise refuse(name, "a function that returns something", value, _NO_RETURN)
     takes(name, value, *arguments)
     return value
 
 
 def instance(
-    name: str, value: object, base: type, *needs: str, advice: str = "", yields: bool = False
+    name: str, value: object, base: type, *needs: str, advice: str = "", yields: bool = False, gives: str = ""
 ) -> Any:
     """
     `value`, which must be an instance of `base` with methods that can be used as its own (`overrides`).
@@ -247,10 +242,13 @@ def instance(
         needs: which of them `base` leaves to others.
         advice: what to give instead.
         yields: they may be generators.
+        gives: which of them is called for what it returns.
     """
     if not isinstance(value, base):
         raise refuse(name, f"{'an' if base.__name__[0] in 'AE' else 'a'} {base.__name__}", value, advice)
     overrides(name, value, base, *needs, yields=yields)
+    if gives and _runs(method := getattr(value, gives), _returns_nothing):
+        raise refuse(f"{name}.{gives}", "a method that returns something", method, _NO_RETURN)
     return value
 
 
@@ -316,15 +314,6 @@ def _returns_nothing(function: object) -> bool:
     return bool(returned) and all(returned)
 
 
-def check_sides(function: object) -> None:
-    """Refuse a process function whose `sides` are no names: of a text each letter would be one."""
-    sides = getattr(function, "sides", None)
-    if sides is not None and not isinstance(sides, tuple | list):
-        raise refuse(f"sides of {type(function).__name__}", "a tuple of names", sides, 'e.g. ("late",)')
-    for tag in sides or ():
-        text(f"sides of {type(function).__name__}", tag)
-
-
 def check_options(method: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Refuse options by name that `method` does not have; `known` are those that it has."""
     for option in given:
@@ -347,23 +336,32 @@ def takes(name: str, value: Callable[..., Any], *arguments: str) -> None:
         code, bound = of.__code__, of is not value
         if code.co_argcount == len(arguments) + bound and not code.co_kwonlyargcount:
             return
-    try:
-        # not what a decorator wraps, which may be given more than its wrapper is
-        signature = inspect.signature(value, follow_wrapped=False)
-    except (TypeError, ValueError):
+    expected = f"{name}: expected a function that takes ({', '.join(arguments)}), got"
+    if (signature := _signature(value)) is None:
+        # of a partial there is none, too, if its function does not take what it gives it
+        if isinstance(value, partial) and (whole := _signature(value.func)) is not None:
+            raise PipelineError(f"{expected} {safe_repr(value)} of one that takes {whole}")
         return
     try:
         signature.bind(*arguments)
     except TypeError:
-        expected = f"({', '.join(arguments)})"
         of_none = "; it is a method: give that of an object, object.method"
         raise PipelineError(
-            f"{name}: expected a function that takes {expected}, got one that takes {signature}"
+            f"{expected} one that takes {signature}"
             + (of_none if next(iter(signature.parameters), "") == "self" else "")
         ) from None
 
 
-def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any], Any]:
+def _signature(value: Callable[..., Any]) -> inspect.Signature | None:
+    """What it takes itself, not what a decorator wraps, which may be given more; None: it does not tell."""
+    ours = isinstance(value, type) and value.__module__.startswith("asyncstream.")  # wrapped by `Shown`
+    try:
+        return inspect.signature(value, follow_wrapped=ours)
+    except (TypeError, ValueError):
+        return None
+
+
+def selector(name: str, value: object, *, yields: bool = False, gives: bool = False) -> Callable[[Any], Any]:
     """
     What of an element a step is about: a plain function of it, or the name of one of its fields.
 
@@ -373,6 +371,7 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
             or several names, as a tuple, for the tuple of their values. A name is taken as it is: "a.b" is
             the field of that name, not a field of a field.
         yields: a generator function is one as well.
+        gives: a function that returns nothing is none.
 
     Returns:
         A function of the element, which raises `MissingField` if it has no such field.
@@ -385,7 +384,7 @@ def selector(name: str, value: object, *, yields: bool = False) -> Callable[[Any
         return _several([_field(text(name, field)) for field in value])
     if not callable(value):
         raise refuse(name, "a function", value, "or the name of a field, or of several in a tuple")
-    return function(name, value, "element", yields=yields)
+    return function(name, value, "element", yields=yields, gives=gives)
 
 
 def _field(name: str) -> Callable[[Any], Any]:
@@ -471,6 +470,8 @@ def _is_mocked(function: object) -> bool:
     """Whether it is a mock that passes for a function, and answers any question with yes."""
     return not isinstance(getattr(getattr(function, "__code__", None), "co_flags", 0), int)
 
+
+_NO_RETURN = "it gives None each time, as one without a return does"
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 

@@ -28,6 +28,7 @@ FLOORS = (
         "codec",
         "filesystem",
         "former_names",
+        "other_words",
         "shown",
         "validation",
     ),

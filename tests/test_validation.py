@@ -28,12 +28,12 @@ from asyncstream import (
     SqliteSink,
 )
 from asyncstream.guards import AdaptiveConcurrency, CircuitBreaker, Retry
+from asyncstream.pipeline.sources_and_sinks import element_type
 from asyncstream.validation import (
     choice,
     count,
     duration_ms,
     duration_seconds,
-    element_type,
     fields_of,
     function,
     instant_ms,

@@ -155,15 +155,16 @@ def batched(
 ) -> Callable[[Call[list[In], Sequence[Out | Exception]]], Batched[In, Out]]: ...
 
 
-def batched(fn: Any = None, /, **options: Any) -> Any:
+def batched(fn: Any = None, /, *unnamed: Any, **options: Any) -> Any:
     """
     `Batched(fn, size=..., wait=...)`, or a decorator that makes one.
 
     Args:
         fn: as of `Batched`; None: make a decorator.
+        unnamed: none; options have names.
         options: `size` and `wait`, as of `Batched`.
     """
-    return _batched(fn, **options)
+    return _batched(fn, *unnamed, **options)
 
 
 _batched: Any = usable_as_decorator(Batched)  # whose types know nothing of lists

@@ -17,6 +17,8 @@ import inspect
 import re
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import timedelta
+from numbers import Real
 from operator import add
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
@@ -305,9 +307,13 @@ def usable_as_decorator(make: Callable[Concatenate[Call[Any, Any], P], Guard[Any
     known = list(inspect.signature(make).parameters)[1:]
 
     @functools.wraps(make, updated=())
-    def guard(fn: Any = None, /, **options: Any) -> Any:
+    def guard(fn: Any = None, /, *unnamed: Any, **options: Any) -> Any:
         check_options(name, options, known)
+        if isinstance(fn, Real | str | timedelta):  # no function, and what options are
+            unnamed = (fn, *unnamed)
+        if unnamed:
+            raise refuse(name, f"its options by name ({', '.join(known)})", unnamed)
         return _Unapplied(constructor, **options) if fn is None else constructor(fn, **options)
 
     guard.__name__ = guard.__qualname__ = name = written(make)
-    return guard  # type: ignore[return-value]
+    return guard

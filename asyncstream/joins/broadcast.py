@@ -37,7 +37,7 @@ from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import KeyBy
 from asyncstream.state import Cell, MapDescriptor, State, StateDescriptor
-from asyncstream.state.keys import check_map_key
+from asyncstream.state.keys import NoKey, check_map_key
 from asyncstream.validation import instance, refuse
 
 __all__ = (
@@ -59,23 +59,13 @@ BROADCAST: Final = "broadcast"
 """The cell in which broadcast state is kept."""
 
 
-class _NoKey:
-    """In place of a key while a broadcast element is processed: whatever looks a key up is refused."""
-
-    def __hash__(self) -> int:
-        raise PipelineError(
-            "a broadcast element has no key, so no keyed state and no timers; "
-            "use ctx.apply_to_keyed_state(descriptor, fn) for all keys that have some"
-        )
-
-    def __repr__(self) -> str:
-        return "no key"
+_NO_KEY: Final = NoKey(
+    "a broadcast element has no key, so no keyed state and no timers; "
+    "use ctx.apply_to_keyed_state(descriptor, fn) for all keys that have some"
+)
 
 
-_NO_KEY: Final = _NoKey()
-
-
-def _no_key(value: object) -> _NoKey:
+def _no_key(value: object) -> NoKey:
     return _NO_KEY
 
 

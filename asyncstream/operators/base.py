@@ -35,6 +35,7 @@ from asyncstream.errors import InternalError, StateError, UserFunctionError, enc
 from asyncstream.metrics import Timings
 from asyncstream.operators.call_log import CallLog
 from asyncstream.operators.journey import Journeys
+from asyncstream.operators.results import is_of_key
 from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.state.capture import Frozen, freeze
 from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
@@ -117,11 +118,13 @@ class Operator:
         tables: all that it remembers; declared at the latest in `open`.
         called: the async function that it calls; None: none.
         recent_failures: the last elements that a function failed on and the job did not, the newest last.
+        keyed_by: what gives the keys of its elements, where errors are to say so.
         follows_splits: it is an `AssignEventTime`, and may be told of the splits of the source before it.
         works_off: one watermark may give it much to do: it does that by `OperatorContext.work_off`.
     """
 
     called: object = None
+    keyed_by: Collection[Callable[[Any], Any]] = ()
     follows_splits: ClassVar[bool] = False
     works_off: ClassVar[bool] = False
     recent_failures: Sequence[Failure] = ()
@@ -307,6 +310,8 @@ class Operator:
         if isinstance(error, UserFunctionError | InternalError | StateError):
             return error
         when = value.told() if isinstance(value, Timer) else f"on element {safe_repr(value)}"
+        if is_of_key(error, self.keyed_by):
+            when = f"in its key function, {when}"
         if isinstance(error, KeyboardInterrupt | SystemExit) and self.context.may_end:
             if not any(note.startswith(_RAISED_IN) for note in getattr(error, "__notes__", ())):
                 error.add_note(encodable(f"{_RAISED_IN} {self.context.name!r} {when}"))

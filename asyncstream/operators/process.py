@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.operators.exclusive import give_back, take
@@ -18,6 +19,7 @@ from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
 from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import KeyedState
+from asyncstream.state.keys import NoKey
 from asyncstream.state.snapshots import is_snapshot
 from asyncstream.state.timer_queue import Timer
 from asyncstream.state.upgrade import upgraded_process
@@ -35,6 +37,11 @@ RUNAWAY = 1_000_000
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+_NOT_YET: Final = NoKey(
+    "open comes before the first key, so there is no keyed state and no timer yet; fetch handles there with "
+    "ctx.state(descriptor), and use them in process_element and on_timer"
+)
 
 _EVENT: Final = TimeDomain.EVENT
 """The same, without the detour that a member of an `Enum` is looked up by in 3.11."""
@@ -135,7 +142,11 @@ class KeyedFunctionOperator(TimedOperator):
         if getattr(self._on_timer, "__func__", None) is self.declares.on_timer:
             self._ctx._refuse_timers(type(self._function).__name__)
         take(self, self.context.name, self._function)
-        self._function.open(self._ctx)
+        self._ctx.key = self._state.key = _NOT_YET
+        try:
+            self._function.open(self._ctx)
+        except AsyncStreamError as error:  # the driver takes it for one that knows its step
+            raise UserFunctionError(context.name, None, error, when="when it was opened") from error
 
     def _new_context(self) -> KeyedContext:
         """What the function may ask for."""

@@ -12,9 +12,18 @@ from asyncstream.operators.process import KeyedFunction, KeyedProcessFunction, K
 from asyncstream.operators.spec import ClockUse, KeyBy, Spec
 from asyncstream.state import StateDescriptor
 from asyncstream.state.schema import Schema, described
-from asyncstream.validation import check_sides
+from asyncstream.validation import refuse, text
 
-__all__ = ("KeyedFunctionSpec", "ProcessSpec", "process_schema")
+__all__ = ("KeyedFunctionSpec", "ProcessSpec", "check_sides", "process_schema")
+
+
+def check_sides(function: object) -> None:
+    """Refuse a process function whose `sides` are no names: of a text each letter would be one."""
+    sides = getattr(function, "sides", None)
+    if sides is not None and not isinstance(sides, tuple | list):
+        raise refuse(f"sides of {type(function).__name__}", "a tuple of names", sides, 'e.g. ("late",)')
+    for tag in sides or ():
+        text(f"sides of {type(function).__name__}", tag)
 
 
 @dataclass(frozen=True)

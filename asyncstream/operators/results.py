@@ -11,12 +11,13 @@ said in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from inspect import iscoroutine
 from typing import Any, Final
 
-from asyncstream.errors import safe_repr
+from asyncstream.errors import MissingField, safe_repr
 from asyncstream.state.keys import check_hash
+from asyncstream.validation import Fields, named_fields
 
 __all__ = (
     "KEY_ADVICE",
@@ -27,6 +28,7 @@ __all__ = (
     "close_all",
     "is_coroutine",
     "is_deferred",
+    "is_of_key",
     "not_a_value",
     "nothing_returned",
 )
@@ -104,6 +106,20 @@ class FirstKeys:
         check_hash(key)
         setattr(self._owner, self._attribute, self._function)
         return key
+
+
+def is_of_key(error: BaseException, keys: Iterable[Callable[[Any], Any]]) -> bool:
+    """Whether one of these functions, which give keys, has raised it; of a built-in one it cannot be told."""
+    if isinstance(error, MissingField):
+        return any(error.field in _names(named_fields(key)) for key in keys)
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("asyncstream."):
+        trace = trace.tb_next
+    return trace is not None and any(getattr(key, "__code__", None) is trace.tb_frame.f_code for key in keys)
+
+
+def _names(fields: Fields | None) -> tuple[str, ...]:
+    return (fields,) if isinstance(fields, str) else fields or ()
 
 
 class NotAValue(TypeError):

@@ -115,6 +115,12 @@ class Spec:
         """A fresh operator, for one run."""
         return Operator()
 
+    def make(self) -> Operator:
+        """What `build` gives, which can tell that a key function has failed."""
+        operator = self.build()
+        operator.keyed_by = tuple(key for key in self.keys if key is not None)
+        return operator
+
     @property
     def operator(self) -> type[Operator]:
         """The class of what `build` gives; what one class remembers is for no other."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
+from asyncstream.errors import safe_repr
 from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
@@ -102,7 +103,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
         self._plan = plan
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._stream._output}, window={self._plan.assigner!r}>"
+        return f"<{type(self).__name__} of {self._stream._output}, window={safe_repr(self._plan.assigner)}>"
 
     def _with(self, **changes: Any) -> WindowedStream[K, T]:
         return WindowedStream(self._stream, self._key_by, replace(self._plan, **changes))
@@ -149,7 +150,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
     def aggregate(
         self,
         function: AggregateFunction[T, Any] | None = None,
-        *,
+        *unnamed: AggregateFunction[T, Any],
         process: ProcessWindowFunction[Any] | None = None,
         name: str | None = None,
         **aggregates: AggregateFunction[T, Any],
@@ -162,10 +163,11 @@ class WindowedStream(Unfinished, Generic[K, T]):
 
         Args:
             function: one aggregate, instead of named ones.
+            unnamed: none; several have names.
             process: makes of the aggregate's result what is emitted instead; an object of this step alone.
         """
-        if (function is None) == (not aggregates):
-            got = tuple(aggregates) if function is None else (function, *aggregates)
+        if unnamed or (function is None) == (not aggregates):
+            got = tuple(aggregates) if function is None else (function, *unnamed, *aggregates)
             advice = "e.g. aggregate(n=Count()), or aggregate(Count()); name= is that of the step"
             raise refuse("aggregate", "named aggregates or one AggregateFunction", got, advice)
         folding = Aggregates(**aggregates) if function is None else function
@@ -236,8 +238,8 @@ class PolicyResults(WindowResults[T]):
 def shown_plan(plan: WindowPlan) -> dict[str, object]:
     """How windows are shown with a step's settings."""
     return {
-        "window": repr(plan.assigner),
-        "trigger": plan.trigger and repr(plan.trigger),
-        "evictor": plan.evictor and repr(plan.evictor),
+        "window": safe_repr(plan.assigner),
+        "trigger": plan.trigger and safe_repr(plan.trigger),
+        "evictor": plan.evictor and safe_repr(plan.evictor),
         "allowed_lateness": shown_ms(plan.allowed_lateness_ms) or None,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-__all__ = ("WORDS", "Fluent", "Unfinished")
+__all__ = ("PIPELINE_WORDS", "WORDS", "Fluent", "Unfinished")
 
 _ROLLING: Final = ".reduce(...) for a result with each element, .window(...).aggregate(...) for one of many"
 _ENDS: Final = ".to(...) of a sink, a list or a function"
@@ -18,7 +18,8 @@ WORDS: Final = {
     word: advice
     for words, advice in (
         ("keyBy group_by groupBy groupByKey groupby key_on", ".key_by(...)"),
-        ("mapValues map_values apply", ".map(...)"),
+        ("mapValues map_values apply select", ".map(...)"),
+        ("where", ".filter(...)"),
         ("flatMap flatten flat_map_values", ".flat_map(...)"),
         ("merge concat", ".union(...)"),
         ("split", ".branch(...)"),
@@ -39,7 +40,8 @@ WORDS: Final = {
             ".async_map(batched(...)) for one call, .key_by(...).count_window(...) for lists",
         ),
         ("peek inspect", ".map(...) of a function that returns its element"),
-        ("name uid", "name= of the method that adds the step"),
+        ("name uid named", "name= of the method that adds the step"),
+        ("set_parallelism setParallelism", "concurrency= of .async_map(...)"),
         ("async_wait unordered_wait ordered_wait amap map_async", ".async_map(...)"),
     )
     for word in words.split()
@@ -56,6 +58,18 @@ _OF_A_STEP: Final = {
     "rejected": "pipeline.source(...)",
 }
 """The side outputs that some streams have."""
+
+
+PIPELINE_WORDS: Final = {
+    word: advice
+    for words, advice in (
+        ("from_collection fromCollection from_source fromSource add_source addSource", ".source(...)"),
+        ("read stream topic input", ".source(...)"),
+        ("execute", "await pipeline.run(), or .run_blocking()"),
+    )
+    for word in words.split()
+}
+"""What pipelines and their like have elsewhere."""
 
 
 class Fluent:
@@ -76,12 +90,15 @@ class Unfinished(Fluent):
 
 def _no_attribute(of: object, name: str) -> AttributeError:
     """The error for an attribute that `of` has not."""
-    # it imports the module of streams, which imports this one
+    # they import the module of streams, which imports this one
     from asyncstream.pipeline.keyed import KeyedStream, WindowedStream
+    from asyncstream.pipeline.pipeline import Pipeline
 
     advice = ""
     if not name.startswith("_"):
-        if isinstance(of, Unfinished):
+        if isinstance(of, Pipeline) and name in PIPELINE_WORDS:
+            advice = f"here it is {PIPELINE_WORDS[name]}"
+        elif isinstance(of, Unfinished):
             if hasattr(KeyedStream, name) or name in WORDS:
                 advice = of._comes_next
         elif hasattr(KeyedStream, name):
@@ -95,5 +112,7 @@ def _no_attribute(of: object, name: str) -> AttributeError:
             advice = f"it belongs to what {_OF_A_STEP[name]} gives: keep that in a variable"
         elif name in WORDS:
             advice = f"here it is {WORDS[name]}"
+        elif hasattr(Pipeline, name):
+            advice = "it is a method of the pipeline"
     text = f"{type(of).__name__!r} object has no attribute {name!r}"
     return AttributeError(f"{text}; {advice}" if advice else text, name=name, obj=of)

@@ -162,7 +162,8 @@ class PerKey(Stream[T], Generic[K, T]):
             ttl: a key without an element for so long, in processing time, begins anew: a `timedelta`, seconds
                 or a `TimeToLive`; None: never.
         """
-        return self._rolling("reduce", function("fn", fn, "before", "element"), {"fn": fn}, ttl, name)
+        fold = function("fn", fn, "before", "element", gives=True)
+        return self._rolling("reduce", fold, {"fn": fn}, ttl, name)
 
     def min_by(
         self,

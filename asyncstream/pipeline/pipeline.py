@@ -18,7 +18,7 @@ from asyncstream.connectors.inbox import Inbox
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
 from asyncstream.pipeline.missing_methods import Unfinished
-from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
+from asyncstream.pipeline.sources_and_sinks import as_sink, as_source, element_type
 from asyncstream.pipeline.stream import Stream
 from asyncstream.plan import (
     Graph,
@@ -41,7 +41,6 @@ from asyncstream.validation import (
     Duration,
     choice,
     duration_seconds,
-    element_type,
     file_path,
     flag,
     function,

@@ -1,5 +1,6 @@
 """
-What users may give as the source or the sink of a stream (an iterable, a list, a function), made into one.
+What users may give as the source or the sink of a stream (an iterable, a list, a function), made into one;
+and as the type of its elements.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import io
 import os
 import queue
 from collections.abc import AsyncIterable, Iterable, Mapping, MutableSequence, MutableSet
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_origin
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -22,7 +24,7 @@ from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStream
 from asyncstream.errors import safe_repr
 from asyncstream.validation import is_async_function, overrides, refuse, takes
 
-__all__ = ("as_sink", "as_source")
+__all__ = ("as_sink", "as_source", "element_type")
 
 
 def as_source(source: Any) -> Source[Any]:
@@ -101,3 +103,11 @@ _METHODS: Mapping[type, str] = {
 """What takes elements by a method."""
 
 _KINDS = {".csv": "Csv", ".jsonl": "JsonLines", ".parquet": "Parquet"}
+
+
+def element_type(of: object) -> None:
+    """Refuse as `of`, which says the type of elements to type checkers, what those take for no class."""
+    bare = get_origin(of) or of  # of `dict[str, int]`: dict
+    if of is not None and (not isinstance(bare, type) or bare is UnionType):
+        expected = "a class, such as Order or dict[str, int]"
+        raise refuse("of", expected, of, "for another type annotate the stream, as Stream[int | str]")

@@ -28,6 +28,7 @@ from asyncstream.pipeline.batching import Batching
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
 from asyncstream.pipeline.missing_methods import Fluent
+from asyncstream.pipeline.sources_and_sinks import element_type
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.pipeline.windowing import Windowing
 from asyncstream.plan import Graph, Input, OperatorStep, Output
@@ -37,7 +38,6 @@ from asyncstream.validation import (
     check_options,
     choice,
     duration_ms,
-    element_type,
     instance,
     refuse,
     selector,
@@ -213,7 +213,10 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
                 )
             details = {"watermarks": watermarks}
             return Stream(self._graph, self._step("event_time", name, IngestionTimeSpec(watermarks), details))
-        read = selector("timestamp", timestamp)
+        if isinstance(timestamp, WatermarkStrategy):
+            advice = f"it goes behind that: event_time('at_ms', {timestamp})"
+            raise refuse("timestamp", "what tells when an element was", timestamp, advice)
+        read = selector("timestamp", timestamp, gives=True)
         advice = "e.g. BoundedOutOfOrderness(timedelta(...))"
         strategy = instance("watermarks", watermarks, WatermarkStrategy, advice=advice)
         idle_ms = None if idle_after is None else duration_ms("idle_after", idle_after)
@@ -372,7 +375,7 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
         on_error: OnError,
         name: str | None,
     ) -> Stream[Any]:
-        function = selector("fn", fn, yields=kind == "flat_map")
+        function = selector("fn", fn, yields=kind == "flat_map", gives=kind != "map")
         spec = PerElementSpec(applies, function, on_error_choice(on_error))
         return Stream(self._graph, self._step(kind, name, spec, {"fn": fn} | shown_on_error(on_error)))
 

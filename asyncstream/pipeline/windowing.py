@@ -49,9 +49,9 @@ class Windowing(Generic[T]):
     @overload
     def policy_window(
         self,
-        *,
         length: Extent,
         slide: Extent | None = None,
+        *,
         function: None = None,
         name: str | None = None,
         **options: Unpack[_PolicyOptions],
@@ -59,15 +59,15 @@ class Windowing(Generic[T]):
     @overload
     def policy_window(
         self,
-        *,
         length: Extent,
         slide: Extent | None = None,
+        *,
         function: Callable[[PolicyWindow[T]], U],
         name: str | None = None,
         **options: Unpack[_PolicyOptions],
     ) -> PolicyResults[U]: ...
     def policy_window(
-        self, *, length: Extent, slide: Extent | None = None, name: str | None = None, **options: Any
+        self, length: Extent, slide: Extent | None = None, *, name: str | None = None, **options: Any
     ) -> PolicyResults[Any]:
         """
         Windows after Storm: the last `length` of the stream's elements, every `slide`; of each key's, if the

@@ -170,7 +170,7 @@ class ReducingDescriptor(StateDescriptor[ReducingState[T]], Generic[T]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        function(f"reduce of state {self.name!r}", self.reduce, "before", "value")
+        function(f"reduce of state {self.name!r}", self.reduce, "before", "value", gives=True)
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,12 @@ class DiskRows:
 
     Args:
         stored: the database.
+        step: whose table it is, for errors.
     """
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: Stored, step: str = "") -> None:
         self._stored = stored
+        self._step = step
         self._names = Names(stored.next_number())
         self._count = 0
         self._next = 0  # place of the next row that is new
@@ -183,7 +185,7 @@ class DiskRows:
     ) -> int:
         """Write rows; what is there already is read, all of it together, and keeps its place."""
         stored = self._stored
-        with stored.failing():
+        with stored.failing(self._step):
             stored.check()
             found = [NOTHING] * len(names) if self._are_new(entries) else self._read_all(names, notes=False)
             changed: dict[bytes, Any] = {}
@@ -242,7 +244,7 @@ class DiskRows:
         leaving, count = self._leaving, 1
         while leaving:
             some = [leaving.popitem() for _ in range(min(len(leaving), count))]
-            with self._stored.failing():
+            with self._stored.failing(self._step):
                 count = paced(len(some), self._write(some), AWAY)
             yield
 

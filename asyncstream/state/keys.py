@@ -14,9 +14,9 @@ from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from asyncstream.errors import safe_repr
+from asyncstream.errors import PipelineError, safe_repr
 
-__all__ = ("SOUND", "check_hash", "check_key", "check_map_key", "equals_itself")
+__all__ = ("SOUND", "NoKey", "check_hash", "check_key", "check_map_key", "equals_itself")
 
 SOUND: Final = frozenset({str, int, bytes, bool, type(None)})
 """Types of which every value equals itself; in a loop that counts, asked before `check_key` is called."""
@@ -26,6 +26,21 @@ _NUMBERS: Final = frozenset({float, complex, Decimal})
 
 _GROUPS: Final = (tuple, frozenset, list)
 """They compare their parts by identity first, so that they equal themselves whatever is in them."""
+
+
+class NoKey:
+    """In place of a key where there is none: whatever looks one up is refused, with `why`."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __hash__(self) -> int:
+        raise PipelineError(self._why)
+
+    def __repr__(self) -> str:
+        return "no key"
 
 
 def check_hash(key: Any) -> None:

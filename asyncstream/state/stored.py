@@ -145,9 +145,12 @@ class Stored(ABC):
     def close(self) -> None:
         """Give up what it holds of the machine; every call fails from then on."""
 
-    def fail(self, error: BaseException | str) -> NoReturn:
+    def fail(self, error: BaseException | str, step: str = "") -> NoReturn:
         """
         Give up.
+
+        Args:
+            step: what of which could not be kept.
 
         Raises:
             StateError: says why, this time and from now on.
@@ -155,6 +158,9 @@ class Stored(ABC):
         if self.broken is None:
             if isinstance(error, StateError):
                 self.broken = error
+                if step:
+                    self.broken = StateError(f"step {step!r}: {error}")
+                    self.broken.__cause__ = error.__cause__
             else:
                 text = error if isinstance(error, str) else describe_error(error)
                 self.broken = StateError(f"the state in {self._where} cannot be used any more: {text}")
@@ -163,12 +169,12 @@ class Stored(ABC):
         raise self.broken
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
+    def failing(self, step: str = "") -> Iterator[None]:
         """What goes wrong in this block is its end, as `fail` says."""
         try:
             yield
         except Exception as error:
-            self.fail(error)
+            self.fail(error, step)
 
     def check(self) -> None:
         """Raise if it cannot be used any more."""

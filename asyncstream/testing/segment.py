@@ -179,7 +179,7 @@ def parts_of_stream(make: Callable[..., Stream[Any]], inputs: int, outlet: Outle
     operators: dict[str, Operator] = {}
     for step in graph:
         if isinstance(step, OperatorStep):
-            operators[step.name] = operator = step.spec.build()
+            operators[step.name] = operator = step.spec.make()
             if isinstance(operator, Attended):
                 raise PipelineError(
                     f"step {step.name!r}: a harness drives what is done at once, this one waits for calls; "

@@ -415,7 +415,7 @@ class Aggregates(InPlace):
         if not parts:
             raise refuse("aggregates", "at least one, such as n=Count()", parts)
         for name, part in parts.items():
-            instance(name, part, AggregateFunction, *FOLDING, advice="such as Count()")
+            instance(name, part, AggregateFunction, *FOLDING, advice="such as Count()", gives="add")
             if not can_merge(part):
                 raise refuse(name, "an aggregate that overrides merge", part)
         super().__init__(parts)

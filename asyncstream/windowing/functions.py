@@ -145,7 +145,7 @@ class Reduce(AggregateFunction[T, T | None]):
     """
 
     def __init__(self, reduce: Callable[[T, T], T], *, order_free: bool = False) -> None:
-        self.reduce: Callable[[T, T], T] = function("reduce", reduce, "before", "element")
+        self.reduce: Callable[[T, T], T] = function("reduce", reduce, "before", "element", gives=True)
         self.order_free = flag("order_free", order_free)
 
     def create(self) -> Any:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import InternalError, PipelineError
+from asyncstream.operators.process_spec import check_sides
 from asyncstream.state.snapshots import Rule
-from asyncstream.validation import check_sides, count, instance, refuse
+from asyncstream.validation import count, instance, refuse
 from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
 from asyncstream.windowing.assigners import (
     DynamicSessionWindows,
@@ -120,7 +121,8 @@ class WindowPlan:
             ("process", self.process, ProcessWindowFunction, ("process",), ""),
         ):
             if part is not None:
-                instance(name, part, kind, *needs, advice=advice, yields=kind is Evictor)
+                gives = "add" if kind is AggregateFunction else ""
+                instance(name, part, kind, *needs, advice=advice, yields=kind is Evictor, gives=gives)
         check_sides(self.process)
         if type(self.allowed_lateness_ms) is not int or self.allowed_lateness_ms < 0:
             raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)

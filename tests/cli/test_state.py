@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -303,5 +303,7 @@ def test_steps_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
                 running.state("elsewhere")
             with pytest.raises(PipelineError, match="keeps no tables"):
                 running.state("same")
+            with pytest.raises(PipelineError, match=r"^step: expected a non-empty text, got \["):
+                running.state(cast(Any, ["totals"]))
 
     asyncio.run(ask())

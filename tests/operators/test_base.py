@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from asyncstream import KeyedProcessFunction, Pattern, TumblingWindows
+from asyncstream import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    Pattern,
+    TumblingWindows,
+)
 from asyncstream.elements import EndOfInput, IdleStatus, Watermark
 from asyncstream.errors import HttpError, InternalError, StateError, UserFunctionError
 from asyncstream.operators.base import DISCARD, Fanout, Operator, OperatorContext, pairs
@@ -84,6 +91,20 @@ class Nothing(KeyedProcessFunction[Any, Any]):
         pass
 
 
+class NothingOfTwo(KeyedCoProcessFunction[Any, Any, Any]):
+    def process_left(self, value: Any, ctx: Any, out: Any) -> None:
+        pass
+
+    process_right = process_left
+
+
+class NothingForAll(KeyedBroadcastProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        pass
+
+    process_broadcast = process_element
+
+
 def fails_with_state(value: Any) -> Any:
     raise StateError("lost") from OSError("the disk")
 
@@ -117,6 +138,44 @@ def test_what_stays_what_it_is_keeps_its_cause(step: Any, fails: Any) -> None:
     with pytest.raises((StateError, KeyboardInterrupt)) as raised:
         play()
     assert isinstance(raised.value.__cause__, OSError)
+
+
+def fails_from_two_on(value: Any) -> Any:
+    if value["n"] >= 2:
+        raise LookupError("no key")
+    return value["n"]
+
+
+KEYED: dict[str, Callable[[Any, Any], Any]] = {
+    "deduplicate": lambda stream, key: stream.deduplicate(key),
+    "process": lambda stream, key: stream.key_by(key).process(Nothing()),
+    "connect": lambda stream, key: stream.key_by(key).connect(stream.key_by(str)).process(NothingOfTwo()),
+    "broadcast": lambda stream, key: stream.key_by(key).connect(stream.broadcast()).process(NothingForAll()),
+    "reduce": lambda stream, key: stream.key_by(key).reduce(max),
+    "top": lambda stream, key: stream.key_by(key).top(1, max),
+    "pattern": lambda stream, key: stream.key_by(key).pattern(Pattern.begin("one", len)),
+    "window": lambda stream, key: stream.key_by(key).window(TumblingWindows(1)).collect(),
+    "count_window": lambda stream, key: stream.key_by(key).count_window(5).collect(),
+    "policy_window": lambda stream, key: stream.key_by(key).policy_window(5),
+    "join": lambda stream, key: stream.key_by(key).join(stream.key_by(str)).within(1, 1),
+    "as_of": lambda stream, key: stream.key_by(key).as_of(stream.key_by(str)),
+}
+
+
+@pytest.mark.parametrize("key", [fails_from_two_on, "m"], ids=["function", "field"])
+@pytest.mark.parametrize("kind", KEYED)
+def test_error_of_a_key_function_says_that_it_is_one(kind: str, key: Any) -> None:
+    with harness(lambda stream: KEYED[kind](stream, key)) as tested:
+        tested.push({"n": 1, "m": 1}, at=1)  # from then on it is called as it is
+        with pytest.raises(UserFunctionError, match=r", in its key function, on element {'n': 2}$"):
+            tested.push({"n": 2}, at=2)
+
+
+def test_error_of_another_function_does_not() -> None:
+    with harness(lambda stream: stream.key_by(str).reduce(lambda one, other: one + other["m"])) as tested:
+        tested.push({"n": 1}, at=1)
+        with pytest.raises(UserFunctionError, match=r"^step 'reduce': KeyError: 'm', on element {'n': 1}$"):
+            tested.push({"n": 1}, at=2)
 
 
 def test_an_error_in_a_pattern_has_what_was_raised_as_its_cause() -> None:

@@ -6,7 +6,7 @@ import math
 from asyncio import Queue
 from collections.abc import Callable
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from operator import add, itemgetter
 from typing import Any
 from unittest.mock import Mock
@@ -21,6 +21,7 @@ from asyncstream import (
     CsvSource,
     FrameSource,
     GlobalWindows,
+    GlobSource,
     Items,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -31,6 +32,7 @@ from asyncstream import (
     PipelineError,
     PunctuatedWatermarks,
     SplitSource,
+    SqliteSource,
     TumblingWindows,
 )
 from asyncstream.connectors import CallbackSink, ListSink
@@ -434,6 +436,7 @@ UNCALLABLE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "merged": (lambda: HttpLookup("http://x/{id}", merge=plain(_none)), "merge", "element, answer"),
     "split": (lambda: SplitSource(plain(_none), ["a"]), "make", "split"),
+    "class of ours": (lambda: GlobSource("*.db", plain(SqliteSource)), "make", "split"),
     "splits": (lambda: SplitSource(Items, plain(plain)), "splits", ""),
     "items": (lambda: Items(plain(plain)), "items", ""),
     "frame": (lambda: FrameSource(plain(plain)), "frame", ""),
@@ -459,6 +462,25 @@ def test_function_that_cannot_be_called_as_it_will_be_is_refused(case: str) -> N
         build()
     said = f"{name}: expected a function that takes ({arguments}), got one that takes ("
     assert str(caught.value).startswith(said)
+
+
+async def converted(rate: float, order: float) -> float:
+    return rate * order
+
+
+@pytest.mark.parametrize(
+    "given",
+    [partial(plain(converted), 2.0, 3.0, 4.0), partial(plain(converted), rates=2.0)],
+    ids=["more", "misspelled"],
+)
+def test_partial_that_gives_its_function_what_it_does_not_take_is_refused(given: Any) -> None:
+    with pytest.raises(PipelineError, match=r"\(element\), got .*converted.* of one that takes \(rate:"):
+        numbers().async_map(given)
+
+
+def test_partial_of_what_does_not_tell_what_it_takes_is_let_pass() -> None:
+    numbers().map(partial(int, base=2))
+    numbers().async_map(partial(converted, 2.0))
 
 
 def test_function_is_asked_what_it_takes_itself() -> None:

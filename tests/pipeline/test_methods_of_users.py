@@ -238,6 +238,14 @@ UNFIT: dict[str, tuple[Callable[[], object], str]] = {
         lambda: _any(rate_limit)(rates=3),
         "rate_limit: there is no option 'rates'; there are: rate, per, ",
     ),
+    "option of a guard by its place": (
+        lambda: _any(rate_limit)(fetch, 100),
+        "rate_limit: expected its options by name (rate, per, ",
+    ),
+    "option of a guard that is still to be given its function": (
+        lambda: _any(retry)(3),
+        "retry: expected its options by name (attempts, timeout, ",
+    ),
     "class of two fields": (
         lambda: _any(Pipeline()).source([(1, 2)]).map(Order),
         "fn: expected a function that takes (element), got one that takes (id: 'int', total: 'int')",

@@ -20,7 +20,7 @@ from asyncstream import (
 from asyncstream.pipeline import KeyedStream, SideStreams
 from asyncstream.pipeline.joined import Join
 from asyncstream.pipeline.keyed import WindowedStream
-from asyncstream.pipeline.missing_methods import WORDS
+from asyncstream.pipeline.missing_methods import PIPELINE_WORDS, WORDS
 from asyncstream.windowing import AggregateFunction, ProcessWindowFunction, WindowAssigner
 
 
@@ -31,6 +31,22 @@ def test_word_of_another_framework_is_answered_with_methods_that_there_are(word:
         getattr(keyed, word)
     for method in re.findall(r"\.(\w+)\(", str(caught.value)):
         assert any(hasattr(kind, method) for kind in (SideStreams, KeyedStream, WindowedStream, Join)), method
+
+
+@pytest.mark.parametrize("word", PIPELINE_WORDS)
+def test_word_for_a_pipeline_is_answered_with_methods_of_ours(word: str) -> None:
+    with pytest.raises(
+        AttributeError, match=r"'Pipeline' object has no attribute '\w+'; here it is "
+    ) as caught:
+        getattr(Pipeline(), word)
+    for method in re.findall(r"\.(\w+)\(", str(caught.value)):
+        assert hasattr(Pipeline, method)
+
+
+@pytest.mark.parametrize("method", ["run", "start", "describe"])
+def test_method_of_the_pipeline_is_not_sought_in_vain_on_a_stream(method: str) -> None:
+    with pytest.raises(AttributeError, match=f"'{method}'; it is a method of the pipeline$"):
+        getattr(Pipeline().source([1]), method)
 
 
 def test_word_of_another_framework_behind_windows_asks_for_what_to_compute() -> None:

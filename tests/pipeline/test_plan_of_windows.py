@@ -54,6 +54,15 @@ def test_count_windows_show_trigger_and_evictor() -> None:
     assert "trigger=CountTrigger(n=2), evictor=CountEvictor(n=3)" in sliding
 
 
+def test_length_and_slide_of_policy_windows_may_be_given_by_place() -> None:
+    pipeline = Pipeline()
+    stream = pipeline.source([1])
+    stream.policy_window(4, 2, name="placed").discard()
+    stream.policy_window(length=4, slide=2, name="named").discard()
+    placed, named = (line.partition("(")[2] for line in pipeline.describe().splitlines() if "length" in line)
+    assert placed == named == "length=4, slide=2)"
+
+
 def test_assigner_of_ones_own_is_shown_by_its_name() -> None:
     class Slotted(WindowAssigner):
         __slots__ = ()
@@ -62,6 +71,20 @@ def test_assigner_of_ones_own_is_shown_by_its_name() -> None:
             return [TimeWindow(0, 1)]
 
     assert shown(Slotted()) == "window=Slotted()"
+
+
+def test_what_cannot_show_itself_is_shown_by_the_name_of_its_class() -> None:
+    class Hidden(CountTrigger):
+        def __repr__(self) -> str:
+            raise ValueError
+
+    class Unseen(TumblingWindows):
+        def __repr__(self) -> str:
+            raise ValueError
+
+    unseen = "<Unseen whose repr failed>"
+    assert shown(Unseen(1), Hidden(2)) == f"window={unseen}, trigger=<Hidden whose repr failed>"
+    assert unseen in repr(Pipeline().source([1]).window_all(Unseen(1)))
 
 
 class Seconds(SlicedWindows):

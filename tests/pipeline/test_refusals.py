@@ -16,6 +16,7 @@ from pydantic import BaseModel, RootModel
 from asyncstream import (
     AscendingTimestamps,
     AsyncFunction,
+    BoundedOutOfOrderness,
     Count,
     GlobalWindows,
     GlobSource,
@@ -27,6 +28,7 @@ from asyncstream import (
     Pipeline,
     PipelineError,
     PunctuatedWatermarks,
+    ReducingDescriptor,
     TumblingWindows,
 )
 from asyncstream.connectors.http import HttpLookup
@@ -53,6 +55,28 @@ def plain(value: int) -> int:
 
 def yielding(value: int) -> Iterator[int]:
     yield value
+
+
+def forgetful(value: Any) -> Any:
+    str(value)
+
+
+def forgets_to_fold(before: Any, value: Any) -> Any:
+    before.update(value)
+
+
+class ForgetfulList(AggregateFunction[Any, Any]):
+    def create(self) -> list[Any]:
+        return []
+
+    def add(self, accumulator: list[Any], value: Any) -> Any:
+        accumulator.append(value)
+
+    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
+        return accumulator + other
+
+    def result(self, accumulator: list[Any]) -> Any:
+        return accumulator
 
 
 class Yielding:
@@ -149,6 +173,12 @@ class Order(BaseModel):
 class Orders(RootModel[list[Order]]):
     def __iter__(self) -> Iterator[Order]:  # type: ignore[override]
         return iter(self.root)
+
+
+def test_what_is_called_for_what_it_does_may_return_nothing() -> None:
+    stream: Any = Pipeline().source([1])
+    stream.map(forgetful).to(forgetful)
+    stream.key_by(forgetful).reduce(max).discard()  # one key for all
 
 
 def test_what_gives_its_elements_in_a_way_of_its_own_is_a_source() -> None:
@@ -385,6 +415,48 @@ WRONG: dict[str, tuple[Build, str]] = {
     "policy_function_async": (
         lambda p, s: s.policy_window(length=2, function=partial(fetch)),
         "function: expected a plain function, got",
+    ),
+    "filter_without_a_return": (
+        lambda p, s: s.filter(forgetful),
+        "fn: expected a function that returns something, got <function forgetful>; it gives None each time",
+    ),
+    "branch_without_a_return": (lambda p, s: s.branch(forgetful), "fn: expected a function that returns so"),
+    "flat_map_without_a_return": (lambda p, s: s.flat_map(forgetful), "fn: expected a function that retur"),
+    "timestamp_without_a_return": (
+        lambda p, s: s.event_time(forgetful, AscendingTimestamps()),
+        "timestamp: expected a function that returns something",
+    ),
+    "reduce_without_a_return": (
+        lambda p, s: s.key_by(plain).reduce(forgets_to_fold),
+        "fn: expected a function that returns something",
+    ),
+    "reduce_of_windows_without_a_return": (
+        lambda p, s: s.window_all(TumblingWindows(1)).reduce(forgets_to_fold),
+        "reduce: expected a function that returns something",
+    ),
+    "reduce_of_state_without_a_return": (
+        lambda p, s: ReducingDescriptor("sum", forgets_to_fold),
+        "reduce of state 'sum': expected a function that returns something",
+    ),
+    "aggregate_without_a_return": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(ForgetfulList()),
+        "aggregate.add: expected a method that returns something",
+    ),
+    "named_aggregate_without_a_return": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(all=ForgetfulList()),
+        "all.add: expected a method that returns something",
+    ),
+    "watermarks_in_place_of_a_timestamp": (
+        lambda p, s: s.event_time(BoundedOutOfOrderness(5)),
+        "timestamp: expected what tells when an element was, got BoundedOutOfOrderness(delay=5",
+    ),
+    "batched_option_by_place": (
+        lambda p, s: cast(Any, batched)(fetch, 10),
+        "batched: expected its options by name (size, wait), got (10,)",
+    ),
+    "aggregate_several_without_names": (
+        lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), Count("id"), n=Count()),
+        "got (Count(), Count(of='id'), 'n'); e.g. aggregate(n=Count()), or aggregate(Count())",
     ),
     "aggregate_one_and_named": (
         lambda p, s: s.window_all(TumblingWindows(1)).aggregate(Count(), n=Count()),

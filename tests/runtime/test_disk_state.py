@@ -312,6 +312,28 @@ def test_a_lost_directory_fails_the_job(tmp_path: Path) -> None:
     assert isinstance(failed.value, StateError) or isinstance(failed.value.__cause__, StateError)
 
 
+@pytest.mark.usefixtures("virtual_time")
+async def test_what_cannot_be_kept_on_disk_names_its_step(tmp_path: Path) -> None:
+    class Large(KeyedProcessFunction[int, int]):
+        def open(self, ctx: Any) -> None:
+            self.state = ctx.state(ValueDescriptor[Any]("kept"))
+
+        def process_element(self, value: int, ctx: Any, out: Any) -> None:
+            self.state.set(lambda: value)
+
+    pipeline = Pipeline("large")
+    pipeline.submissions().key_by(str).process(Large(), name="large").discard()
+
+    async def run() -> None:
+        async with pipeline.start(state=DiskState(tmp_path / "state", young_rows=100)) as job:
+            for key in range(200):
+                await job.submit(key)
+            await job.wait()
+
+    with pytest.raises(StateError, match=r"^step 'large': what is remembered of key '.*pickle refuses it"):
+        await run()
+
+
 def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
     async def main() -> None:
         async with adding([]).start(state=DiskState(tmp_path)):

@@ -147,7 +147,11 @@ other: Any = pd.DataFrame({"v": [1]})
         ("cores: expected an integer of at least 1", lambda: local_spark(0)),
         ("name: expected a non-empty text", lambda: local_spark(name="")),
         ("quiet: expected True or False", lambda: local_spark(quiet=anything)),
-        ("settings: expected names that begin with spark__", lambda: local_spark(master="local[1]")),
+        (
+            "settings: expected names that begin with spark__, for the dots of Spark's, got 'master'; "
+            'e.g. spark__sql__shuffle__partitions="2"',
+            lambda: local_spark(master="local[1]"),
+        ),
     ],
 )
 def test_wrong_argument_is_refused_by_its_name(told: str, call: Callable[[], object]) -> None:

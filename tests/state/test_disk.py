@@ -183,14 +183,26 @@ def test_what_would_not_come_back_is_refused(tmp_path: Path, key: Any, value: An
     database = Database(DiskState(tmp_path))
     told: list[BaseException] = []
     database.on_failure = told.append
-    rows = DiskRows(database)
-    with pytest.raises(StateError, match=words):
+    rows = DiskRows(database, "sums")
+    with pytest.raises(StateError, match=f"^step 'sums': .* {words}"):
         rows.put([(None, key, value)])
     assert len(told) == 1
     with pytest.raises(StateError, match=words):  # for ever after: nothing is read that may be wrong
         rows.get(None, "other")
     with pytest.raises(StateError, match=words):
         rows.check()
+    database.close()
+
+
+def test_what_a_row_that_rests_has_become_is_refused_when_it_is_written(tmp_path: Path) -> None:
+    database = Database(DiskState(tmp_path))
+    rows = DiskRows(database, "sums")
+    rows.put([(None, "key", 5)])
+    assert rows.get(None, "key") == 5
+    rows.put([(None, "key", lambda: 5)])
+    with pytest.raises(StateError, match=r"^step 'sums': what is remembered of key 'key' cannot be kept"):
+        for _ in (*rows.merging(iter(())), *rows.merging(iter(()))):
+            pass
     database.close()
 
 

@@ -313,7 +313,9 @@ def test_function_that_forgets_to_return_its_pipeline_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"seed": "5"}, {"seed": -1}, {"events": 5}, {"events": "orders"}, {"plan": {}}], ids=str
+    "wrong",
+    [{"seed": "5"}, {"seed": -1}, {"events": 5}, {"events": "orders"}, {"plan": {}}, {"types": int}],
+    ids=str,
 )
 def test_story_that_cannot_be_told_is_refused(wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"events": {"orders": range(3)}} | wrong

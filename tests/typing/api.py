@@ -432,6 +432,7 @@ def keyed_steps(flights: Stream[Flight]) -> None:
     assert_type(flights.async_map(in_threads(rows_of, threads=8), concurrency=8), AsyncResults[int])
     assert_type(keyed.filter(lambda flight: flight.number), Stream[Flight])
     assert_type(keyed.policy_window(length=3), PolicyResults[PolicyWindow[Flight]])
+    assert_type(keyed.policy_window(3, 2), PolicyResults[PolicyWindow[Flight]])
     assert_type(
         flights.policy_window(
             length=3, slide=timedelta(1), lag=5, function=lambda window: window.new[0].number

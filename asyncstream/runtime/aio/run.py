@@ -218,7 +218,7 @@ class Run:
             kind = SinkError if name in self.wiring.sinks else UserFunctionError
             with self._opened.opening(operator, name, kind):
                 if self._spilling is not None:
-                    self._spilling.take(operator)
+                    self._spilling.take(name, operator)
                 operator.open(self._context_for(name))
                 if isinstance(operator, Attended):
                     await operator.start()

@@ -58,13 +58,13 @@ class Spilling:
             checkpointer.tables.rows = self.rows
             checkpointer.tables.is_full = self.is_full
 
-    def rows(self) -> DiskRows:
+    def rows(self, step: str = "") -> DiskRows:
         """For one table."""
-        return DiskRows(self._database)
+        return DiskRows(self._database, step)
 
-    def take(self, operator: Operator) -> None:
-        """Keep on disk what this operator, which is not open yet, remembers."""
-        operator.tables.keep_old_in(self.rows, notes=self._checkpointer is not None)
+    def take(self, step: str, operator: Operator) -> None:
+        """Keep on disk what the operator of this step, which is not open yet, remembers."""
+        operator.tables.keep_old_in(partial(self.rows, step), notes=self._checkpointer is not None)
 
     def is_full(self, tables: Tables) -> bool:
         """Whether there are so many young rows that they are to be brought to disk."""

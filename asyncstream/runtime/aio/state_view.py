@@ -11,6 +11,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.status import JobState
 from asyncstream.state.tables import of_key
+from asyncstream.validation import text
 
 __all__ = ("Standing", "StateView")
 
@@ -71,7 +72,7 @@ class Standing(str):
         """
         if self in ("new", "opening"):
             raise PipelineError(f"the job is {str(self)!r}: its steps remember nothing before it runs")
-        operator = self._operator_of(step)
+        operator = self._operator_of(text("step", step))
         if not operator.tables.every():
             raise PipelineError(f"step {step!r} keeps no tables, so there is nothing to ask it by key")
         return StateView(step, operator)

@@ -62,7 +62,7 @@ class RunWiring:
         self.sinks: dict[str, SinkOperator] = {}
         for step in graph:
             if isinstance(step, OperatorStep):
-                self.operators[step.name] = step.spec.build()
+                self.operators[step.name] = step.spec.make()
             elif isinstance(step, SinkStep):
                 self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
         self._rooms: dict[str, Gate] = {}

@@ -147,7 +147,8 @@ def local_spark(
     flag("quiet", quiet)
     for setting in settings:
         if not setting.startswith("spark__"):  # Spark says nothing of a name that it does not know
-            raise refuse("settings", "names that begin with spark__, for the dots of Spark's", setting)
+            expected = "names that begin with spark__, for the dots of Spark's"
+            raise refuse("settings", expected, setting, 'e.g. spark__sql__shuffle__partitions="2"')
     need_java()
     from pyspark.sql import SparkSession
 

@@ -110,6 +110,8 @@ def simulate(
     plan = instance("plan", FaultPlan() if plan is None else plan, FaultPlan)
     if isinstance(events, str) or not isinstance(events, Mapping | Sequence):
         raise refuse("events", "a sequence, or sequences by the names of sources", events)
+    if not isinstance(types, Iterable):
+        raise refuse("types", "a list of classes", types)
     count("seed", seed, least=0)
     replay = replay or f"simulate(..., seed={seed})"
     types = tuple(types)

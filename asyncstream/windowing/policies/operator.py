@@ -52,7 +52,7 @@ EXPIRED: Final = "expired"
 """Tag of the output for all elements that no later window can hold: the source may forget them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, PolicyWindow[int](...) would fail
 class PolicyWindow(Generic[T]):
     """
     The elements of one window, in order of arrival: `PolicyWindow[T]`, by the type of an element.

@@ -38,6 +38,11 @@ def test_window_tells_new_and_expired_elements_and_its_span() -> None:
     assert [entry[2] for entry in subject.log if entry[0] == "window"] == [10, 20, 30]
 
 
+def test_window_can_be_made_with_the_type_of_its_elements() -> None:
+    made = PolicyWindow[int](values=[1], new=[1], expired=[], start_ms=None, end_ms=5)
+    assert made == PolicyWindow([1], [1], [], None, 5)
+
+
 def test_slide_not_given_ends_a_window_with_every_element() -> None:
     subject = Subject(policy_window(2, time="processing"))
     subject.push(1, 2, 3)

@@ -302,7 +302,7 @@ class StageOperators:
                 self._followers[step.name] = (follower, delay)
             spec = spec.with_watermarks(follower)
         # the first result of a task is not waited for; one slow call must not hold back the others
-        return spec.with_calls(lend, HELD).build()
+        return spec.with_calls(lend, HELD).make()
 
     def open(self, context: Callable[[str], OperatorContext]) -> Iterator[Operator]:
         """Open the operators, the last first, each one before it is given: there may be more to do."""
