@@ -152,13 +152,16 @@ class Pull:
     """
     Messages of a consumer: the server sends as many as it is asked for, and is asked before they are needed.
     At most `batch` are taken at once; twice as many may be here.
+
+    Attributes:
+        waiting: messages that were not taken yet.
     """
 
     def __init__(self, connection: Client, prefix: str, stream: str, consumer: str, batch: int) -> None:
         self._connection = connection
         self._next = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._batch = batch
-        self._messages: deque[Msg] = deque()
+        self.waiting: deque[Msg] = deque()
         self._asked = 0  # of these requests, so many messages have not come yet
         self._ended = False  # the server has said of a request that nothing more comes of it
         self._broken = ""
@@ -173,8 +176,8 @@ class Pull:
         status = None if message.headers is None else message.headers.get("Status")
         if message.reply or status is None:
             self._asked -= 1
-            self._messages.append(message)
-            if len(self._messages) == 1:
+            self.waiting.append(message)
+            if len(self.waiting) == 1:
                 self._changed.set()
             return
         description = (message.headers or {}).get("Description", "")
@@ -206,11 +209,11 @@ class Pull:
         """What there is, at most a batch; if it `waits`, something, and otherwise perhaps nothing."""
         while True:
             await self._ask(waits)
-            if not self._messages:
+            if not self.waiting:
                 self._changed.clear()
                 await wait_at_most(self._changed, LOOK)
-            if self._messages:
-                return [self._messages.popleft() for _ in range(min(self._batch, len(self._messages)))]
+            if self.waiting:
+                return [self.waiting.popleft() for _ in range(min(self._batch, len(self.waiting)))]
             if self._broken:
                 raise SourceError(self._broken)
             if not self._connection.is_connected:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
 from itertools import count, pairwise
 from pathlib import Path
@@ -131,6 +132,41 @@ async def test_what_takes_long_is_not_handed_out_again(stream: str, nats_server:
     assert await waiting is None
     for source in (slow, other):
         await source.close()
+
+
+async def test_what_waits_to_be_read_is_not_handed_out_again(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    slow, other = (member(nats_server.url, stream, ack_wait=1, batch=20) for _ in range(2))
+    await slow.open()
+    found = await numbers_of(slow, 10)
+    await add(js, stream, range(11, 41))
+    while len(found) < 15:  # the server was asked for 20, and has been for as many again
+        found += await numbers_of(slow, 1)
+    await has_pending(js, stream, 40)
+    await other.open()
+    reading = asyncio.ensure_future(other.read())
+    await asyncio.wait({reading}, timeout=2.5)  # of a real server
+    assert not reading.done()
+    assert found + await numbers_of(slow, 40 - len(found)) == list(range(1, 41))
+    for source in (slow, other):
+        await source.close()
+
+
+async def test_what_is_handed_out_again_while_it_waits_is_read_once(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    source = member(nats_server.url, stream, ack_wait=0.3, batch=100)
+    await source.open()
+    found = await numbers_of(source, 10)
+    await add(js, stream, range(11, 14))  # the server was asked for more than ten
+    await has_pending(js, stream, 13)
+    time.sleep(1)  # noqa: ASYNC251 - the process is held up, for longer than the server waits
+    await asyncio.sleep(0.2)  # for what has come meanwhile
+    assert found + await numbers_of(source, 3) == list(range(1, 14))
+    await source.forget(source.position())
+    await has_pending(js, stream, 0)
+    await source.close()
 
 
 @pytest.mark.parametrize("lacks", [(), ("reply",)], ids=["", "from an earlier version"])
@@ -661,16 +697,27 @@ async def test_wrong_settings_are_told_of(js: JetStreamContext, stream: str, nat
 ALL = nats.js.api.AckPolicy.ALL
 
 
-@given(st.lists(st.integers(1, 30), unique=True))
-def test_numbers_are_a_set(numbers: list[int]) -> None:
+SOME = st.lists(st.integers(1, 30), unique=True)
+
+
+def a_set(numbers: list[int]) -> Numbers:
     found = Numbers()
     for number in numbers:
         found.add(number)
+    return found
+
+
+@given(SOME, SOME)
+def test_numbers_are_a_set(numbers: list[int], others: list[int]) -> None:
+    found = a_set(numbers)
     assert [number for number in range(32) if number in found] == sorted(numbers)
+    assert list(found) == sorted(numbers)
+    assert len(found) == len(numbers)
     ranges = found.ranges()
-    assert [number for first, last in ranges for number in range(first, last + 1)] == sorted(numbers)
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(ranges))
     assert Numbers(ranges).ranges() == ranges
+    left = a_set([number for number in numbers if number not in others])
+    assert found.without(a_set(others)).ranges() == left.ranges()
 
 
 @pytest.mark.parametrize(
