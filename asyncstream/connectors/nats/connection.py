@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from asyncstream.addresses import server_address
 from asyncstream.aside import heed, wait_at_most
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import AsyncStreamError, SourceError, told_as
 
@@ -27,6 +28,7 @@ __all__ = (
     "checked_options",
     "checked_url",
     "connect",
+    "heard",
     "leave",
     "naming",
     "place_of",
@@ -43,6 +45,12 @@ PAUSE: Final = 0.1
 
 _PINGS: Final[float] = 20.0
 """Seconds between two pings, of which the third finds a connection broken if none was answered."""
+
+_ANSWER: Final = 10.0
+"""Seconds in which the server is to say that it has heard all."""
+
+_NEVER: Final = 10**9
+"""Seconds after which the client gives up by itself."""
 
 _FAREWELL: Final = 1.0
 """Seconds that a connection may take to be closed in an orderly way."""
@@ -112,6 +120,17 @@ async def connect(url: str, options: Options) -> Client:
     return client
 
 
+async def heard(client: Client) -> None:
+    """
+    Wait until the server has heard all that it was told. Who waits no longer leaves the question open: the
+    client would fail over an answer to one that it has given up, and read nothing more.
+    """
+    asked = asyncio.ensure_future(client.flush(_NEVER))
+    asked.add_done_callback(heed)
+    async with answered_within(_ANSWER):
+        await asyncio.shield(asked)
+
+
 async def leave(client: Client) -> None:
     """
     Close a connection, for good: of one that breaks over what was still to be sent the client leaves tasks
@@ -122,6 +141,7 @@ async def leave(client: Client) -> None:
     tasks = [_private(client, f"{name}_task") for name in ("reading", "flusher", "ping_interval")]
     subscriptions = (_private(client, "subs") or {}).values()
     tasks += [_private(subscription, "wait_for_msgs_task") for subscription in subscriptions]
+    tasks += _private(client, "pongs") or ()  # answers that are waited for
     try:
         with suppress(Error, OSError):  # all that matters was answered before
             async with asyncio.timeout(_FAREWELL):

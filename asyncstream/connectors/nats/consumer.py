@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import naming
+from asyncstream.connectors.nats.connection import heard, naming
 from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of, reply_to
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
@@ -208,7 +208,7 @@ class NatsConsumerSource(NatsSource[T]):
                 await connection.publish(reply, what)
                 if place % _PART == 0:
                     await asyncio.sleep(0)
-            await connection.flush()
+            await heard(connection)
 
     # ------------------------------------------------------------------ reading
 

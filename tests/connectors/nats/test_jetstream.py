@@ -169,6 +169,26 @@ async def test_what_is_handed_out_again_while_it_waits_is_read_once(
     await source.close()
 
 
+async def test_a_server_that_answers_when_nobody_waits_for_it_any_more_is_read_on(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    async with between(nats_server.port) as network:
+        source = member(f"nats://{HOST}:{network.port}", stream)
+        await source.open()
+        found = await numbers_of(source, 10)
+        network.passes.clear()
+        telling = asyncio.ensure_future(source.forget(source.position()))
+        await asyncio.wait({telling}, timeout=0.2)  # for it to be under way
+        telling.cancel()
+        await asyncio.wait({telling})
+        network.passes.set()
+        await has_pending(js, stream, 0)
+        await add(js, stream, [11])
+        async with asyncio.timeout(20):
+            assert found + await numbers_of(source, 1) == list(range(1, 12))
+        await source.close()
+
+
 @pytest.mark.parametrize("lacks", [(), ("reply",)], ids=["", "from an earlier version"])
 async def test_what_is_handed_out_again_is_read_once(
     js: JetStreamContext, stream: str, nats_server: NatsServer, lacks: Iterable[str]
