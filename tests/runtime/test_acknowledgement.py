@@ -181,6 +181,32 @@ def test_behind_a_call_that_hangs_few_marks_wait_for_it() -> None:
     assert 20 <= run_virtual(main()).positions <= 80
 
 
+@pytest.mark.parametrize("every", [None, 1.0], ids=["", "checkpoints"])
+def test_what_a_source_passes_over_is_acknowledged_when_nothing_is_under_way(every: float | None) -> None:
+    class Passing(Kept):
+        async def read(self) -> SourceBatch[int] | None:
+            if self.at < 3:
+                return await super().read()
+            await asyncio.sleep(1)
+            self.at = 10  # what is between is no element
+            await asyncio.sleep(1000)
+            return None
+
+    async def main() -> None:
+        source = Passing(3)
+        pipeline = Pipeline("passing")
+        pipeline.source(source, name="in").async_map(sleeping(20), name="c", concurrency=5).to([], name="out")
+        checkpoints = None if every is None else Checkpoints(store=MemoryStore(), every=every)
+        async with pipeline.start(checkpoints=checkpoints) as job:
+            await asyncio.sleep(22.5)
+            assert source.acknowledged[-1] <= 2
+            await asyncio.sleep(3)
+            assert source.acknowledged[-1] == 10
+            await job.stop()
+
+    run_virtual(main())
+
+
 def test_what_was_rejected_is_acknowledged() -> None:
     class Rejecting(Kept):
         rejects = True

@@ -413,7 +413,7 @@ class Checkpointer:
         captured = self._captures.take(self._wiring)
         if self.journal is not None:
             self.journal.rotate(number)
-        self._finished = {name: driver.finished for name, driver in self._wiring.sources.items()}
+        self._finished = {name: driver.finished() for name, driver in self._wiring.sources.items()}
         positions = {name: self._wiring.sources[name].position() for name in self._forgetful}
         now = asyncio.get_running_loop().time()
         self._counts["pause_us"] = round((now - began) * 1e6)

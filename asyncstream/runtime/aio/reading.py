@@ -53,8 +53,6 @@ class SourceDriver:
 
     Attributes:
         has_left: it is to read no more, though the source is not at its end.
-        finished: where the source stood when it had given nothing but what has been through since; None: not
-            known.
         called: no function, as an operator may have one.
         recent_failures: none; what the source could not read goes to an output.
     """
@@ -84,7 +82,7 @@ class SourceDriver:
         self._ended = False
         self._reading_since: float | None = None
         self._numbering: Numbering | None = None
-        self.finished: Any = None
+        self._finished: Any = None  # where it stood at the last mark that has been through
         self._acknowledged: Any = None
         self._marks = False  # what has been through is to be acknowledged
         self._given_at_mark = 0  # how much it had given at the last mark, ...
@@ -150,15 +148,27 @@ class SourceDriver:
         self._rejected.pass_mark(mark)
 
     def _through(self, position: Any, given: int) -> None:
-        self.finished, self._given_through = position, given
+        self._finished, self._given_through = position, given
         if self._given_at_mark < self._given and not self._ended:
             # not at once: a step that passes a mark on is in the middle of its work
             asyncio.get_running_loop().call_soon(self._mark)
 
+    def finished(self) -> Any:
+        """
+        Where the source stood when it had given nothing but what has been through since; None: not known. It
+        may have gone on without giving anything.
+        """
+        is_through = self._finished is not None and self._given_through == self._given
+        return self.position() if is_through else self._finished
+
     async def _acknowledge_often(self) -> None:
         while True:
             await asyncio.sleep(ACKNOWLEDGE)
-            await self.acknowledge(self.finished)
+            await self._acknowledge_finished()
+
+    async def _acknowledge_finished(self) -> None:
+        with suppress(SourceError):  # one that does not know where it stands is asked again
+            await self.acknowledge(self.finished())
 
     async def acknowledge(self, position: Any) -> None:
         """All that was given before is done for good; a failure is logged."""
@@ -176,7 +186,7 @@ class SourceDriver:
         if self._acknowledging is not None:
             await end_tasks({self._acknowledging}, patience)
             with suppress(TimeoutError):
-                await within(patience, self.acknowledge(self.finished))
+                await within(patience, self._acknowledge_finished())
         await close_in_time(patience, self.name, SourceError, self.source)
 
     def position(self) -> Any:

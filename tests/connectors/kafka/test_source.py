@@ -345,6 +345,19 @@ async def test_what_a_transaction_left_behind_may_be_deleted_before_a_member_com
     await source.close()
 
 
+async def test_a_member_commits_behind_what_a_transaction_left_behind(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await write_in_transactions(kafka, topic, True, False)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    pipeline = Pipeline("quiet")
+    pipeline.source(source, name="in").discard()
+    async with pipeline.start() as job:
+        async with asyncio.timeout(30):
+            while (await kafka.committed(f"g-{topic}", topic, 1))[0] < 4:
+                pass  # each look takes its time
+        await job.stop()
+
+
 async def test_a_partition_that_is_added_is_found_though_records_never_cease(kafka: Kafka) -> None:
     topic = await kafka.topic()
     source = KafkaSource(topic, bootstrap_servers=kafka.address, client={"metadata_max_age_ms": 100})
