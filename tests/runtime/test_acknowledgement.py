@@ -207,6 +207,31 @@ def test_what_a_source_passes_over_is_acknowledged_when_nothing_is_under_way(eve
     run_virtual(main())
 
 
+def test_an_acknowledgement_that_hangs_fails_no_checkpoint() -> None:
+    class Hanging(Kept):
+        async def acknowledge(self, position: Any) -> None:
+            await asyncio.sleep(1000 if self.fails else 0)
+            await super().acknowledge(position)
+
+    async def main() -> None:
+        source = Hanging(1000)
+        source.fails = True
+        pipeline = Pipeline("hangs")
+        pipeline.source(source, name="in").to([], name="out")
+        checkpoints = Checkpoints(store=MemoryStore(), every=None, timeout=10, tolerate=0)
+        async with pipeline.start(checkpoints=checkpoints) as job:
+            await asyncio.sleep(5.5)
+            await job.checkpoint()
+            assert job.state == "running"
+            assert source.acknowledged == []
+            source.fails = False
+            await job.checkpoint()
+            assert source.acknowledged[-1] >= 15
+            await job.stop()
+
+    run_virtual(main())
+
+
 def test_what_was_rejected_is_acknowledged() -> None:
     class Rejecting(Kept):
         rejects = True
