@@ -165,6 +165,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         return {"run": self._run, "read": self._read, "topics": list(self._topics)}
 
     async def seek(self, position: dict[str, Any]) -> None:
+        self.started_over = True  # with what is not acknowledged, of which some may be before the position
         if self._refuses_gaps and not self._opened().resumed:
             raise SourceError(
                 f"cannot go on with {self._what}: the broker has no session of client {self._client_id!r}, "

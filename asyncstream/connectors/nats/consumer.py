@@ -285,6 +285,7 @@ class NatsConsumerSource(NatsSource[T]):
             await self._check_same(client, newest, taken_ns)
 
     async def seek(self, position: dict[str, Any]) -> None:
+        self.started_over = True  # what was not read may come before what was read since then
         await self._check(self._opened(), position)
         self._held, self._newest = Numbers(position["held"]), tuple(position.get("newest", (0, None)))
         self._reply = position.get("reply", "")  # not of an earlier version

@@ -17,7 +17,7 @@ from paho.mqtt import publish as paho
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MessageType
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError, call_context
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
 from asyncstream.connectors.mqtt import connection as mqtt_connection
 from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of
@@ -152,6 +152,44 @@ async def test_what_no_checkpoint_holds_comes_again(mqtt_server: MqttServer, nam
     async with reading(source, second, store, call) as job:
         await until(lambda: set(first + second) >= set(range(100)))
         await job.stop()
+
+
+async def test_no_two_messages_have_one_key_for_their_calls(mqtt_server: MqttServer, name: str) -> None:
+    keys: dict[str, set[int]] = {}
+    store, hangs = MemoryStore(), [True]
+
+    async def call(number: int) -> int:
+        if number < 5 and hangs:
+            await asyncio.sleep(3600)
+        keys.setdefault(call_context().idempotency_key, set()).add(number)
+        return number
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Job]:
+        pipeline = Pipeline("keys")
+        source = pipeline.source(MqttSource[int](mqtt_server.url, name, client_id=name), name="in")
+        calls = source.async_map(call, name="calls", order="unordered", concurrency=50, effect=True)
+        calls.to([], name="out")
+        async with pipeline.start(checkpoints=Checkpoints(store=store, every=None)) as job:
+            yield job
+
+    async def crashed() -> None:
+        async with running() as job:
+            await until(lambda: job.metrics()["in"]["read"] == 5)
+            await job.checkpoint()
+            await publish(mqtt_server.url, list(range(5, 20)), name)
+            await until(lambda: len(keys) == 15)
+            raise RuntimeError("down")
+
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(5)), name)
+    with pytest.raises(RuntimeError, match="down"):
+        await crashed()
+    hangs.clear()
+    async with running() as job:
+        await until(lambda: job.metrics()["calls"]["results_out"] == 25)
+        await job.stop()
+    assert all(len(numbers) == 1 for numbers in keys.values())
 
 
 async def test_so_many_may_be_unacknowledged_and_then_it_asks_for_checkpoints(

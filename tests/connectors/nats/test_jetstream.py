@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ from hypothesis import strategies as st
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
+from asyncstream import (
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    SinkError,
+    SourceError,
+    call_context,
+)
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats import connection
@@ -26,6 +35,7 @@ from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.connectors.nats.source import reply_to
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
+from asyncstream.runtime.aio.job import Job
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.nats import NatsServer, running_nats
 from tests.servers.process import HOST
@@ -209,6 +219,46 @@ async def test_what_is_handed_out_again_is_read_once(
     assert again.position()["held"] == []
     await has_pending(js, stream, 0)
     await again.close()
+
+
+async def test_no_two_messages_have_one_key_for_their_calls(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    keys: dict[str, set[int]] = {}
+    seen, store = list[int](), MemoryStore()
+
+    async def call(number: int) -> int:
+        keys.setdefault(call_context().idempotency_key, set()).add(number)
+        return number
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Job]:
+        pipeline = Pipeline("keys")
+        source = pipeline.source(NatsConsumerSource[int](nats_server.url, stream, durable="d"), name="in")
+        source.async_map(call, name="calls", effect=True).to(seen.append, name="out")
+        async with pipeline.start(checkpoints=Checkpoints(store=store, every=None)) as job:
+            yield job
+
+    async def has_seen(number: int) -> None:
+        async with asyncio.timeout(60):
+            while number not in seen:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def crashed() -> None:
+        async with running() as job:
+            await has_seen(10)
+            await job.checkpoint()
+            await add(js, stream, range(11, 21))
+            await has_seen(20)
+            raise RuntimeError("down")
+
+    with pytest.raises(RuntimeError, match="down"):
+        await crashed()
+    await add(js, stream, range(21, 26))  # comes before what is to be handed out again
+    async with running() as job:
+        await has_seen(25)
+        await job.stop()
+    assert all(len(numbers) == 1 for numbers in keys.values())
 
 
 async def test_what_a_run_before_has_read_goes_to_no_other_member(
