@@ -41,7 +41,7 @@ class SourceBatch(NamedTuple, Generic[T]):
         journeys: by their place in `values`, the elements that are followed since they were submitted.
         origins: by their place in `values`, where elements come from that were in a stream before.
         split: which of `Source.splits` all these are from; None: the source has no splits.
-        started_over: that split begins anew with these: it is something else than was read under its name.
+        started_over: that split begins anew with these: they are others than came behind its position before.
     """
 
     values: Sequence[T]
@@ -61,7 +61,7 @@ class Source(Shown, ABC, Generic[T]):
         rejects: whether a read may bring things that are no elements, in `SourceBatch.rejected`.
         writer: the job that reads it, for a source that writes down whose it is; set before `can_seek` and
             `open`, None without checkpoints.
-        started_over: the last `seek` went to the beginning of something else than was read then.
+        started_over: after the last `seek` other elements come than came behind that position before.
         checkpoint_soon: asks the job for a checkpoint; set with `writer`, None without checkpoints.
         hands_over: other jobs go on with its splits while this one runs, or when it has died, from what was
             acknowledged.

@@ -69,8 +69,9 @@ class SplitTimes:
     def _begun(self, name: str, now_ms: int) -> _Split:
         split = _Split(self._strategy.generator(), now_ms)
         if name in self._kept:
-            generator, split.watermark, split.idle = self._kept.pop(name)
+            generator, split.watermark, was_idle = self._kept.pop(name)
             split.generator.restore(generator)
+            split.idle = was_idle and self._idle_after_ms is not None
         return split
 
     def enter(self, name: str, now_ms: int) -> WatermarkGenerator:

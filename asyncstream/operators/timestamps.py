@@ -127,7 +127,7 @@ class AssignEventTime(Operator):
         return stamp
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        if self._idle_after_ms is not None:
+        if self._idle_after_ms is not None or self._idle:  # as it was before a restart, with another setting
             self._heard()
         generator, splits = self._generator, self._splits
         extract = self._timestamp if self._knows_unit else self._first_timestamp
@@ -182,7 +182,8 @@ class AssignEventTime(Operator):
         if self._idle:
             self._idle = False
             super().set_idle(False)
-            self.context.wake_at(self._heard_ms + (self._idle_after_ms or 0))
+            if self._idle_after_ms is not None:
+                self.context.wake_at(self._heard_ms + self._idle_after_ms)
 
     def advance_clock(self, now_ms: int) -> None:
         if self._splits is not None:

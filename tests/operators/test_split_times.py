@@ -227,6 +227,23 @@ def test_a_snapshot_holds_how_far_each_split_has_come() -> None:
     assert watermarks(recorder) == [79, 99]
 
 
+def test_a_split_that_was_idle_is_waited_for_where_none_is_idle_any_more() -> None:
+    operator, _, clock, _ = followed("a", "b", idle_after_ms=1000)
+    push(operator, "a", 10)
+    clock.set_ms(1000)
+    operator.advance_clock(1000)
+    copy = AssignEventTime(lambda value: value, EVERY_ONE)
+    recorder = record(copy)
+    copy.restore(operator.snapshot())
+    copy.follow_splits(lambda ahead: None)
+    copy.assign_splits(["a", "b"])
+    assert recorder.seen == [(IDLE, False)]
+    push(copy, "a", 20)
+    assert watermarks(recorder) == []
+    push(copy, "b", 15)
+    assert watermarks(recorder) == [14]
+
+
 def test_a_source_without_splits_has_the_snapshot_that_it_had() -> None:
     operator = AssignEventTime(lambda value: value, EVERY_ONE)
     record(operator)

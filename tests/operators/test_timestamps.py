@@ -188,6 +188,17 @@ def test_idleness_is_part_of_the_snapshot() -> None:
     assert recorder.seen == [(IDLE, False), (1, 1)]
 
 
+def test_stream_that_was_idle_comes_back_though_none_is_idle_any_more() -> None:
+    operator, _, clock, _ = idle_rig()
+    tick(operator, clock, 100)
+    copy, wakes = AssignEventTime(same, NoWatermarks()), list[int]()
+    recorder = record(copy, clock, wakes)
+    copy.restore(operator.snapshot())
+    copy.process(1, None)
+    assert recorder.seen == [(IDLE, False), (1, 1)]
+    assert wakes == []
+
+
 # ---------------------------------------------------------------------- properties
 
 STRATEGIES = st.sampled_from(

@@ -143,6 +143,115 @@ def test_with_checkpoints_it_waits_for_one_that_is_safe(kind: type[Kept]) -> Non
     run_virtual(main())
 
 
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time"])
+def test_what_is_acknowledged_is_not_far_behind_what_is_done(order: Any) -> None:
+    async def main() -> None:
+        source, done = Kept(10_000), list[int]()
+        pipeline = Pipeline("much under way")
+        calls = pipeline.source(source).async_map(sleeping(100), order=order, concurrency=200)
+        calls.to(done)
+        async with pipeline.start() as job:
+            await asyncio.sleep(150)
+            for _ in range(300):
+                await asyncio.sleep(1.5)
+                assert len(done) - source.acknowledged[-1] <= 100 / 8 + 2
+            await job.stop()
+
+    run_virtual(main())
+
+
+def test_behind_a_call_that_hangs_few_marks_wait_for_it() -> None:
+    class Asked(Kept):
+        positions = 0
+
+        def position(self) -> Any:
+            self.positions += 1
+            return super().position()
+
+    async def main() -> Asked:
+        source = Asked(3000)
+        pipeline = Pipeline("stuck")
+        calls = pipeline.source(source).async_map(sleeping(1e6), order="unordered", concurrency=5000)
+        calls.discard()
+        async with pipeline.start() as job:
+            await asyncio.sleep(2500)
+            await job.stop()
+        return source
+
+    assert 20 <= run_virtual(main()).positions <= 80
+
+
+@pytest.mark.parametrize("every", [None, 1.0], ids=["", "checkpoints"])
+def test_what_a_source_passes_over_is_acknowledged_when_nothing_is_under_way(every: float | None) -> None:
+    class Passing(Kept):
+        async def read(self) -> SourceBatch[int] | None:
+            if self.at < 3:
+                return await super().read()
+            await asyncio.sleep(1)
+            self.at = 10  # what is between is no element
+            await asyncio.sleep(1000)
+            return None
+
+    async def main() -> None:
+        source = Passing(3)
+        pipeline = Pipeline("passing")
+        pipeline.source(source, name="in").async_map(sleeping(20), name="c", concurrency=5).to([], name="out")
+        checkpoints = None if every is None else Checkpoints(store=MemoryStore(), every=every)
+        async with pipeline.start(checkpoints=checkpoints) as job:
+            await asyncio.sleep(22.5)
+            assert source.acknowledged[-1] <= 2
+            await asyncio.sleep(3)
+            assert source.acknowledged[-1] == 10
+            await job.stop()
+
+    run_virtual(main())
+
+
+def test_an_acknowledgement_that_hangs_fails_no_checkpoint() -> None:
+    class Hanging(Kept):
+        async def acknowledge(self, position: Any) -> None:
+            await asyncio.sleep(1000 if self.fails else 0)
+            await super().acknowledge(position)
+
+    async def main() -> None:
+        source = Hanging(1000)
+        source.fails = True
+        pipeline = Pipeline("hangs")
+        pipeline.source(source, name="in").to([], name="out")
+        checkpoints = Checkpoints(store=MemoryStore(), every=None, timeout=10, tolerate=0)
+        async with pipeline.start(checkpoints=checkpoints) as job:
+            await asyncio.sleep(5.5)
+            await job.checkpoint()
+            assert job.state == "running"
+            assert source.acknowledged == []
+            source.fails = False
+            await job.checkpoint()
+            assert source.acknowledged[-1] >= 15
+            await job.stop()
+
+    run_virtual(main())
+
+
+def test_what_was_rejected_is_acknowledged() -> None:
+    class Rejecting(Kept):
+        rejects = True
+
+        async def read(self) -> SourceBatch[int] | None:
+            batch = await super().read()
+            return batch and SourceBatch([], None, list(batch.values))
+
+    async def main() -> Rejecting:
+        source = Rejecting(5)
+        pipeline = Pipeline("rejected")
+        numbers = pipeline.source(source, name="numbers")
+        numbers.to([])
+        numbers.rejected.to([])
+        await pipeline.run()
+        return source
+
+    assert run_virtual(main()).acknowledged[-1] == 5
+
+
 def test_every_way_through_the_pipeline_counts() -> None:
     async def main() -> None:
         source, release = Kept(6), asyncio.Event()
@@ -234,6 +343,10 @@ def test_a_snapshot_holds_no_mark() -> None:
 def test_source_that_did_not_know_where_it_stands_is_asked_again_with_the_next_batch() -> None:
     class Absent(Kept):
         told: list[dict[str, Any]]
+
+        async def read(self) -> SourceBatch[int] | None:
+            self.batch = 10 if self.at == 0 else 1  # behind the second is no mark before those are through
+            return await super().read()
 
         def position(self) -> int:
             if asyncio.current_task() is None and not self.told:  # between two batches

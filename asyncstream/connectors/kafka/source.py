@@ -145,6 +145,7 @@ class KafkaSource(Source[Any]):
         self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
         self._held: frozenset[str] = frozenset()
         self._kept: dict[str, int] = {}  # of a checkpoint, or of what was revoked: not assigned again yet
+        self._read_on: set[str] = set()  # by others, since then: what comes next was not to come next
         self._first: frozenset[str] = frozenset()  # as a member: the partitions when it was opened
         self._handover = Handover(self._hand_over_in)
         self._is_member = False
@@ -266,7 +267,9 @@ class KafkaSource(Source[Any]):
         self._positions[name] = taken[-1].offset + 1
         if bad := {record.offset for record in rejected}:
             taken = [record for record in taken if record.offset not in bad]
-        return SourceBatch(values, list(map(time_of, taken)), rejected, split=name)
+        is_other = name in self._read_on
+        self._read_on.discard(name)
+        return SourceBatch(values, list(map(time_of, taken)), rejected, split=name, started_over=is_other)
 
     def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
         value = None if record.value is None else self._decode(record.value)
@@ -396,6 +399,8 @@ class KafkaSource(Source[Any]):
                     consumer.seek(partition, offset)
                     if name in self._held:  # to the client it is another one than before
                         consumer.pause(partition)
+                    if offset > self._kept.get(name, offset):
+                        self._read_on.add(name)
                     self._partitions[name], self._positions[name] = partition, offset
                     self._handover.begin(name, offset)
                 # or who has it when this member has died begins with what comes by then

@@ -266,8 +266,7 @@ class Connection:
 
         A packet has no number where the client's thread has lost the connection; why, it is about to say.
         """
-        if self._broken:
-            raise MqttError(self._broken)
+        self.check()
         failure = self._early.pop(mid, None)
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()
@@ -323,11 +322,16 @@ class Connection:
 
     async def wait(self, seconds: float) -> None:
         """Until a message has come, or for so long; raises `MqttError` if none comes any more."""
-        if not self.arrived and self._broken:
-            raise MqttError(self._broken)
+        if not self.arrived:
+            self.check()
         self._changed.clear()
         if not self.arrived and not self._broken:
             await wait_at_most(self._changed, seconds)
+
+    def check(self) -> None:
+        """Raises `MqttError` if the connection is broken."""
+        if self._broken:
+            raise MqttError(self._broken)
 
     def take(self, count: int) -> list[MQTTMessage]:
         """What has come, at most so many."""

@@ -4,6 +4,7 @@ Topics of MQTT as a source, by a session that the broker keeps.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,7 +31,7 @@ _LOOK = 1.0
 """Seconds between two looks while nothing comes, ..."""
 
 _ASK = 0.1
-"""... and while nothing can come, for all that may be unacknowledged is."""
+"""... and while nothing more is read, for all that may be unacknowledged is."""
 
 
 class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
@@ -125,12 +126,18 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         connection = self._opened()
         connection.is_kept = True
         with naming(SourceError, f"read {self._what}"):
-            while not (found := connection.take(self._batch)):
-                is_full = len(self._unacknowledged) >= self._most
-                if is_full and self.checkpoint_soon is not None:
+            while True:
+                # a broker is to send no more than that; of a session that is resumed, some send all they have
+                room = self._most - len(self._unacknowledged)
+                if found := connection.take(min(self._batch, room)):
+                    return found
+                if room:
+                    await connection.wait(_LOOK)
+                    continue
+                if self.checkpoint_soon is not None:
                     self.checkpoint_soon()
-                await connection.wait(_ASK if is_full else _LOOK)
-        return found
+                await asyncio.sleep(_ASK)
+                connection.check()
 
     async def read(self) -> SourceBatch[T] | None:
         if self.writer is None and self._unacknowledged:
@@ -158,6 +165,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         return {"run": self._run, "read": self._read, "topics": list(self._topics)}
 
     async def seek(self, position: dict[str, Any]) -> None:
+        self.started_over = True  # with what is not acknowledged, of which some may be before the position
         if self._refuses_gaps and not self._opened().resumed:
             raise SourceError(
                 f"cannot go on with {self._what}: the broker has no session of client {self._client_id!r}, "

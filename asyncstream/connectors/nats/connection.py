@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from asyncstream.addresses import server_address
 from asyncstream.aside import heed, wait_at_most
+from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import AsyncStreamError, SourceError, told_as
 
@@ -27,6 +28,7 @@ __all__ = (
     "checked_options",
     "checked_url",
     "connect",
+    "heard",
     "leave",
     "naming",
     "place_of",
@@ -43,6 +45,12 @@ PAUSE: Final = 0.1
 
 _PINGS: Final[float] = 20.0
 """Seconds between two pings, of which the third finds a connection broken if none was answered."""
+
+_ANSWER: Final = 10.0
+"""Seconds in which the server is to say that it has heard all."""
+
+_NEVER: Final = 10**9
+"""Seconds after which the client gives up by itself."""
 
 _FAREWELL: Final = 1.0
 """Seconds that a connection may take to be closed in an orderly way."""
@@ -112,6 +120,17 @@ async def connect(url: str, options: Options) -> Client:
     return client
 
 
+async def heard(client: Client) -> None:
+    """
+    Wait until the server has heard all that it was told. Who waits no longer leaves the question open: the
+    client would fail over an answer to one that it has given up, and read nothing more.
+    """
+    asked = asyncio.ensure_future(client.flush(_NEVER))
+    asked.add_done_callback(heed)
+    async with answered_within(_ANSWER):
+        await asyncio.shield(asked)
+
+
 async def leave(client: Client) -> None:
     """
     Close a connection, for good: of one that breaks over what was still to be sent the client leaves tasks
@@ -122,6 +141,7 @@ async def leave(client: Client) -> None:
     tasks = [_private(client, f"{name}_task") for name in ("reading", "flusher", "ping_interval")]
     subscriptions = (_private(client, "subs") or {}).values()
     tasks += [_private(subscription, "wait_for_msgs_task") for subscription in subscriptions]
+    tasks += _private(client, "pongs") or ()  # answers that are waited for
     try:
         with suppress(Error, OSError):  # all that matters was answered before
             async with asyncio.timeout(_FAREWELL):
@@ -152,13 +172,16 @@ class Pull:
     """
     Messages of a consumer: the server sends as many as it is asked for, and is asked before they are needed.
     At most `batch` are taken at once; twice as many may be here.
+
+    Attributes:
+        waiting: messages that were not taken yet.
     """
 
     def __init__(self, connection: Client, prefix: str, stream: str, consumer: str, batch: int) -> None:
         self._connection = connection
         self._next = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._batch = batch
-        self._messages: deque[Msg] = deque()
+        self.waiting: deque[Msg] = deque()
         self._asked = 0  # of these requests, so many messages have not come yet
         self._ended = False  # the server has said of a request that nothing more comes of it
         self._broken = ""
@@ -173,8 +196,8 @@ class Pull:
         status = None if message.headers is None else message.headers.get("Status")
         if message.reply or status is None:
             self._asked -= 1
-            self._messages.append(message)
-            if len(self._messages) == 1:
+            self.waiting.append(message)
+            if len(self.waiting) == 1:
                 self._changed.set()
             return
         description = (message.headers or {}).get("Description", "")
@@ -206,11 +229,11 @@ class Pull:
         """What there is, at most a batch; if it `waits`, something, and otherwise perhaps nothing."""
         while True:
             await self._ask(waits)
-            if not self._messages:
+            if not self.waiting:
                 self._changed.clear()
                 await wait_at_most(self._changed, LOOK)
-            if self._messages:
-                return [self._messages.popleft() for _ in range(min(self._batch, len(self._messages)))]
+            if self.waiting:
+                return [self.waiting.popleft() for _ in range(min(self._batch, len(self.waiting)))]
             if self._broken:
                 raise SourceError(self._broken)
             if not self._connection.is_connected:

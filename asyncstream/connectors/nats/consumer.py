@@ -5,7 +5,8 @@ Theory of operation
 -------------------
 The server hands each message to one member and waits for its acknowledgement for a while (`ack_wait`); then
 it hands it out again. A message is acknowledged when no checkpoint is kept that does not hold it. Until then
-the server is told, well within that time, that work on it is in progress.
+the server is told, well within that time, that work on it is in progress; also of one that waits here to be
+read.
 
 A position is what is *held*: the numbers of messages that were read and are not acknowledged, as ranges; and
 when the stream was made, for in another one of its name they are the numbers of other messages. So when the
@@ -24,12 +25,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import naming
+from asyncstream.connectors.nats.connection import heard, naming
 from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of, reply_to
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
@@ -73,6 +75,28 @@ class Numbers:
         else:
             self._firsts.insert(place, number)
             self._lasts.insert(place, number)
+
+    def __iter__(self) -> Iterator[int]:
+        """In order, as they were when it began."""
+        for first, last in self.ranges():
+            yield from range(first, last + 1)
+
+    def __len__(self) -> int:
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def without(self, others: Numbers) -> Numbers:
+        """Those that are not among others."""
+        left: list[list[int]] = []
+        for first, last in self.ranges():
+            place = bisect_left(others._lasts, first)
+            while place < len(others._firsts) and others._firsts[place] <= last:
+                if first < others._firsts[place]:
+                    left.append([first, others._firsts[place] - 1])
+                first = others._lasts[place] + 1
+                place += 1
+            if first <= last:
+                left.append([first, last])
+        return Numbers(left)
 
     def ranges(self) -> list[list[int]]:
         """First and last of each range, in order."""
@@ -123,13 +147,16 @@ class NatsConsumerSource(NatsSource[T]):
         self._subject = None if subject is None else text("subject", subject)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._ack_wait = duration_seconds("ack_wait", ack_wait)
-        self._held: dict[int, str] = {}  # where to acknowledge it; "" unless it was handed out to this run
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._held = Numbers()
+        self._here = Numbers()  # of these, those that were handed out to this run
         self._reply = ""  # where one of them was to be acknowledged
         self._newest: tuple[int, int | None] = (0, None)  # number, and when the stream took it
-        self._numbers = Numbers()
 
     def _start(self, about: StreamInfo) -> None:
-        self._held, self._numbers, self._newest, self._reply = {}, Numbers(), (0, None), ""
+        self._forget_all()
 
     async def open(self) -> None:
         await super().open()
@@ -165,35 +192,45 @@ class NatsConsumerSource(NatsSource[T]):
         return self._durable
 
     async def _show(self) -> None:
-        """Tell the server that work is in progress on what is held."""
-        await self._say(b"+WPI", list(self._held))
+        """Tell the server that work is in progress on what is held, and on what waits to be read."""
+        waiting = [] if self._pull is None else [message.reply for message in self._pull.waiting]
+        await self._say(b"+WPI", chain(self._replies(self._held), waiting))
 
-    async def _say(self, what: bytes, numbers: Sequence[int]) -> None:
+    def _replies(self, numbers: Iterable[int]) -> Iterator[str]:
+        """Where to acknowledge messages; nowhere if that is not known."""
+        return (reply_to(number, self._reply) for number in numbers if self._reply)
+
+    async def _say(self, what: bytes, replies: Iterable[str]) -> None:
         """Answer messages, and see that the server has heard it."""
         connection = self._opened()
         with naming(SourceError, f"acknowledge messages of {self._what}"):
-            for place, number in enumerate(numbers, 1):
-                if reply := self._held.get(number) or reply_to(number, self._reply):
-                    await connection.publish(reply, what)
+            for place, reply in enumerate(replies, 1):
+                await connection.publish(reply, what)
                 if place % _PART == 0:
                     await asyncio.sleep(0)
-            await connection.flush()
+            await heard(connection)
 
     # ------------------------------------------------------------------ reading
 
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
-        new: list[Msg] = []
+        new: dict[int, Msg] = {}  # one may be handed out again while it waits to be read
         for message in messages:
             number = number_of(message)
             if number in self._held:
-                self._held[number] = self._reply = message.reply
+                self._mark_here(number, message)
             else:
-                new.append(message)
-        return new
+                new[number] = message
+        return list(new.values())
+
+    def _mark_here(self, number: int, message: Msg) -> None:
+        """This one is held, and was handed out to this run."""
+        self._reply = message.reply
+        if number not in self._here:
+            self._here.add(number)
 
     async def _is_through(self) -> bool:
         found = await self._js.consumer_info(self._stream, self._durable)
-        here = sum(map(bool, self._held.values()))
+        here = len(self._here)
         if here < len(self._held) and self.checkpoint_soon is not None:
             self.checkpoint_soon()  # until what an earlier run had is acknowledged, or known to be
         return not found.num_pending and (found.num_ack_pending or 0) <= here
@@ -206,9 +243,8 @@ class NatsConsumerSource(NatsSource[T]):
     def _taken(self, messages: Sequence[Msg]) -> None:
         for message in messages:
             number = number_of(message)
-            if number not in self._held:
-                self._numbers.add(number)
-            self._held[number] = self._reply = message.reply
+            self._held.add(number)
+            self._mark_here(number, message)
             if number > self._newest[0]:
                 self._newest = (number, ns_of(message))
 
@@ -216,7 +252,7 @@ class NatsConsumerSource(NatsSource[T]):
 
     def position(self) -> dict[str, Any]:
         return {
-            "held": self._numbers.ranges(),
+            "held": self._held.ranges(),
             "newest": list(self._newest),
             "made_ms": self._made_ms,
             "reply": self._reply,
@@ -249,18 +285,14 @@ class NatsConsumerSource(NatsSource[T]):
             await self._check_same(client, newest, taken_ns)
 
     async def seek(self, position: dict[str, Any]) -> None:
+        self.started_over = True  # what was not read may come before what was read since then
         await self._check(self._opened(), position)
-        ranges, self._newest = position["held"], tuple(position.get("newest", (0, None)))
-        self._held = {number: "" for first, last in ranges for number in range(first, last + 1)}
-        self._numbers = Numbers(ranges)
+        self._held, self._newest = Numbers(position["held"]), tuple(position.get("newest", (0, None)))
         self._reply = position.get("reply", "")  # not of an earlier version
 
     async def forget(self, position: dict[str, Any]) -> None:
-        done = Numbers(position["held"])
-        gone = {number for number in self._held if number in done} if self._reply else set()
-        await self._say(b"+ACK", sorted(gone))
-        if gone:
-            self._held = {number: reply for number, reply in self._held.items() if number not in gone}
-            self._numbers = Numbers()
-            for number in sorted(self._held):
-                self._numbers.add(number)
+        if not self._reply:
+            return  # nothing that is held can be acknowledged before one of it is handed out again
+        done = self._held.without(self._held.without(Numbers(position["held"])))
+        await self._say(b"+ACK", self._replies(done))
+        self._held, self._here = self._held.without(done), self._here.without(done)

@@ -188,6 +188,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._asked = 0  # the last claim that was asked for
         self._has_claimed = True  # there may be rows that are claimed and were not asked for
         self._lease = ""
+        self._is_new = True  # nothing is known of it: others may have taken over what it had
         self._look_for_dead = 0.0  # by the loop's time
 
     # ------------------------------------------------------------------ the beginning
@@ -232,6 +233,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         names = (self._name, self._consumer)
         query: LiteralString = "SELECT lease FROM {consumers} WHERE source = %s AND name = %s FOR UPDATE"
         found = await (await self._do(connection, query, *names)).fetchone()
+        self._is_new = found is None
         last = "" if found is None else found[0] or ""
         if last.startswith("{") and self.writer is not None:  # not of a job without checkpoints
             check_follows(self.writer, Lease.from_json(last), f"consumer {self._consumer!r} of {self._what}")
@@ -352,7 +354,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         async with self._work("read") as connection:
             await self._check(connection, position)
         self._read = self._asked = position
-        self._has_claimed = True
+        self._has_claimed, self.started_over = True, self._is_new
 
     async def forget(self, position: int) -> None:
         async with self._work("delete from") as connection:

@@ -336,7 +336,14 @@ class RedisGroupSource(RedisSource[T]):
         raise SourceError(f"cannot go on behind entry {read} of {self._what}: {reason}")
 
     async def seek(self, position: dict[str, Any]) -> None:
-        await self._check(self._opened(), position)
+        redis = self._opened()
+        await self._check(redis, position)
+        with naming(SourceError, f"read {self._what}"):
+            members = await redis.xinfo_consumers(self._stream, self._group)
+        had = {about["name"]: about["pending"] for about in members}
+        name = f"{self._consumer}.{position['run']}".encode()
+        # others have taken over what it had; or what it had claimed came in another order than it will
+        self.started_over = name not in had or had.get(name + b".claimed", 0) > 0
         self._base, self._read = position, position["read"].encode()
 
     async def forget(self, position: dict[str, Any]) -> None:

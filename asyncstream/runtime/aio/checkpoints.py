@@ -361,9 +361,6 @@ class Checkpointer:
                 for name, sink, _ in transactional_sinks(self._wiring):
                     self._waits_for = f"step {name!r} to commit"
                     await sink.commit(number)
-                self._waits_for = "sources to acknowledge"
-                for name, position in self._finished.items():
-                    await self._wiring.sources[name].acknowledge(position)
         except Exception as error:
             self._counts["failed"] += 1
             self._in_a_row += 1
@@ -380,11 +377,15 @@ class Checkpointer:
             raise error
         self._in_a_row = 0
         self.last = info
-        try:
-            async with asyncio.timeout(self._settings.timeout_seconds):
-                await self._let_go()
-        except TimeoutError:  # the next time it is tried again
-            log.warning("pipeline %r: it took too long to let old checkpoints go", self._pipeline)
+        for afterwards, doing in (
+            (self._acknowledge, "acknowledge what is done"),
+            (self._let_go, "let old checkpoints go"),
+        ):
+            try:
+                async with asyncio.timeout(self._settings.timeout_seconds):
+                    await afterwards()
+            except TimeoutError:  # the next time it is tried again
+                log.warning("pipeline %r: it took too long to %s", self._pipeline, doing)
         self._counts["taken"] += 1
         self._counts["number"], self._counts["bytes"] = number, info.size
         now = asyncio.get_running_loop().time()
@@ -418,7 +419,7 @@ class Checkpointer:
         captured = self._captures.take(self._wiring)
         if self.journal is not None:
             self.journal.rotate(number)
-        self._finished = {name: driver.finished for name, driver in self._wiring.sources.items()}
+        self._finished = {name: driver.finished() for name, driver in self._wiring.sources.items()}
         positions = {name: self._wiring.sources[name].position() for name in self._forgetful}
         now = asyncio.get_running_loop().time()
         self._counts["pause_us"] = round((now - began) * 1e6)
@@ -456,6 +457,10 @@ class Checkpointer:
         self._positions[number] = {
             name: position for name in self._forgetful if (position := positions.get(name)) is not None
         }
+
+    async def _acknowledge(self) -> None:
+        for name, position in self._finished.items():
+            await self._wiring.sources[name].acknowledge(position)
 
     async def _let_go(self) -> None:
         try:

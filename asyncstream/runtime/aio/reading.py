@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Source, SourceBatch
@@ -36,6 +36,12 @@ log = logging.getLogger("asyncstream.job")
 ACKNOWLEDGE = 0.1
 """Seconds between two looks at what can be acknowledged, without checkpoints."""
 
+_PARTS: Final = 8
+"""
+Into about so many parts marks divide what is under way; by one of these, what is acknowledged lags behind
+what is done. Each mark is such a part of the whole behind the one before, so they are few however much it is.
+"""
+
 
 class SourceDriver:
     """
@@ -47,8 +53,6 @@ class SourceDriver:
 
     Attributes:
         has_left: it is to read no more, though the source is not at its end.
-        finished: where the source stood when it had given nothing but what has been through since; None: not
-            known.
         called: no function, as an operator may have one.
         recent_failures: none; what the source could not read goes to an output.
     """
@@ -78,11 +82,11 @@ class SourceDriver:
         self._ended = False
         self._reading_since: float | None = None
         self._numbering: Numbering | None = None
-        self.finished: Any = None
+        self._finished: Any = None  # where it stood at the last mark that has been through
         self._acknowledged: Any = None
         self._marks = False  # what has been through is to be acknowledged
-        self._is_marking = False
-        self._read_at_mark = 0
+        self._given_at_mark = 0  # how much it had given at the last mark, ...
+        self._given_through = 0  # ... and at the last one that has been through
         self._acknowledging: asyncio.Task[None] | None = None
         self._left_behind = left_behind
         self._split_names: Sequence[str] = []
@@ -126,29 +130,45 @@ class SourceDriver:
                 self._acknowledge_often(), name=f"asyncstream {self.name}"
             )
 
+    @property
+    def _given(self) -> int:
+        return self._read + self._not_read
+
     def _mark(self) -> None:
-        """Send a mark behind what has been read, unless one is under way: the next one follows it."""
-        if self._marks and not self._is_marking and self._read_at_mark < self._read:
+        """Send a mark behind what has been read, if that is a good part of what is under way."""
+        unmarked = self._given - self._given_at_mark
+        if self._marks and unmarked and unmarked * _PARTS >= self._given - self._given_through:
             self._send_mark()
 
     def _send_mark(self) -> None:
-        mark = Mark(partial(self._through, self.position()))  # if that fails, the next batch asks again
-        self._is_marking, self._read_at_mark = True, self._read
+        given, position = self._given, self.position()  # if that fails, the next batch asks again
+        mark, self._given_at_mark = Mark(partial(self._through, position, given)), given
         mark.divide(2)
         self._head.pass_mark(mark)
         self._rejected.pass_mark(mark)
 
-    def _through(self, position: Any) -> None:
-        self.finished = position
-        self._is_marking = False
-        if self._read_at_mark < self._read and not self._ended:
+    def _through(self, position: Any, given: int) -> None:
+        self._finished, self._given_through = position, given
+        if self._given_at_mark < self._given and not self._ended:
             # not at once: a step that passes a mark on is in the middle of its work
             asyncio.get_running_loop().call_soon(self._mark)
+
+    def finished(self) -> Any:
+        """
+        Where the source stood when it had given nothing but what has been through since; None: not known. It
+        may have gone on without giving anything.
+        """
+        is_through = self._finished is not None and self._given_through == self._given
+        return self.position() if is_through else self._finished
 
     async def _acknowledge_often(self) -> None:
         while True:
             await asyncio.sleep(ACKNOWLEDGE)
-            await self.acknowledge(self.finished)
+            await self._acknowledge_finished()
+
+    async def _acknowledge_finished(self) -> None:
+        with suppress(SourceError):  # one that does not know where it stands is asked again
+            await self.acknowledge(self.finished())
 
     async def acknowledge(self, position: Any) -> None:
         """All that was given before is done for good; a failure is logged."""
@@ -166,7 +186,7 @@ class SourceDriver:
         if self._acknowledging is not None:
             await end_tasks({self._acknowledging}, patience)
             with suppress(TimeoutError):
-                await within(patience, self.acknowledge(self.finished))
+                await within(patience, self._acknowledge_finished())
         await close_in_time(patience, self.name, SourceError, self.source)
 
     def position(self) -> Any:
@@ -300,7 +320,7 @@ class SourceDriver:
         """Tell the pipeline that this source is at its end, once."""
         if not self._ended:
             self._ended = True
-            if self._marks and self._read_at_mark < self._read:
+            if self._marks and self._given_at_mark < self._given:
                 self._send_mark()  # the last one: nothing passes behind the end
             for operator in (self._head, self._rejected):
                 operator.advance_watermark(MAX_TIMESTAMP)

@@ -222,6 +222,31 @@ async def test_a_member_that_is_opened_again_has_no_partitions_until_it_is_given
     await source.close()
 
 
+@pytest.mark.parametrize("position", [1, 2])
+async def test_what_others_have_read_since_the_checkpoint_does_not_give_its_numbers_to_what_follows(
+    kafka: Kafka, position: int
+) -> None:
+    topic = await kafka.topic()
+    await kafka.fill(topic, numbers(4))
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}", batch=1)
+    await source.open()
+    async with asyncio.timeout(60):
+        while source.position() != {f"{topic}-0": 2}:
+            await source.read()
+    await source.acknowledge({f"{topic}-0": 2})
+    await source.close()
+    await source.open()
+    await source.seek({f"{topic}-0": position})
+    async with asyncio.timeout(60):
+        while not (batch := await source.read()) or not batch.values:
+            pass
+        following = await source.read()
+    assert (batch.values, batch.started_over) == ([2], position < 2)
+    assert following is not None
+    assert not following.started_over
+    await source.close()
+
+
 async def test_where_the_client_begins_by_itself_as_a_member_is_no_matter() -> None:
     place = TopicPartition("t", 0)
 
@@ -343,6 +368,19 @@ async def test_what_a_transaction_left_behind_may_be_deleted_before_a_member_com
             await source.read()
     assert source.position() == {f"{topic}-0": 2}
     await source.close()
+
+
+async def test_a_member_commits_behind_what_a_transaction_left_behind(kafka: Kafka) -> None:
+    topic = await kafka.topic()
+    await write_in_transactions(kafka, topic, True, False)
+    source = KafkaSource(topic, bootstrap_servers=kafka.address, group=f"g-{topic}")
+    pipeline = Pipeline("quiet")
+    pipeline.source(source, name="in").discard()
+    async with pipeline.start() as job:
+        async with asyncio.timeout(30):
+            while (await kafka.committed(f"g-{topic}", topic, 1))[0] < 4:
+                pass  # each look takes its time
+        await job.stop()
 
 
 async def test_a_partition_that_is_added_is_found_though_records_never_cease(kafka: Kafka) -> None:

@@ -17,10 +17,12 @@ from paho.mqtt import publish as paho
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MessageType
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError, call_context
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
 from asyncstream.connectors.mqtt import connection as mqtt_connection
 from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of
+from asyncstream.connectors.writer import Writer
+from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio.job import Job
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.mqtt import MqttServer, running_mqtt
@@ -152,6 +154,44 @@ async def test_what_no_checkpoint_holds_comes_again(mqtt_server: MqttServer, nam
         await job.stop()
 
 
+async def test_no_two_messages_have_one_key_for_their_calls(mqtt_server: MqttServer, name: str) -> None:
+    keys: dict[str, set[int]] = {}
+    store, hangs = MemoryStore(), [True]
+
+    async def call(number: int) -> int:
+        if number < 5 and hangs:
+            await asyncio.sleep(3600)
+        keys.setdefault(call_context().idempotency_key, set()).add(number)
+        return number
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Job]:
+        pipeline = Pipeline("keys")
+        source = pipeline.source(MqttSource[int](mqtt_server.url, name, client_id=name), name="in")
+        calls = source.async_map(call, name="calls", order="unordered", concurrency=50, effect=True)
+        calls.to([], name="out")
+        async with pipeline.start(checkpoints=Checkpoints(store=store, every=None)) as job:
+            yield job
+
+    async def crashed() -> None:
+        async with running() as job:
+            await until(lambda: job.metrics()["in"]["read"] == 5)
+            await job.checkpoint()
+            await publish(mqtt_server.url, list(range(5, 20)), name)
+            await until(lambda: len(keys) == 15)
+            raise RuntimeError("down")
+
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(5)), name)
+    with pytest.raises(RuntimeError, match="down"):
+        await crashed()
+    hangs.clear()
+    async with running() as job:
+        await until(lambda: job.metrics()["calls"]["results_out"] == 25)
+        await job.stop()
+    assert all(len(numbers) == 1 for numbers in keys.values())
+
+
 async def test_so_many_may_be_unacknowledged_and_then_it_asks_for_checkpoints(
     mqtt_server: MqttServer, name: str
 ) -> None:
@@ -165,6 +205,60 @@ async def test_so_many_may_be_unacknowledged_and_then_it_asks_for_checkpoints(
         await until(lambda: len(seen) == 200)
         await job.stop()
     assert seen == list(range(200))
+
+
+async def test_no_more_is_unacknowledged_where_the_broker_sends_all_it_has(
+    mqtt_server: MqttServer, name: str
+) -> None:
+    def member() -> MqttSource[int]:
+        source = MqttSource[int](mqtt_server.url, name, client_id=name, unacknowledged=20, batch=15)
+        source.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+        return source
+
+    await begin(mqtt_server.url, name)
+    await publish(mqtt_server.url, list(range(200)), name)
+    first = member()
+    await first.open()
+    await first.read()
+    await first.acknowledge(first.position())
+    await first.close()
+    again, asked = member(), asyncio.Event()
+    again.checkpoint_soon = asked.set
+    await again.open()
+    found: list[int] = []
+    while len(found) < 20:
+        batch = await again.read()
+        assert batch is not None
+        found += batch.values
+    reading = asyncio.ensure_future(again.read())
+    async with asyncio.timeout(60):
+        await asked.wait()
+    assert not reading.done()
+    assert found == list(range(found[0], found[0] + 20))
+    await again.acknowledge(again.position())
+    batch = await reading
+    assert batch is not None
+    assert batch.values[0] == found[-1] + 1
+    await again.close()
+
+
+async def test_who_waits_for_acknowledgements_hears_that_the_connection_is_broken(name: str) -> None:
+    with running_mqtt() as server:
+        await begin(server.url, name)
+        await publish(server.url, list(range(20)), name)
+        source = MqttSource[int](server.url, name, client_id=name, unacknowledged=20)
+        source.writer = Writer(Lease(1, "here", Holder.here(0), 0), 3, "refuse")
+        await source.open()
+        found: list[int] = []
+        while len(found) < 20:
+            batch = await source.read()
+            assert batch is not None
+            found += batch.values
+        server.kill()
+        with pytest.raises(SourceError, match="the connection is broken"):
+            async with asyncio.timeout(60):
+                await source.read()
+        await source.close()
 
 
 async def test_topics_and_what_is_retained_come_along(mqtt_server: MqttServer, name: str) -> None:

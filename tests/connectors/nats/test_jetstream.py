@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,15 @@ from hypothesis import strategies as st
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError, SourceError
+from asyncstream import (
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    SinkError,
+    SourceError,
+    call_context,
+)
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats import connection
@@ -25,6 +35,7 @@ from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.connectors.nats.source import reply_to
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
+from asyncstream.runtime.aio.job import Job
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.nats import NatsServer, running_nats
 from tests.servers.process import HOST
@@ -133,6 +144,61 @@ async def test_what_takes_long_is_not_handed_out_again(stream: str, nats_server:
         await source.close()
 
 
+async def test_what_waits_to_be_read_is_not_handed_out_again(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    slow, other = (member(nats_server.url, stream, ack_wait=1, batch=20) for _ in range(2))
+    await slow.open()
+    found = await numbers_of(slow, 10)
+    await add(js, stream, range(11, 41))
+    while len(found) < 15:  # the server was asked for 20, and has been for as many again
+        found += await numbers_of(slow, 1)
+    await has_pending(js, stream, 40)
+    await other.open()
+    reading = asyncio.ensure_future(other.read())
+    await asyncio.wait({reading}, timeout=2.5)  # of a real server
+    assert not reading.done()
+    assert found + await numbers_of(slow, 40 - len(found)) == list(range(1, 41))
+    for source in (slow, other):
+        await source.close()
+
+
+async def test_what_is_handed_out_again_while_it_waits_is_read_once(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    source = member(nats_server.url, stream, ack_wait=0.3, batch=100)
+    await source.open()
+    found = await numbers_of(source, 10)
+    await add(js, stream, range(11, 14))  # the server was asked for more than ten
+    await has_pending(js, stream, 13)
+    time.sleep(1)  # noqa: ASYNC251 - the process is held up, for longer than the server waits
+    await asyncio.sleep(0.2)  # for what has come meanwhile
+    assert found + await numbers_of(source, 3) == list(range(1, 14))
+    await source.forget(source.position())
+    await has_pending(js, stream, 0)
+    await source.close()
+
+
+async def test_a_server_that_answers_when_nobody_waits_for_it_any_more_is_read_on(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    async with between(nats_server.port) as network:
+        source = member(f"nats://{HOST}:{network.port}", stream)
+        await source.open()
+        found = await numbers_of(source, 10)
+        network.passes.clear()
+        telling = asyncio.ensure_future(source.forget(source.position()))
+        await asyncio.wait({telling}, timeout=0.2)  # for it to be under way
+        telling.cancel()
+        await asyncio.wait({telling})
+        network.passes.set()
+        await has_pending(js, stream, 0)
+        await add(js, stream, [11])
+        async with asyncio.timeout(20):
+            assert found + await numbers_of(source, 1) == list(range(1, 12))
+        await source.close()
+
+
 @pytest.mark.parametrize("lacks", [(), ("reply",)], ids=["", "from an earlier version"])
 async def test_what_is_handed_out_again_is_read_once(
     js: JetStreamContext, stream: str, nats_server: NatsServer, lacks: Iterable[str]
@@ -153,6 +219,46 @@ async def test_what_is_handed_out_again_is_read_once(
     assert again.position()["held"] == []
     await has_pending(js, stream, 0)
     await again.close()
+
+
+async def test_no_two_messages_have_one_key_for_their_calls(
+    js: JetStreamContext, stream: str, nats_server: NatsServer
+) -> None:
+    keys: dict[str, set[int]] = {}
+    seen, store = list[int](), MemoryStore()
+
+    async def call(number: int) -> int:
+        keys.setdefault(call_context().idempotency_key, set()).add(number)
+        return number
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Job]:
+        pipeline = Pipeline("keys")
+        source = pipeline.source(NatsConsumerSource[int](nats_server.url, stream, durable="d"), name="in")
+        source.async_map(call, name="calls", effect=True).to(seen.append, name="out")
+        async with pipeline.start(checkpoints=Checkpoints(store=store, every=None)) as job:
+            yield job
+
+    async def has_seen(number: int) -> None:
+        async with asyncio.timeout(60):
+            while number not in seen:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def crashed() -> None:
+        async with running() as job:
+            await has_seen(10)
+            await job.checkpoint()
+            await add(js, stream, range(11, 21))
+            await has_seen(20)
+            raise RuntimeError("down")
+
+    with pytest.raises(RuntimeError, match="down"):
+        await crashed()
+    await add(js, stream, range(21, 26))  # comes before what is to be handed out again
+    async with running() as job:
+        await has_seen(25)
+        await job.stop()
+    assert all(len(numbers) == 1 for numbers in keys.values())
 
 
 async def test_what_a_run_before_has_read_goes_to_no_other_member(
@@ -661,16 +767,27 @@ async def test_wrong_settings_are_told_of(js: JetStreamContext, stream: str, nat
 ALL = nats.js.api.AckPolicy.ALL
 
 
-@given(st.lists(st.integers(1, 30), unique=True))
-def test_numbers_are_a_set(numbers: list[int]) -> None:
+SOME = st.lists(st.integers(1, 30), unique=True)
+
+
+def a_set(numbers: list[int]) -> Numbers:
     found = Numbers()
     for number in numbers:
         found.add(number)
+    return found
+
+
+@given(SOME, SOME)
+def test_numbers_are_a_set(numbers: list[int], others: list[int]) -> None:
+    found = a_set(numbers)
     assert [number for number in range(32) if number in found] == sorted(numbers)
+    assert list(found) == sorted(numbers)
+    assert len(found) == len(numbers)
     ranges = found.ranges()
-    assert [number for first, last in ranges for number in range(first, last + 1)] == sorted(numbers)
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(ranges))
     assert Numbers(ranges).ranges() == ranges
+    left = a_set([number for number in numbers if number not in others])
+    assert found.without(a_set(others)).ranges() == left.ranges()
 
 
 @pytest.mark.parametrize(

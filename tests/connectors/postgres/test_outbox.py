@@ -170,6 +170,27 @@ async def test_rows_of_a_consumer_that_is_dead_are_taken_over(outbox: str) -> No
         await source.close()
 
 
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_where_others_have_taken_over_other_rows_come_than_before(outbox: str, is_dead: bool) -> None:
+    first = opened(outbox, "first", batch=4)
+    await first.open()
+    await first.read()
+    position = first.position()
+    await first.read()
+    await first.close()
+    seconds = 61 if is_dead else 59
+    do(outbox, f"UPDATE asyncstream_consumers SET seen = now() - interval '{seconds} s' WHERE name = 'first'")
+    other = opened(outbox, "other", dead_after=60)
+    await other.open()
+    await other.read()
+    again = opened(outbox, "first", lease=2)
+    await again.open()
+    await again.seek(position)
+    assert again.started_over is is_dead
+    for source in (other, again):
+        await source.close()
+
+
 async def test_a_notification_wakes_it(outbox: str) -> None:
     source = opened(outbox, channel="orders", every=60)
     await source.open()

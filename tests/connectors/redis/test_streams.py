@@ -158,6 +158,7 @@ async def test_what_the_dead_had_is_claimed_and_held_by_positions(
     alive = member(redis_url, "alive", lease=2, batch=3, dead_after=0.2, ends=True)
     await alive.open()
     await alive.seek(first.position())
+    assert not alive.started_over
     seen: list[int] = []
     for _ in range(reads):
         batch = await alive.read()
@@ -172,10 +173,36 @@ async def test_what_the_dead_had_is_claimed_and_held_by_positions(
     again = member(redis_url, "alive", lease=3, batch=3, ends=True)
     await again.open()
     await again.seek(position)
+    assert again.started_over  # what was claimed came last
     assert await numbers_of(again) == rest
     await again.forget(again.position())
     assert pending(redis) == 0
     await again.close()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_where_others_have_taken_over_other_entries_come_than_before(
+    redis: Redis, redis_url: str, is_dead: bool
+) -> None:
+    add(redis, range(1, 11))
+    first = member(redis_url, "first", batch=4)
+    await first.open()
+    await first.read()
+    position = first.position()
+    await first.read()
+    await first.close()
+    if is_dead:
+        await asyncio.sleep(0.25)  # until the server says that nothing was heard for so long
+    other = member(redis_url, "other", dead_after=0.2 if is_dead else 60, ends=True)
+    await other.open()
+    found = await numbers_of(other)
+    assert len(found) == (10 if is_dead else 2)
+    again = member(redis_url, "first", lease=2)
+    await again.open()
+    await again.seek(position)
+    assert again.started_over is is_dead
+    for source in (other, again):
+        await source.close()
 
 
 async def test_what_several_had_that_are_dead_comes_in_order(redis: Redis, redis_url: str) -> None:
