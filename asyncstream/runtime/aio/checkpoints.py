@@ -377,10 +377,8 @@ class Checkpointer:
             raise error
         self._in_a_row = 0
         self.last = info
-        for afterwards, doing in (
-            (self._acknowledge, "acknowledge what is done"),
-            (self._let_go, "let old checkpoints go"),
-        ):
+        rest = {"acknowledge what is done": self._acknowledge, "let old checkpoints go": self._let_go}
+        for doing, afterwards in rest.items():
             try:
                 async with asyncio.timeout(self._settings.timeout_seconds):
                     await afterwards()
