@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.operators.exclusive import give_back, take
@@ -145,8 +145,9 @@ class KeyedFunctionOperator(TimedOperator):
         self._ctx.key = self._state.key = _NOT_YET
         try:
             self._function.open(self._ctx)
-        except AsyncStreamError as error:  # the driver takes it for one that knows its step
-            raise UserFunctionError(context.name, None, error, when="when it was opened") from error
+        except (PipelineError, CheckpointError) as error:  # the driver takes it for one that knows its step
+            kind = PipelineError if isinstance(error, PipelineError) else CheckpointError
+            raise kind(f"step {context.name!r}: {error}") from error
 
     def _new_context(self) -> KeyedContext:
         """What the function may ask for."""

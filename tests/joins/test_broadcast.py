@@ -245,5 +245,5 @@ def test_what_cannot_be_broadcast_is_refused() -> None:
             ctx.broadcast_state(TOTAL)  # type: ignore[arg-type]
 
     for function, words in ((Expiring(), "ttl of broadcast state"), (Valued(), "a MapDescriptor")):
-        with pytest.raises(UserFunctionError, match=words):
+        with pytest.raises(PipelineError, match=words):
             operator_of(function)
