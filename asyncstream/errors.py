@@ -54,6 +54,9 @@ _LONGEST: Final = 10_000
 _ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]+(?=[ >])")
 """Where an object is in memory, as `repr` says it of what has no other."""
 
+_PASSWORD: Final = re.compile(r"(?<=://)[^\s/:@'\"]*:[^\s/'\"]+(?=@)")
+"""User and password in a URL."""
+
 _LONGEST_BODY: Final = 4096
 """Bytes of a body that an error has: more than services say of one request."""
 
@@ -331,7 +334,7 @@ def encodable(text: str) -> str:
 def safe_repr(value: object, limit: int = 200) -> str:
     """
     `repr(value)` cut to `limit` characters; never raises. Without addresses in memory, of which each run has
-    others, and which push out of sight what a function is called.
+    others, and which push out of sight what a function is called; and without the passwords of URLs.
     """
     try:
         text = repr(value)
@@ -339,4 +342,6 @@ def safe_repr(value: object, limit: int = 200) -> str:
         return f"<{type(value).__name__} whose repr failed>"
     if " at 0x" in text:
         text = _ADDRESS.sub("", text)
+    if "://" in text:
+        text = _PASSWORD.sub("…", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -115,6 +115,13 @@ def test_no_message_says_where_an_object_is_in_memory() -> None:
     assert safe_repr("look at 0x1f, please") == "'look at 0x1f, please'"
 
 
+def test_safe_repr_shows_no_password() -> None:
+    assert safe_repr(["mysql://me:se:cr@t@host/db", 1]) == "['mysql://…@host/db', 1]"
+    assert safe_repr("s3://:secret@host") == "'s3://…@host'"
+    shown = ["http://host:80/me@home", "sqlite:///a:b@c", "me:you@home", "https://me@host"]
+    assert safe_repr(shown) == repr(shown)
+
+
 @pytest.mark.parametrize(
     "error",
     [

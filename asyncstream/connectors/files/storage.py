@@ -20,6 +20,7 @@ from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import module_of
 from asyncstream.filesystem.folders import by_their_own_names, sync_folder
+from asyncstream.validation import refuse
 
 __all__ = ("Storage", "Work", "is_remote", "size_of", "storage_of")
 
@@ -104,7 +105,10 @@ class Storage(ABC):
 
 
 def storage_of(path: str) -> Storage:
-    """Where the path leads; raises `MissingExtra` if that is an object store, and fsspec is not installed."""
+    """
+    Where the path leads; raises `MissingExtra` if that is an object store, and fsspec is not installed,
+    `PipelineError` if that does not know it.
+    """
     return _Remote(path) if is_remote(path) else _Disk()
 
 
@@ -198,7 +202,11 @@ class _Remote(Storage):
 
     def __init__(self, path: str) -> None:
         fsspec = module_of("fsspec", "fsspec", f"{path.partition('://')[0]}://")
-        self._fs: Any = fsspec.core.url_to_fs(path)[0]
+        try:
+            self._fs: Any = fsspec.core.url_to_fs(path)[0]
+        except ValueError as error:
+            expected = "a path on a disk, or in a store that fsspec knows, such as s3://bucket/file"
+            raise refuse("path", expected, path) from error
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(path))

@@ -89,6 +89,11 @@ def place() -> str:
     return f"memory://{uuid4().hex}"
 
 
+def test_store_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(PipelineError, match=r"^path: expected a path on a disk, .*'mysql://…@host/db'$"):
+        JsonLinesSource("mysql://me:secret@host/db")
+
+
 async def test_no_thread_stays_of_a_look_at_an_object_store(place: str) -> None:
     with fsspec.open(f"{place}/in.jsonl", "wb") as file:
         file.write(b"1\n")
