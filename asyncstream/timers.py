@@ -71,9 +71,10 @@ class TimerService:
         self.watermark = MIN_TIMESTAMP
         kept = Tables() if tables is None else tables
         self.event, self.processing = (
-            TimerQueue(kept.declare(timer_table(f"timers/{domain}", namespace_of)), blame=blame)
+            TimerQueue(kept.declare(timer_table(f"timers/{domain}", namespace_of)))
             for domain in ("event", "processing")
         )
+        self._blame = blame
         kept.on_restored(self._rebuilding)
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
@@ -101,7 +102,7 @@ class TimerService:
         is.
         """
         self.watermark = timestamp
-        return self.event.advancing(reached(timestamp), self._on_event_time)
+        return self.event.advancing(reached(timestamp), self._on_event_time, self._blame)
 
     def restore_watermark(self, timestamp: int) -> None:
         """Event time had reached `timestamp` when the snapshot was taken: nothing fires."""
@@ -120,7 +121,7 @@ class TimerService:
             try:
                 if not self._has_room():
                     raise _NoRoom
-                self.processing.advance(now_ms, self._fire_with_room)
+                self.processing.advance(now_ms, self._fire_with_room, self._blame)
             except _NoRoom:
                 earliest = self.processing.earliest()
                 if earliest is not None and earliest <= now_ms:
@@ -137,7 +138,7 @@ class TimerService:
         """Nothing follows: if timers wait for room, fire what is due by `now_ms`."""
         if self._is_held:
             self._is_held = False
-            self.processing.advance(now_ms, self._on_processing_time)
+            self.processing.advance(now_ms, self._on_processing_time, self._blame)
 
     def _fire_with_room(self, timestamp: int, key: Any, namespace: Any) -> None:
         self._on_processing_time(timestamp, key, namespace)

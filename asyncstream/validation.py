@@ -301,7 +301,7 @@ def _unlike(declared: object, method: object, *, yields: bool) -> tuple[str, str
 def _returns_nothing(function: object) -> bool:
     """Whether it is a function that returns, and None each time, as one without a `return` does."""
     code = getattr(function, "__code__", None)
-    if type(code) is not CodeType:
+    if type(code) is not CodeType or code.co_flags & inspect.CO_GENERATOR:
         return False
     returned, last = [], None
     for done in dis.get_instructions(code):

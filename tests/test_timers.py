@@ -129,7 +129,7 @@ def test_timers_set_for_ever_for_what_is_due_are_an_error(
         blamed.append(timer)
         return error
 
-    queue, fired = TimerQueue(blame=blame), list[int]()
+    queue, fired = TimerQueue(), list[int]()
 
     def fire(timestamp: int, key: str, namespace: None) -> None:
         fired.append(timestamp)
@@ -139,7 +139,7 @@ def test_timers_set_for_ever_for_what_is_due_are_an_error(
     for key in keys:
         queue.register(5, key)
     with pytest.raises(EndlessTimers, match="set later ones"):
-        queue.advance(8, fire)
+        queue.advance(8, fire, blame)
     assert [(timer.timestamp, timer.key in keys) for timer in blamed] == [(fired[-1] - back, True)]
 
 

@@ -71,6 +71,13 @@ class Timer(NamedTuple):
 OnTimer: TypeAlias = Callable[[int, Any, Any], object]
 """Called with the timestamp, key and namespace of a timer that fires."""
 
+Blame: TypeAlias = Callable[[Timer, BaseException], BaseException]
+"""Gives the error to raise over a timer, of what has happened."""
+
+
+def _blame_nobody(timer: Timer, error: BaseException) -> BaseException:
+    return error
+
 
 TIMERS: Final = 250
 """How many fire in one slice: a fraction of a millisecond, if what they call is quick."""
@@ -98,17 +105,12 @@ class TimerQueue:
     Args:
         table: where they are kept, made by `timer_table`; None: in one of its own.
         coming: told the keys of timers that come into memory since they are due soon.
-        blame: gives the error to raise where callbacks set a timer for ever.
     """
 
     def __init__(
-        self,
-        table: KeyTable | None = None,
-        coming: Callable[[list[Any]], None] | None = None,
-        blame: Callable[[Timer, BaseException], BaseException] = lambda timer, error: error,
+        self, table: KeyTable | None = None, coming: Callable[[list[Any]], None] | None = None
     ) -> None:
         self._coming = coming
-        self._blame = blame
         self._table = timer_table("timers") if table is None else table
         self._run: deque[int] = deque()
         self._last = -math.inf  # the last that was put into the run, which may have fired since
@@ -201,15 +203,18 @@ class TimerQueue:
             if self._stale > _SWEEP and not self._advancing:
                 self._sweep()
 
-    def advance(self, until: float, fire: OnTimer) -> None:
+    def advance(self, until: float, fire: OnTimer, blame: Blame = _blame_nobody) -> None:
         """Run through all of `advancing`."""
-        for _ in self.advancing(until, fire):
+        for _ in self.advancing(until, fire, blame):
             pass
 
-    def advancing(self, until: float, fire: OnTimer) -> Iterator[None]:
+    def advancing(self, until: float, fire: OnTimer, blame: Blame = _blame_nobody) -> Iterator[None]:
         """
         Fires all timers up to and including `until`, those too that `fire` registers meanwhile, in slices:
         between two of them timers are only looked at.
+
+        Args:
+            blame: gives the error to raise where callbacks set a timer for ever, and that timer.
 
         Raises:
             EndlessTimers: if these are for ever not later than the one that fires.
@@ -243,7 +248,7 @@ class TimerQueue:
                     if repeats > most:
                         if most > _RUNAWAY:
                             one = Timer(timestamp, *next(iter(table.whole(timestamp)), (None, None)))
-                            raise self._blame(one, EndlessTimers())
+                            raise blame(one, EndlessTimers())
                         most += 4 * len(table) + 1  # each of them may set an earlier one and go on after it
                 timer = pop_lone(timestamp, MISSING)
                 if timer is not MISSING:  # the usual case by far where they are not shared

@@ -181,6 +181,17 @@ def test_what_is_called_for_what_it_does_may_return_nothing() -> None:
     stream.key_by(forgetful).reduce(max).discard()  # one key for all
 
 
+@pytest.mark.parametrize(
+    "function", [yielding, Yielding(), partial(yielding)], ids=["def", "object", "partial"]
+)
+def test_flat_map_takes_what_yields(function: Any) -> None:
+    found: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1, 2]).flat_map(function).to(found)
+    pipeline.run_blocking()
+    assert found == [1, 2]
+
+
 def test_what_gives_its_elements_in_a_way_of_its_own_is_a_source() -> None:
     found: list[Any] = []
     pipeline = Pipeline()
