@@ -734,7 +734,7 @@ async def test_a_disk_that_fails_costs_calls_and_nothing_else(
         with caplog.at_level(logging.WARNING):
             for value in (2, 3, 2):
                 assert (await guarded(value))["of"] == value
-                await asyncio.sleep(1)
+                await asyncio.sleep(2)  # until the store is not left alone any more
         assert "the cache goes on without it: OperationalError" in caplog.text
         store._writer.execute("PRAGMA query_only=0")
         await guarded(4)
