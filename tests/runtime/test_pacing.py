@@ -135,14 +135,18 @@ PLANS: dict[str, Callable[[Pipeline], Stream[Any]]] = {
 }
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but one slice is done without a pause, slices are as short as can be, and sinks soon full."""
     monkeypatch.setattr(pacing, "AT_ONCE", 0.0)
     monkeypatch.setattr(timer_queue, "TIMERS", 1)
     monkeypatch.setattr(writing, "SINK_LIMIT", SMALL)
     for module in ("base", "sessions"):
         monkeypatch.setattr(f"asyncstream.windowing.{module}.BURST", 1)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_slow(monkeypatch)
 
 
 def results_of(plan: Callable[[Pipeline], Stream[Any]]) -> list[Any]:
@@ -169,10 +173,7 @@ async def test_results_do_not_depend_on_pauses(
 
     go_on_later = Pace._go_on_later
     monkeypatch.setattr(Pace, "_go_on_later", counted)
-    monkeypatch.setattr(pacing, "AT_ONCE", 0.0)
-    monkeypatch.setattr(timer_queue, "TIMERS", 1)
-    for module in ("base", "sessions"):
-        monkeypatch.setattr(f"asyncstream.windowing.{module}.BURST", 1)
+    make_slow(monkeypatch)
     found: list[Any] = []
     pipeline = Pipeline()
     PLANS[name](pipeline).to(found)
@@ -331,10 +332,10 @@ class Noted(Operator):
 class NotedInputs(MultiInput, Noted):
     def __init__(self) -> None:
         Noted.__init__(self)
-        self.have_ports(*(partial_receive(self),) * 2, holds_back=True)
+        self.have_ports(*(received_by(self),) * 2, holds_back=True)
 
 
-def partial_receive(operator: Noted) -> Any:
+def received_by(operator: Noted) -> Any:
     return lambda values, timestamps: operator.log.extend(values)
 
 
