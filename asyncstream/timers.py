@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from asyncstream.state.rows import same
+from asyncstream.state.rows import run_through, same
 from asyncstream.state.tables import Tables
 from asyncstream.state.timer_queue import OnTimer, TimerQueue, timer_table
 
@@ -93,8 +93,7 @@ class TimerService:
 
     def advance_watermark(self, timestamp: int) -> None:
         """Run through all of `advancing`."""
-        for _ in self.advancing(timestamp):
-            pass
+        run_through(self.advancing(timestamp))
 
     def advancing(self, timestamp: int) -> Iterator[None]:
         """

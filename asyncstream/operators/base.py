@@ -38,11 +38,12 @@ from asyncstream.operators.journey import Journeys
 from asyncstream.operators.results import is_of_key
 from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.state.capture import Frozen, freeze
+from asyncstream.state.rows import run_through
 from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
 from asyncstream.state.tables import Tables
 from asyncstream.state.timer_queue import Timer
 
-__all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs", "run_through")
+__all__ = ("DISCARD", "Discard", "Fanout", "Operator", "OperatorContext", "pairs")
 
 
 _RAISED_IN: Final = "raised in step"
@@ -50,12 +51,6 @@ _RAISED_IN: Final = "raised in step"
 
 def _raise(error: BaseException) -> None:
     raise error
-
-
-def run_through(work: Iterator[None]) -> None:
-    """Do at once what comes in slices."""
-    for _ in work:
-        pass
 
 
 @dataclass(slots=True)

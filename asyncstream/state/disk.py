@@ -30,7 +30,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.state.disk_entries import HASH, Names, as_int, behind, int_in, pickled, row_of, with_row
-from asyncstream.state.rows import AWAY, MISSING, SLICE, Entry, Rows, paced
+from asyncstream.state.rows import AWAY, MISSING, SLICE, Entry, Rows, paced, run_through
 from asyncstream.state.stored import NOTHING, Stored
 
 __all__ = ("DiskRows",)
@@ -71,8 +71,7 @@ class DiskRows:
         """What `reopened` needs besides the entries, of which all are written with this."""
         self._leaving.update(self._resting)
         self._resting.clear()
-        for _ in self._writing():
-            pass
+        run_through(self._writing())
         bounds = self._low, self._low_is_exact, self._high
         return self._names.number, self._count, self._next, bounds, self._names.numbered
 

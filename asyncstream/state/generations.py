@@ -34,7 +34,17 @@ from typing import Any, Final, TypeAlias
 from asyncstream.errors import InternalError
 from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
-from asyncstream.state.rows import MISSING, NO_ROWS, SAMPLE, SLICE, Entry, MemoryRows, Rows, about
+from asyncstream.state.rows import (
+    MISSING,
+    NO_ROWS,
+    SAMPLE,
+    SLICE,
+    Entry,
+    MemoryRows,
+    Rows,
+    about,
+    run_through,
+)
 from asyncstream.state.weights import LEAST, Scale, are_heavy, ends
 
 __all__ = ("Delta", "Generations", "OldRows")
@@ -187,8 +197,7 @@ class Generations:
 
     def merge(self) -> None:
         """Run through all of `merging`."""
-        for _ in self.merging():
-            pass
+        run_through(self.merging())
 
     # ------------------------------------------------------------------ what is not young at first
 

@@ -24,6 +24,7 @@ __all__ = (
     "about",
     "paced",
     "plain_namespace",
+    "run_through",
     "same",
 )
 
@@ -64,6 +65,12 @@ def paced(count: int, size: int, most: int) -> int:
     many at most, for few rows say little of those to come.
     """
     return max(1, min(most, 10 * count, count * GO_BYTES // max(size, 1)))
+
+
+def run_through(work: Iterator[None]) -> None:
+    """Do at once what comes in slices."""
+    for _ in work:
+        pass
 
 
 def same(value: Any) -> Any:

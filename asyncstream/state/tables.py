@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from asyncstream.errors import CheckpointError, InternalError
 from asyncstream.state.capture import detached
 from asyncstream.state.generations import Delta, OldRows
-from asyncstream.state.rows import MISSING, plain_namespace, same
+from asyncstream.state.rows import MISSING, plain_namespace, run_through, same
 from asyncstream.state.snapshots import Rule, Snapshot
 from asyncstream.state.table import Table
 from asyncstream.state.weights import Scale
@@ -113,8 +113,7 @@ class Tables:
         self._settle_in(table)
         kept = self._unclaimed.pop(table.name, None)
         if kept is not None:
-            for _ in table.take_over(kept):
-                pass
+            run_through(table.take_over(kept))
         return table
 
     def declare_derived(self, table: AnyTable) -> AnyTable:
@@ -145,8 +144,7 @@ class Tables:
             else:
                 mine.go_on(table)
         self.give_cells(cells)
-        for _ in self._tell_restored():
-            pass
+        run_through(self._tell_restored())
 
     def keep_old_in(self, new_old: Callable[[], OldRows], *, notes: bool) -> None:
         """
@@ -302,8 +300,7 @@ class Tables:
             name: _young_table(name, rows, compound=name in about["compound"])
             for name, rows in about.pop("tables").items()
         }
-        for _ in self.take_over(Kept(tables, detached(about))):
-            pass
+        run_through(self.take_over(Kept(tables, detached(about))))
 
     def take_over(self, kept: Kept) -> Iterator[None]:
         """As `restore`, in slices, of what a checkpoint has: that is no part of the next cut."""

@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from asyncstream.errors import safe_repr
 from asyncstream.state.key_table import KeyTable, whole_key
 from asyncstream.state.keys import SOUND, check_key
-from asyncstream.state.rows import MISSING, SLICE, plain_namespace, same
+from asyncstream.state.rows import MISSING, SLICE, plain_namespace, run_through, same
 
 __all__ = ("EndlessTimers", "OnTimer", "Timer", "TimerQueue", "timer_table")
 
@@ -205,8 +205,7 @@ class TimerQueue:
 
     def advance(self, until: float, fire: OnTimer, blame: Blame = _blame_nobody) -> None:
         """Run through all of `advancing`."""
-        for _ in self.advancing(until, fire, blame):
-            pass
+        run_through(self.advancing(until, fire, blame))
 
     def advancing(self, until: float, fire: OnTimer, blame: Blame = _blame_nobody) -> Iterator[None]:
         """

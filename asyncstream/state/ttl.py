@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from asyncstream.state.rows import MISSING, SLICE
+from asyncstream.state.rows import MISSING, SLICE, run_through
 from asyncstream.state.table import Table
 from asyncstream.validation import Duration, choice, duration_ms
 
@@ -83,8 +83,7 @@ class Ages(ABC, Generic[W]):
         self._written = written
         self._visits: OrderedDict[Row, int] = OrderedDict()  # when each row is to be looked at
         self._next_visit_ms = 0  # or later
-        for _ in self.rebuilding():
-            pass
+        run_through(self.rebuilding())
 
     def written(self, row: Row) -> W:
         """When the entries of `row`, which is in the table, were written."""

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.operators.base import OperatorContext, run_through
+from asyncstream.operators.base import OperatorContext
 from asyncstream.state import MISSING, Table
-from asyncstream.state.rows import Rows
+from asyncstream.state.rows import Rows, run_through
 from asyncstream.timers import TimerService
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import WindowPlan

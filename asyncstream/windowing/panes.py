@@ -32,10 +32,10 @@ from operator import itemgetter
 from typing import Any, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.operators.base import pairs, run_through
+from asyncstream.operators.base import pairs
 from asyncstream.state import MISSING, Cell, Table
 from asyncstream.state.keys import SOUND, check_key
-from asyncstream.state.rows import Rows
+from asyncstream.state.rows import Rows, run_through
 from asyncstream.windowing.base import LATE, PlainWindowOperator, check_timestamp
 from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.pane_schedule import Schedule

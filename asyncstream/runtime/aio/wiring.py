@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from asyncstream.connectors import Sink, TransactionalSink
-from asyncstream.operators.base import Operator, run_through
+from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.spec import ClockUse
@@ -19,6 +19,7 @@ from asyncstream.runtime.aio.pacing import Entrance, Pace
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.wakeups import Woken
 from asyncstream.runtime.aio.writing import SinkOperator
+from asyncstream.state.rows import run_through
 
 __all__ = ("RunWiring",)
 

@@ -14,6 +14,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from asyncstream.state import detached
+from asyncstream.state.rows import run_through
 from asyncstream.windowing.policies.events import Event, EventQueue
 from asyncstream.windowing.policies.eviction import Decision, EvictionPolicy, Firing
 from asyncstream.windowing.policies.trigger import TriggerPolicy
@@ -88,16 +89,14 @@ class WindowManager:
             self._added += chunk - 1
             if room is not None:
                 self._trigger.track(chunk, now_ms)
-                for _ in self._firing_due(now_ms):
-                    pass
+                run_through(self._firing_due(now_ms))
             self._added += 1  # after Storm: one that has fired a window is the first since
             if self._added >= COMPACT_EVERY and self._eviction.compacts:
                 self._compact(now_ms)
 
     def advance(self, time_ms: float, now_ms: int) -> None:
         """Run through all of `advancing`."""
-        for _ in self.advancing(time_ms, now_ms):
-            pass
+        run_through(self.advancing(time_ms, now_ms))
 
     def advancing(self, time_ms: float, now_ms: int) -> Iterator[None]:
         """
@@ -142,8 +141,7 @@ class WindowManager:
 
     def close(self, end_ms: float, now_ms: int) -> None:
         """Run through all of `closing`."""
-        for _ in self.closing(end_ms, now_ms):
-            pass
+        run_through(self.closing(end_ms, now_ms))
 
     def closing(self, end_ms: float, now_ms: int) -> Iterator[None]:
         """

@@ -29,7 +29,7 @@ from asyncstream.errors import CheckpointError, CodecError, describe_error
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.spark.wire.values import Classes, dumps_state, loads_each
 from asyncstream.state import Cut, Delta, Kept, Table, Tables
-from asyncstream.state.rows import Rows
+from asyncstream.state.rows import Rows, run_through
 
 __all__ = (
     "SMALL",
@@ -342,5 +342,4 @@ def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
 
 def restore(operator: Operator, kept: Kept) -> None:
     """Have an operator that is open go on with what is kept."""
-    for _ in operator.tables.take_over(kept):
-        pass
+    run_through(operator.tables.take_over(kept))
