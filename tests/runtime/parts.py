@@ -69,6 +69,18 @@ class Ledger(TransactionalSink[Any]):
         self.committed = self.prepared[epoch]
 
 
+class Held:
+    """A sink function that takes nothing until it may."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.seen: list[Any] = []
+
+    async def __call__(self, value: Any) -> None:
+        await self.may.wait()
+        self.seen.append(value)
+
+
 class Log(list[str]):
     """What happened, in order."""
 

@@ -44,7 +44,7 @@ from asyncstream.windowing import (
     EventTimeTrigger,
     PurgingTrigger,
 )
-from tests.runtime.parts import Ledger, boom
+from tests.runtime.parts import Held, Ledger, boom
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -55,18 +55,6 @@ SMALL = 8
 """Elements that may wait for a sink here."""
 
 EVENTS: list[Event] = [*((at % 7, at * 10) for at in range(300)), (0, 60_000), (1, 60_010), (1, 120_000)]
-
-
-class Held:
-    """A sink function that takes nothing until it may."""
-
-    def __init__(self) -> None:
-        self.may = asyncio.Event()
-        self.seen: list[Any] = []
-
-    async def __call__(self, value: Any) -> None:
-        await self.may.wait()
-        self.seen.append(value)
 
 
 class Later(KeyedProcessFunction[Event, Any]):

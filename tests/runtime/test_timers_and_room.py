@@ -11,7 +11,7 @@ import pytest
 from asyncstream import Count, KeyedContext, KeyedProcessFunction, Pipeline, TumblingWindows
 from asyncstream.operators.emitting import BURST, Emitter
 from asyncstream.runtime.aio.writing import SINK_LIMIT
-from tests.runtime.parts import VirtualClock
+from tests.runtime.parts import Held, VirtualClock
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -26,18 +26,6 @@ class Ticker(KeyedProcessFunction[Any, Any]):
         for number in range(100):
             out((timestamp, number))
         ctx.register_processing_timer(ctx.now_ms + 5)
-
-
-class Held:
-    """A sink function that takes nothing until it may."""
-
-    def __init__(self) -> None:
-        self.may = asyncio.Event()
-        self.seen: list[Any] = []
-
-    async def __call__(self, value: Any) -> None:
-        await self.may.wait()
-        self.seen.append(value)
 
 
 async def test_timers_wait_while_the_sink_is_full_and_go_on_in_order() -> None:
