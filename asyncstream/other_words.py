@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from types import FunctionType
 from typing import Final
 
-__all__ = ("WORDS", "word_for")
+__all__ = ("WORDS", "by_word", "word_for")
 
 
-def _words(*pairs: tuple[str, str]) -> Mapping[str, str]:
+def by_word(*pairs: tuple[str, str]) -> Mapping[str, str]:
+    """What each word is called here, of (words, what they are called)."""
     return {word: here for words, here in pairs for word in words.split()}
 
 
 _EMIT: Final = "out(value)"
 
-_OF_CONTEXTS: Final = _words(
+_OF_CONTEXTS: Final = by_word(
     ("timerservice settimer registertimer registereventtimetimer", "ctx.register_event_timer(timestamp)"),
     ("registerprocessingtimetimer schedule", "ctx.register_processing_timer(timestamp)"),
     ("deleteeventtimetimer deletetimer", "ctx.delete_event_timer(timestamp)"),
@@ -30,7 +31,7 @@ _OF_CONTEXTS: Final = _words(
     ("currentprocessingtime getcurrentprocessingtime", "ctx.now_ms"),
 )
 
-_OF_FUNCTIONS: Final = _words(
+_OF_FUNCTIONS: Final = by_word(
     ("output sideoutput", "ctx.side(tag, value)"),
     ("emit collect forward", _EMIT),
 )
@@ -43,32 +44,32 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "KeyedContext": {
         **_OF_CONTEXTS,
         **_OF_FUNCTIONS,
-        **_words(
+        **by_word(
             ("getcurrentkey currentkey", "ctx.key"),
             (_GET_STATE, "ctx.state(descriptor)"),
             ("timedomain", "ctx.domain"),
         ),
     },
-    "BroadcastContext": _words(("getbroadcaststate", "ctx.broadcast_state(descriptor)")),
+    "BroadcastContext": by_word(("getbroadcaststate", "ctx.broadcast_state(descriptor)")),
     "WindowContext": {
-        **_words(("currentwatermark", "ctx.watermark"), ("currentprocessingtime", "ctx.now_ms")),
+        **by_word(("currentwatermark", "ctx.watermark"), ("currentprocessingtime", "ctx.now_ms")),
         **_OF_FUNCTIONS,
-        **_words((_GET_STATE, "ctx.key_state(descriptor)")),
+        **by_word((_GET_STATE, "ctx.key_state(descriptor)")),
     },
     "TriggerContext": {
         **_OF_CONTEXTS,
-        **_words(
+        **by_word(
             ("getpartitionedstate", "ctx.state(descriptor)"),
             ("mergepartitionedstate", "ctx.merge_state(descriptor)"),
         ),
     },
-    "ValueState": _words(("value read", "state.get()"), ("update write put", "state.set(value)")),
-    "ListState": _words(
+    "ValueState": by_word(("value read", "state.get()"), ("update write put", "state.set(value)")),
+    "ListState": by_word(
         ("update put", "state.set(values)"),
         ("addall", "state.extend(values)"),
         ("append", "state.add(value)"),
     ),
-    "MapState": _words(
+    "MapState": by_word(
         ("set update", "state.put(key, value)"),
         ("delete pop", "state.remove(key)"),
         ("contains haskey", "key in state"),
@@ -76,10 +77,10 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         ("values entries iterator", "state.items()"),
         ("isempty", "len(state) == 0"),
     ),
-    "ReducingState": _words(("value", "state.get()"), ("update set", "state.add(value)")),
-    "AggregatingState": _words(("value", "state.get()"), ("update set", "state.add(value)")),
-    "BufferedEmitter.emit": _words(("collect emit output send append", _EMIT)),
-    "KeyedFunction": _words(("getruntimecontext", "the ctx that open is given")),
+    "ReducingState": by_word(("value", "state.get()"), ("update set", "state.add(value)")),
+    "AggregatingState": by_word(("value", "state.get()"), ("update set", "state.add(value)")),
+    "BufferedEmitter.emit": by_word(("collect emit output send append", _EMIT)),
+    "KeyedFunction": by_word(("getruntimecontext", "the ctx that open is given")),
 }
 """
 By the class that has another word for it, or the function: words in small letters, without "_", so that it

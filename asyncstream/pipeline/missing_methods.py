@@ -9,43 +9,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from asyncstream.other_words import by_word
+
 __all__ = ("PIPELINE_WORDS", "WORDS", "Fluent", "Unfinished")
 
 _ROLLING: Final = ".reduce(...) for a result with each element, .window(...).aggregate(...) for one of many"
 _ENDS: Final = ".to(...) of a sink, a list or a function"
 
-WORDS: Final = {
-    word: advice
-    for words, advice in (
-        ("keyBy group_by groupBy groupByKey groupby key_on", ".key_by(...)"),
-        ("mapValues map_values apply select", ".map(...)"),
-        ("where", ".filter(...)"),
-        ("flatMap flatten flat_map_values", ".flat_map(...)"),
-        ("merge concat", ".union(...)"),
-        ("split", ".branch(...)"),
-        ("assign_timestamps_and_watermarks assignTimestampsAndWatermarks", ".event_time(...)"),
-        ("stateful_map stateful transform flat_map_with_state", ".key_by(...).process(...)"),
-        ("sum count fold aggregate_by", _ROLLING),
-        ("min max", ".min_by(...) and .max_by(...), or .window(...).aggregate(...)"),
-        ("getSideOutput get_side_output", ".side(...) of what .process(...) gives"),
-        ("interval_join intervalJoin", ".join(...).within(...)"),
-        ("left_join leftJoin", '.join(..., how="left")'),
-        ("toTable to_table", ".as_table(...)"),
-        ("windowed_by windowedBy tumbling tumbling_window hopping hopping_window", ".window(...)"),
-        ("sliding sliding_window session session_window time_window", ".window(...)"),
-        ("sink sink_to sinkTo add_sink addSink output foreach for_each subscribe", _ENDS),
-        ("print show", ".to(print)"),
-        (
-            "batch buffer chunked",
-            ".async_map(batched(...)) for one call, .key_by(...).count_window(...) for lists",
-        ),
-        ("peek inspect", ".map(...) of a function that returns its element"),
-        ("name uid named", "name= of the method that adds the step"),
-        ("set_parallelism setParallelism", "concurrency= of .async_map(...)"),
-        ("async_wait unordered_wait ordered_wait amap map_async", ".async_map(...)"),
-    )
-    for word in words.split()
-}
+WORDS: Final = by_word(
+    ("keyBy group_by groupBy groupByKey groupby key_on", ".key_by(...)"),
+    ("mapValues map_values apply select", ".map(...)"),
+    ("where", ".filter(...)"),
+    ("flatMap flatten flat_map_values", ".flat_map(...)"),
+    ("merge concat", ".union(...)"),
+    ("split", ".branch(...)"),
+    ("assign_timestamps_and_watermarks assignTimestampsAndWatermarks", ".event_time(...)"),
+    ("stateful_map stateful transform flat_map_with_state", ".key_by(...).process(...)"),
+    ("sum count fold aggregate_by", _ROLLING),
+    ("min max", ".min_by(...) and .max_by(...), or .window(...).aggregate(...)"),
+    ("getSideOutput get_side_output", ".side(...) of what .process(...) gives"),
+    ("interval_join intervalJoin", ".join(...).within(...)"),
+    ("left_join leftJoin", '.join(..., how="left")'),
+    ("toTable to_table", ".as_table(...)"),
+    ("windowed_by windowedBy tumbling tumbling_window hopping hopping_window", ".window(...)"),
+    ("sliding sliding_window session session_window time_window", ".window(...)"),
+    ("sink sink_to sinkTo add_sink addSink output foreach for_each subscribe", _ENDS),
+    ("print show", ".to(print)"),
+    (
+        "batch buffer chunked",
+        ".async_map(batched(...)) for one call, .key_by(...).count_window(...) for lists",
+    ),
+    ("peek inspect", ".map(...) of a function that returns its element"),
+    ("name uid named", "name= of the method that adds the step"),
+    ("set_parallelism setParallelism", "concurrency= of .async_map(...)"),
+    ("async_wait unordered_wait ordered_wait amap map_async", ".async_map(...)"),
+)
 """What streams elsewhere have, and what it is called here."""
 
 
@@ -60,15 +58,11 @@ _OF_A_STEP: Final = {
 """The side outputs that some streams have."""
 
 
-PIPELINE_WORDS: Final = {
-    word: advice
-    for words, advice in (
-        ("from_collection fromCollection from_source fromSource add_source addSource", ".source(...)"),
-        ("read stream topic input", ".source(...)"),
-        ("execute", "await pipeline.run(), or .run_blocking()"),
-    )
-    for word in words.split()
-}
+PIPELINE_WORDS: Final = by_word(
+    ("from_collection fromCollection from_source fromSource add_source addSource", ".source(...)"),
+    ("read stream topic input", ".source(...)"),
+    ("execute", "await pipeline.run(), or .run_blocking()"),
+)
 """What pipelines and their like have elsewhere."""
 
 
