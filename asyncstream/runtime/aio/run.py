@@ -50,7 +50,7 @@ from asyncstream.runtime.aio.snapshot import JobSnapshot, positions, restore
 from asyncstream.runtime.aio.spilling import Spilling
 from asyncstream.runtime.aio.wakeups import Wakeups
 from asyncstream.runtime.aio.watching import LoopWatch
-from asyncstream.runtime.aio.wiring import RunWiring
+from asyncstream.runtime.aio.wiring import LOOK, RunWiring
 from asyncstream.state import StateBackend
 
 __all__ = ("OPEN_SECONDS", "Phase", "Run")
@@ -65,9 +65,6 @@ OPEN_SECONDS = 300.0
 
 SLOW = 30.0
 """Seconds after which what is waited for is named in the log."""
-
-REST_CHECK = 0.01
-"""Seconds between two looks whether the pipeline has come to rest."""
 
 Phase: TypeAlias = Literal["new", "opening", "running", "stopping", "closed"]
 
@@ -411,7 +408,7 @@ class Run:
         while self.error is None and self.loop.time() < until:
             if not self.wiring.restless():
                 return
-            await asyncio.sleep(REST_CHECK)
+            await asyncio.sleep(LOOK)
 
     def _unbind_outlets(self) -> None:
         for outlet in self.wiring.ends(Outlet):

@@ -21,10 +21,10 @@ from asyncstream.runtime.aio.wakeups import Woken
 from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state.rows import run_through
 
-__all__ = ("RunWiring",)
+__all__ = ("LOOK", "RunWiring")
 
 LOOK = 0.01
-"""Seconds between two looks whether work is done that was left for later."""
+"""Seconds between two looks whether what is left to be done is done."""
 
 LOOKS = 500
 """How often a checkpoint looks, before it holds the event loop with the rest of the work."""
