@@ -187,6 +187,7 @@ def changes() -> list[tuple[str, WindowPlan, float]]:
         ("  late firings", WindowPlan(sliding, AfterWatermark(late=every), None, 5_000, both), 1.1),
         ("  early, by count", WindowPlan(sliding, AfterWatermark(early=every), None, 0, both), 5),
         ("  continuous, by 10", WindowPlan(sliding, tick, aggregate=both), 2.5),
+        ("600 slices", WindowPlan(SlidingWindows(600 * second, second), aggregate=both), 8),
         ("cumulative 60/10", WindowPlan(cumulative, aggregate=both), 1.2),
         ("  and Last", WindowPlan(cumulative, aggregate=three), 1.2),
         ("3 h by 1 h and 1 ms", WindowPlan(uneven, aggregate=three), 1.1),

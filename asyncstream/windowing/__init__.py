@@ -10,7 +10,8 @@ In reading order:
 | `evictors`, `functions`, `aggregates` | what is thrown out before; what is computed |
 | `plan`, `spec` | what was asked for, checked; the step, which operator does it, and its state |
 | `base`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
-| `panes`, `pane_store`, `pane_schedule`, `pane_ticks` | on a grid, faster; kept how; due when; by time, too |
+| `panes`, `pane_store`, `pane_blocks` | on a grid, faster; kept how; slices merged ahead of windows |
+| `pane_schedule`, `pane_ticks` | what is due when; fired by time, too |
 | `sessions`, `session_firings` | that merge, faster; that fire between, too |
 | `fused_aggregates`, `partials` | aggregates as one loop; elements that come folded, from Spark |
 | `upgrade` | state of one operator for another |

@@ -116,6 +116,10 @@ class SlicedWindows(WindowAssigner):
         """The windows that the slice at `start` is in, in the order in which they are assigned."""
         return [self.slice_at(start)]
 
+    def overlap_ms(self) -> tuple[int, int]:
+        """How far apart windows that overlap end, and how long the longest is; (0, 0): they do not."""
+        return 0, 0
+
     def ends_at_multiples(self, interval_ms: int, /) -> bool:
         """Whether the last millisecond of a window may be a multiple of an interval."""
         return True
@@ -201,6 +205,9 @@ class SlidingWindows(SlicedWindows):
         size, newest = self.size_ms, start - (start - self.offset_ms) % self.slide_ms
         return [(first, first + size) for first in range(newest, start - size, -self.slide_ms)]
 
+    def overlap_ms(self) -> tuple[int, int]:
+        return self.slide_ms, self.size_ms
+
     def ends_at_multiples(self, interval_ms: int) -> bool:
         return (self.offset_ms + self.size_ms - 1) % gcd(self.slide_ms, interval_ms) == 0
 
@@ -239,6 +246,9 @@ class CumulativeWindows(SlicedWindows):
     def windows_of(self, start: int) -> Collection[Span]:
         step, first = self.step_ms, start - (start - self.offset_ms) % self.size_ms
         return [(first, end) for end in range(start + step, first + self.size_ms + 1, step)]
+
+    def overlap_ms(self) -> tuple[int, int]:
+        return self.step_ms, self.size_ms
 
     def ends_at_multiples(self, interval_ms: int) -> bool:
         return (self.offset_ms - 1) % gcd(self.step_ms, interval_ms) == 0

@@ -18,7 +18,7 @@ order of their numbers.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -29,6 +29,7 @@ from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
+from asyncstream.windowing.pane_blocks import Blocks
 from asyncstream.windowing.plan import RULES, WindowPlan
 from asyncstream.windowing.windows import Span, max_timestamp
 
@@ -81,6 +82,8 @@ class PaneStore:
         self.ends: dict[int, int] = {}
         self.starts: list[int] = []
         self.windows: set[Span] = set()
+        overlap_ms = slicing.overlap_ms() if is_shared and aggregate.order_free else (0, 0)
+        self._blocks = Blocks(*overlap_ms, self.ends, self.starts, self._block)
 
     def __len__(self) -> int:
         """How many accumulators there are."""
@@ -100,6 +103,7 @@ class PaneStore:
     def drop(self, place: Span) -> None:
         """Have no such slice."""
         del self.ends[place[0]], self.starts[bisect_left(self.starts, place[0])]
+        self._blocks.drop(place[0])
         self.slices.drop(place)
         self._closed.drop(place)
 
@@ -135,6 +139,7 @@ class PaneStore:
     def put(self, place: Span, key: Any, value: Any) -> None:
         """Put an element into a slice, which may be before the latest one."""
         table = self.slices
+        self._blocks.spoil(place[0])
         if self.has_epochs:
             later = self.starts[bisect_right(self.starts, place[0]) :]
             places = [(start, self.ends[start]) for start in later]
@@ -150,6 +155,7 @@ class PaneStore:
         """Put folded elements into a slice, by key; their accumulators are given away."""
         table, merge, numbers = self.slices, self.aggregate.merge, self.numbers
         is_alone = not isinstance(self.aggregate, InPlace)
+        self._blocks.spoil(place[0])
         rows, has_older = table.rows(place), table.has_older_rows(place)
         for key, accumulator in parts:
             found = accumulator[0] if is_alone else accumulator
@@ -204,7 +210,8 @@ class PaneStore:
         merge, merged = self.aggregate.merge, self.aggregate.create()
         if own is not MISSING:
             merged = merge(merged, own)
-        parts = [accumulator for place in self._slices_of(window) for accumulator in self._parts(place, key)]
+        places = self._blocks.cover(window, makes=False)
+        parts = [accumulator for place in places for accumulator in self._parts(place, key)]
         for accumulator in sorted(parts, key=_NUMBER) if self.has_epochs else parts:
             merged = merge(merged, accumulator)
         return merged
@@ -215,22 +222,39 @@ class PaneStore:
 
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
-        slices, closed = self.slices, self._closed
-        places = [place for place in self._slices_of(window) if place in slices or place in closed]
+        slices, closed, blocks = self.slices, self._closed, self._blocks
+        covered = blocks.cover(window, makes=not slices.is_remote)  # there memory is not to hold what is not
+        places = [place for place in covered if place in slices or place in closed or blocks.rows(place)]
         if window in self.windows:
             if not places:
                 return self.whole.each(window)
-            every = {**dict.fromkeys(self.whole.whole(window)), **self._firsts(places)}
+            every = dict.fromkeys([*self.whole.whole(window), *self._firsts(places)])
             return {key: self.merged(window, key) for key in every}.items()
         if any(place in closed for place in places):
             return {key: self.merged(window, key) for key in self._firsts(places)}.items()
-        if len(places) == 1:
+        if len(places) == 1 and places[0] in slices:
             return slices.each(places[0])
-        parts = [cells for place in places if (cells := slices.whole(place))]
-        found: Rows = dict(parts.pop(0)) if _follow_one_another(parts) else self._firsts(places)
+        parts = [cells for place in places if (cells := self._rows(place))]
+        follow = _follow_one_another(parts)
+        found: Rows = dict(parts.pop(0)) if follow else dict.fromkeys(self._firsts(places))
         for cells in parts:
             self.gather(found, cells)
         return found.items()
+
+    def _block(self, places: Iterable[Span]) -> Rows:
+        """What some slices and blocks hold, as a block does; rows that are in one only are that one's."""
+        places = list(places)
+        if len(places) == 1:
+            return self._rows(places[0])
+        firsts = self._firsts(places)
+        found: Rows = dict.fromkeys(firsts)
+        for place in places:
+            self.gather(found, self._rows(place))
+        without_number = len(self.aggregate.create())
+        for key, number in firsts.items():
+            if len(found[key]) == without_number:
+                found[key].append(number)
+        return found
 
     def make_whole(self, gone_ms: float, pending: Container[Span]) -> None:
         """
@@ -250,35 +274,38 @@ class PaneStore:
         for place in list(self.ends.items()):
             self.drop(place)
 
-    def _slices_of(self, window: Span) -> Iterator[Span]:
-        """The slices that there are of a window, by time; the others are not looked at, however many."""
-        first, last = (bisect_left(self.starts, time_ms) for time_ms in window)
-        return ((start, self.ends[start]) for start in self.starts[first:last])
+    def _rows(self, place: Span) -> Rows:
+        """Those of a block, or of a slice without closed ones; to be read only."""
+        rows = self._blocks.rows(place)
+        return self.slices.whole(place) if rows is None else rows
 
     def _parts(self, place: Span, key: Any) -> Iterable[Any]:
-        """The accumulators of a key in a slice, with numbers."""
-        accumulator = self.slices.peek(place, key)
+        """The accumulators of a key in a slice or block, with numbers."""
+        rows = self._blocks.rows(place)
+        accumulator = self.slices.peek(place, key) if rows is None else rows.get(key, MISSING)
         closed = self._closed.peek(place, key)
         latest = () if accumulator is MISSING else (accumulator,)
         return latest if closed is MISSING else (*closed, *latest)
 
-    def _firsts(self, places: Iterable[Span]) -> Rows:
-        """The keys of some slices in the order of their first elements, each with None."""
+    def _firsts(self, places: Iterable[Span]) -> dict[Any, int]:
+        """The keys of slices and blocks, with the numbers of their first elements, in the order of these."""
         firsts: dict[Any, int] = {}
         for place in places:
-            numbers = [(key, accumulator[-1]) for key, accumulator in self.slices.whole(place).items()]
+            numbers = [(key, accumulator[-1]) for key, accumulator in self._rows(place).items()]
             numbers += ((key, parts[0][-1]) for key, parts in self._closed.whole(place).items())
             for key, number in numbers:
                 if number < firsts.get(key, number + 1):
                     firsts[key] = number
-        return dict.fromkeys(sorted(firsts, key=firsts.__getitem__))
+        return dict(sorted(firsts.items(), key=itemgetter(1)))
 
     # ------------------------------------------------------------------ state
 
     def index(self) -> None:
         """Find out which slices and whole windows there are."""
-        self.ends = dict([*self.slices.namespaces(), *self._closed.namespaces()])
-        self.starts = sorted(self.ends)
+        self.ends.clear()
+        self.ends.update([*self.slices.namespaces(), *self._closed.namespaces()])
+        self.starts[:] = sorted(self.ends)
+        self._blocks.clear()
         self.windows = set(self.whole.namespaces())
 
     def _next_number(self) -> int:

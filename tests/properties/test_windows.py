@@ -68,6 +68,9 @@ ORDERED = Aggregates(
 
 KEYS = st.sampled_from("aabbc")
 
+MANY = st.integers(12, 50)
+"""Slices of a window, of which blocks are made."""
+
 
 @st.composite
 def scripts(draw: st.DrawFn, restarts: bool = True, clock: bool = False, known: bool = False) -> list[Step]:
@@ -113,7 +116,7 @@ def assigners(draw: st.DrawFn) -> WindowAssigner:
     kind = draw(st.sampled_from(["tumbling", "sliding", "session", "dynamic", "cumulative"]))
     if kind == "cumulative":
         step = draw(st.integers(1, 5))
-        return CumulativeWindows(ms(step * draw(st.integers(1, 4))), ms(step))
+        return CumulativeWindows(ms(step * draw(st.integers(1, 4) | MANY)), ms(step))
     if kind == "session":
         return SessionWindows(ms(draw(st.integers(1, 9))))
     if kind == "dynamic":
@@ -122,6 +125,9 @@ def assigners(draw: st.DrawFn) -> WindowAssigner:
     if kind == "tumbling":
         return TumblingWindows(ms(size), offset=ms(draw(st.integers(1 - size, size - 1))))
     slide = draw(st.integers(1, 16))
+    if draw(st.booleans()):
+        slide = draw(st.integers(1, 2))
+        size = slide * draw(MANY) + draw(st.integers(0, slide - 1))
     return SlidingWindows(ms(size), ms(slide), offset=ms(draw(st.integers(1 - slide, slide - 1))))
 
 

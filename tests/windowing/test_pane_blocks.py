@@ -1,0 +1,165 @@
+"""
+Windows of many slices, which are merged of blocks of these: results are those of windows that are not, and
+there is less to merge.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncstream.windowing import (
+    AggregateFunction,
+    Aggregates,
+    Count,
+    CountDistinct,
+    CumulativeWindows,
+    Max,
+    SlidingWindows,
+    Sum,
+    WindowAssigner,
+    WindowOperator,
+    WindowPlan,
+    window_operator,
+)
+from asyncstream.windowing.pane_blocks import Blocks
+from tests.tiers import examples
+from tests.windowing.harness import Harness, Step, ms
+
+VALUE = itemgetter(1)
+ALL = Aggregates(n=Count(), total=Sum(VALUE), high=Max(VALUE), kinds=CountDistinct(VALUE))
+END = 100
+"""Of event time, in a stream that begins at 0."""
+
+
+class Merging(AggregateFunction[Any, Any]):
+    """A count that counts how often counts are merged."""
+
+    order_free = True
+
+    def __init__(self) -> None:
+        self.merges = 0
+
+    def create(self) -> int:
+        return 0
+
+    def add(self, accumulator: int, value: Any) -> int:
+        return accumulator + 1
+
+    def merge(self, accumulator: int, other: int) -> int:
+        self.merges += 1
+        return accumulator + other
+
+    def result(self, accumulator: int) -> int:
+        return accumulator
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Step]:
+    """Elements about a watermark that goes from one millisecond to the next, some behind it, and restarts."""
+    script: list[Step] = []
+    restarts = draw(st.sets(st.integers(0, END), max_size=1))
+    apart = draw(st.integers(0, 9))
+    for watermark in range(END):
+        if draw(st.integers(0, 9)) >= apart:
+            timestamp = watermark + draw(st.integers(-20, 12))
+            script.append(("el", (draw(st.sampled_from("abc")), draw(st.integers(-9, 9))), timestamp))
+        if watermark in restarts:
+            script += [("restart",), ("known", watermark - 1)] if watermark else []
+        script.append(("wm", watermark))
+    return script
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> WindowAssigner:
+    step, steps = draw(st.integers(1, 2)), draw(st.integers(12, 50))
+    if draw(st.booleans()):
+        return CumulativeWindows(
+            ms(steps * step), ms(step), offset=ms(draw(st.integers(-40, 40)) % (steps * step))
+        )
+    return SlidingWindows(ms(steps * step + draw(st.integers(0, step - 1))), ms(step))
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@settings(max_examples=examples(40), deadline=None)
+@given(script=streams(), assigner=windows(), lateness=st.sampled_from([0, 10, 30]))
+def test_windows_of_many_slices_give_what_the_general_operator_gives(
+    script: list[Step], assigner: WindowAssigner, lateness: int, on_disk: bool
+) -> None:
+    plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=ALL)
+    expected = Harness(lambda: WindowOperator(itemgetter(0), plan)).run(script)
+    found = Harness(lambda: window_operator(itemgetter(0), plan), on_disk=on_disk)
+    assert found.run(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("assigner", "most"), [(SlidingWindows(ms(256), ms(1)), 24), (CumulativeWindows(ms(256), ms(1)), 12)]
+)
+def test_a_window_of_hundreds_of_slices_is_merged_of_few_blocks(assigner: WindowAssigner, most: int) -> None:
+    count = Merging()
+    run = Harness(lambda: window_operator(itemgetter(0), WindowPlan(assigner, aggregate=count)))
+
+    def go_on(begin: int, end: int) -> int:
+        """How often counts are merged for a window, in the mean."""
+        before = count.merges
+        for time in range(begin, end):
+            run.element(("a", 1), time)
+            run.watermark(time)
+        return (count.merges - before) // (end - begin)
+
+    go_on(0, 512)
+    assert go_on(512, 1024) <= most
+
+
+def test_late_elements_have_windows_merged_of_blocks_that_there_are() -> None:
+    count = Merging()
+    plan = WindowPlan(SlidingWindows(ms(256), ms(1)), allowed_lateness_ms=64, aggregate=count)
+    run = Harness(lambda: window_operator(itemgetter(0), plan))
+    for time in range(512):
+        run.element(("a", 1), time)
+        run.watermark(time)
+    run.outputs()
+    before = count.merges
+    run.element(("a", 1), 480)
+    found = run.outputs()
+    assert [result.value for result in found] == [257] * 32
+    assert count.merges - before <= 32 * 40
+
+
+def test_blocks_go_with_their_slices() -> None:
+    starts = list(range(64))
+    ends = {start: start + 1 for start in starts}
+    blocks = Blocks(1, 64, ends, starts, lambda places: dict.fromkeys(places))
+    assert list(blocks.cover((0, 64), makes=False)) == list(ends.items())
+    for _ in range(3):
+        covered = list(blocks.cover((1, 64), makes=True))
+    assert covered == [(1, 2), (2, 3), (3, 4), (4, 8), (8, 12), (12, 16), (16, 32), (32, 48), (48, 64)]
+    assert blocks.rows((16, 32)) == dict.fromkeys([(16, 20), (20, 24), (24, 28), (28, 32)])
+    blocks.spoil(17)
+    assert blocks.rows((16, 32)) is blocks.rows((16, 20)) is None
+    assert (20, 24) in blocks.cover((1, 64), makes=False)
+    while starts:
+        del ends[starts[0]]
+        blocks.drop(starts.pop(0))
+    assert not blocks.rows((4, 8))
+    assert not list(blocks.cover((0, 64), makes=False))
+
+
+def test_slices_that_lie_far_apart_are_looked_at_alone() -> None:
+    starts = [-1_000, 7, 1_000_000]
+    ends = {start: start + 1 for start in starts}
+    merged: list[list[Any]] = []
+
+    def merge(places: Any) -> Any:
+        merged.append(list(places))
+        return {}
+
+    blocks = Blocks(1, 10_000_000, ends, starts, merge)
+    for _ in range(3):
+        covered = list(blocks.cover((-5_000, 5_000_000), makes=True))
+    assert covered == [(-1_000, -999), (0, 4**10)]
+    assert merged == [[(7, 8), (1_000_000, 1_000_001)]]
