@@ -21,7 +21,7 @@ from asyncstream.operators.timed import TimedOperator
 from asyncstream.state import KeyedState
 from asyncstream.state.keys import NoKey
 from asyncstream.state.snapshots import is_snapshot
-from asyncstream.state.timer_queue import Timer
+from asyncstream.state.timer_queue import OnTimer, Timer
 from asyncstream.state.upgrade import upgraded_process
 from asyncstream.timers import TimerService
 
@@ -129,9 +129,10 @@ class KeyedFunctionOperator(TimedOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._state = KeyedState(context.clock, self.tables)
+        fire = self._firing()
         self._timers = TimerService(
-            self._fire,
-            self._fire,
+            fire,
+            fire,
             context.wake_at,
             self._emitter.has_room,
             context.wake_with_room,
@@ -252,22 +253,31 @@ class KeyedFunctionOperator(TimedOperator):
             **self._timers.metrics(),
         }
 
-    def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Have the function handle a timer of the domain that the context is in."""
-        ctx, emitter = self._ctx, self._emitter
-        ctx.key = self._state.key = key
-        # a timer may be where no timestamp may; two comparisons cost less than a chain of them
-        if timestamp > MAX_TIMESTAMP or timestamp < MIN_TIMESTAMP or ctx.domain is not _EVENT:
-            ctx.timestamp = at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
-            emitter.timestamp = at_ms if ctx.domain is _EVENT else None
-        else:
-            ctx.timestamp = emitter.timestamp = timestamp
-        try:
-            if (result := self._on_timer(timestamp, ctx, self._emit)) is not None:
-                nothing_returned(result, self._kinds, self.context.name)
-        except BaseException as error:
-            emitter.flush()
-            self.fail_on(Timer(timestamp, key, None), error)
+    def _firing(self) -> OnTimer:
+        """
+        What has the function handle a timer of the domain that the context is in.
+
+        It is no method: that would look four things up for each timer.
+        """
+        state, emitter, emit, on_timer = self._state, self._emitter, self._emit, self._on_timer
+
+        def fire(timestamp: int, key: Any, namespace: Any) -> None:
+            ctx = self._ctx
+            ctx.key = state.key = key
+            # a timer may be where no timestamp may; two comparisons cost less than a chain of them
+            if timestamp > MAX_TIMESTAMP or timestamp < MIN_TIMESTAMP or ctx.domain is not _EVENT:
+                ctx.timestamp = at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
+                emitter.timestamp = at_ms if ctx.domain is _EVENT else None
+            else:
+                ctx.timestamp = emitter.timestamp = timestamp
+            try:
+                if (result := on_timer(timestamp, ctx, emit)) is not None:
+                    nothing_returned(result, self._kinds, self.context.name)
+            except BaseException as error:
+                emitter.flush()
+                self.fail_on(Timer(timestamp, key, None), error)
+
+        return fire
 
 
 class KeyedProcessOperator(KeyedFunctionOperator):
