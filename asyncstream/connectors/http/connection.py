@@ -29,8 +29,9 @@ from asyncstream.addresses import refuse_address
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
+from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.http.answers import harmless, refusal, told
-from asyncstream.connectors.http.session import checked_headers, new_session
+from asyncstream.connectors.http.session import checked_client, checked_headers, new_session
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.messages import RejectedMessage
@@ -99,6 +100,7 @@ class ConnectionOptions(TypedDict, total=False):
     timeout: Duration
     on_malformed: Literal["fail", "reject"]
     buffer: int
+    client: Options | None
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Connection:
         timeout: for a connection to be made, and its answer to begin; of a page, to come as a whole.
         on_malformed: "fail" or "reject".
         buffer: how many elements are taken in and not read yet.
+        client: options of aiohttp: `ssl` (an `SSLContext`), `proxy` (a URL), `trust_env` (use proxies that
+            the environment names), `local_addr`, `keepalive_timeout`.
     """
 
     headers: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None
@@ -124,6 +128,7 @@ class Connection:
     timeout: Duration = 30.0
     on_malformed: Literal["fail", "reject"] = "fail"
     buffer: int = 1000
+    client: Options | None = None
 
     def __post_init__(self) -> None:
         if callable(self.headers):
@@ -137,6 +142,7 @@ class Connection:
         duration_seconds("timeout", self.timeout)
         choice("on_malformed", self.on_malformed, ("fail", "reject"))
         count("buffer", self.buffer)
+        checked_client(self.client)
 
     def wait(self, failed: int) -> float:
         """Seconds to wait after so many failures in a row; a part of it by chance, so that clients spread."""
@@ -176,7 +182,7 @@ class ConnectedSource(Source[T]):
 
     async def open(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)
-        self._session = new_session(timeout=timeout, traces=[self._staying()])
+        self._session = new_session(timeout=timeout, traces=[self._staying()], client=self._connection.client)
         self._waiting: deque[Arrival] = deque()
         self._error: SourceError | None = None
         self._has_ended = False

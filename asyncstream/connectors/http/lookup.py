@@ -17,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from asyncstream.addresses import HTTP_METHODS, refuse_address
+from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.http.answers import (
     UNFIT_URL,
     TooLarge,
@@ -27,7 +28,7 @@ from asyncstream.connectors.http.answers import (
     refusal,
     told,
 )
-from asyncstream.connectors.http.session import checked_headers, new_session
+from asyncstream.connectors.http.session import checked_client, checked_headers, new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.connectors.rows import JsonWriter
 from asyncstream.errors import HttpError, PipelineError
@@ -131,6 +132,8 @@ class HttpLookup(AsyncFunction[In, Out]):
             one is a part of its request: neither `attempts` nor `rate` counts it.
         max_bytes: the largest answer, compressed or not.
         cookies: keep the cookies of all answers, and send them with all requests.
+        client: options of aiohttp: `ssl` (an `SSLContext`), `proxy` (a URL), `trust_env` (use proxies that
+            the environment names), `local_addr`, `keepalive_timeout`.
 
     Raises:
         HttpError: for a request that is not to be retried.
@@ -158,6 +161,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         redirects: Literal["same_origin", "any", "none"] = "same_origin",
         max_bytes: int = 10 * 2**20,
         cookies: bool = False,
+        client: Options | None = None,
     ) -> None:
         if not isinstance(url, str) and not callable(url):
             raise refuse_address("a template or a function of the element", url)
@@ -180,6 +184,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
         self._max_bytes = count("max_bytes", max_bytes)
         self._cookies = flag("cookies", cookies)
+        self._client = checked_client(client)
         self._concurrency = count("concurrency", concurrency)
         self._timeout = duration_seconds("timeout", timeout)
         self._missing_is_error = choice("missing", missing, ("none", "error")) == "error"
@@ -223,6 +228,7 @@ class HttpLookup(AsyncFunction[In, Out]):
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             connections=self._concurrency,
             cookies=self._cookies,
+            client=self._client,
         )
         if self.guards is not None:
             await self.guards.open()

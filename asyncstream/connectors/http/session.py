@@ -12,16 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from ssl import SSLContext
+from typing import Any, Final
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from yarl import URL
 
+from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.http.answers import ENCODINGS
 from asyncstream.errors import PipelineError
+from asyncstream.validation import refuse
 
-__all__ = ("Socket", "checked_headers", "new_session")
+__all__ = ("Socket", "checked_client", "checked_headers", "new_session")
+
+_OF_CONNECTIONS: Final = {
+    "ssl": "an ssl.SSLContext",
+    "local_addr": "a pair of a host and a port",
+    "keepalive_timeout": "seconds",
+}
+_OF_SESSIONS: Final = {
+    "proxy": "a URL that begins with http:// or https:// and a host",
+    "trust_env": "True or False",
+}
+_CLIENT: Final = _OF_CONNECTIONS | _OF_SESSIONS
+"""Options that pass through to aiohttp, and what they are: ways to a service, nothing that is sent to it."""
 
 
 class Socket(aiohttp.ClientWebSocketResponse):
@@ -47,6 +63,7 @@ def new_session(
     connections: int = 100,
     cookies: bool = False,
     traces: Sequence[aiohttp.TraceConfig] = (),
+    client: Options | None = None,
 ) -> aiohttp.ClientSession:
     """
     A session, in the event loop that runs, and to be closed.
@@ -56,15 +73,19 @@ def new_session(
         connections: at most.
         cookies: keep those of all answers, and send them with all requests.
         traces: what is to hear of its requests.
+        client: see `checked_client`.
     """
+    given = (client or {}).items()
+    ways = {name: value for name, value in given if name in _OF_CONNECTIONS}
     session = aiohttp.ClientSession(
-        connector=_InStep(limit=connections),
+        connector=_InStep(limit=connections, **ways),
         timeout=timeout,
         headers={"Accept-Encoding": ENCODINGS},
         cookie_jar=None if cookies else aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trace_configs=[*traces],
         ws_response_class=Socket,
+        **{name: value for name, value in given if name in _OF_SESSIONS},
     )
     # a request whose connection breaks off would be sent once more, unseen by retries, rates and breakers
     session._retry_connection = False
@@ -100,6 +121,38 @@ class _Protocol(ResponseHandler):
         super().connection_lost(exc)
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the answer was broken off, or is no HTTP"))
+
+
+def checked_client(options: Any) -> Options | None:
+    """Options for aiohttp by name; raises `PipelineError` if they are none that pass through."""
+    if options is None:
+        return None
+    if not isinstance(options, Mapping):
+        raise refuse("client", "a mapping of the client's options", options)
+    for name, value in options.items():
+        if name not in _CLIENT:
+            raise refuse("client", f"options of aiohttp: {', '.join(_CLIENT)}", name)
+        if not _is_fit(name, value):
+            raise refuse(f"client: {name}", _CLIENT[name], value)
+    return dict(options)
+
+
+def _is_fit(name: str, value: Any) -> bool:
+    """Whether an option of the client may have this value."""
+    match name:
+        case "ssl":
+            return isinstance(value, SSLContext)
+        case "local_addr":
+            return isinstance(value, tuple) and list(map(type, value)) == [str, int]
+        case "keepalive_timeout":
+            return type(value) in (int, float) and value >= 0
+        case "trust_env":
+            return type(value) is bool
+    try:
+        proxy = URL(value)
+        return proxy.scheme in ("http", "https") and bool(proxy.host)
+    except (TypeError, ValueError):
+        return False
 
 
 def checked_headers(headers: Any) -> dict[str, str]:

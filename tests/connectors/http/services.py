@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from aiohttp import web
 
+from asyncstream.connectors.base import Source
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import HttpError
 
@@ -72,3 +73,18 @@ def status(code: int, **headers: str) -> Handler:
         )
 
     return respond
+
+
+async def read_all(source: Source[Any], position: Any = None) -> list[Any]:
+    """The elements of a source that comes to an end, behind a position."""
+    await source.open()
+    if position is not None:
+        await source.seek(position)
+    values: list[Any] = []
+    try:
+        async with asyncio.timeout(60):
+            while (batch := await source.read()) is not None:
+                values += batch.values
+    finally:
+        await source.close()
+    return values

@@ -38,7 +38,7 @@ from asyncstream.connectors.http.sse import EventParser
 from asyncstream.errors import HttpError
 from asyncstream.testing import source_contract
 from asyncstream.testing.loop import run_virtual
-from tests.connectors.http.services import serve, status
+from tests.connectors.http.services import read_all, serve, status
 
 NUMBERS = list(range(40))
 QUICK: dict[str, Any] = {"wait_initial": 0.001, "wait_max": 0.01}
@@ -93,20 +93,6 @@ class Service:
         begin = (int(request.query["page"]) - 1) * 7
         self.asked.append(begin)
         return web.json_response(NUMBERS[begin : begin + 7])
-
-
-async def read_all(source: Source[Any], position: Any = None) -> list[Any]:
-    await source.open()
-    if position is not None:
-        await source.seek(position)
-    values: list[Any] = []
-    try:
-        async with asyncio.timeout(60):
-            while (batch := await source.read()) is not None:
-                values += batch.values
-    finally:
-        await source.close()
-    return values
 
 
 async def read_and_rejected(source: Source[Any]) -> tuple[list[Any], list[RejectedMessage]]:
