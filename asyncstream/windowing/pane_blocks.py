@@ -7,10 +7,9 @@ wide, or as many intervals of the next smaller width, and begins at a multiple o
 slices is covered by some `_FACTOR` times log n blocks and slices, and a slice is merged once for each width,
 not once for each window that it is in.
 
-Blocks follow from slices, so they are not kept, and only aggregates of which nobody can tell how they were
-grouped (`order_free`) have them. A block is made when it is wanted for the second time: then more windows
-will want it, while an operator that fires once, as in a micro-batch, makes none. Its slices have ended by
-then. If one of them changes all the same, or goes, the block goes, too.
+Blocks follow from slices, so they are not kept. A block is made when it is wanted for the second time: then
+more windows will want it, while an operator that fires once, as in a micro-batch, makes none. Its slices have
+ended by then. If one of them changes all the same, or goes, the block goes, too.
 """
 
 from __future__ import annotations
@@ -63,6 +62,10 @@ class Blocks:
     def rows(self, place: Span) -> Rows | None:
         """Those of a block; None: it is a slice."""
         return self._rows.get(place)
+
+    def slices(self, window: Span) -> Iterator[Span]:
+        """The slices that make up a window, by time; the others are not looked at, however many."""
+        return self._cover(*window, 0, makes=False)
 
     def cover(self, window: Span, makes: bool) -> Iterator[Span]:
         """The blocks and slices that make up a window, by time; whether blocks may be made for it."""

@@ -82,7 +82,7 @@ class PaneStore:
         self.ends: dict[int, int] = {}
         self.starts: list[int] = []
         self.windows: set[Span] = set()
-        overlap_ms = slicing.overlap_ms() if is_shared and aggregate.order_free else (0, 0)
+        overlap_ms = slicing.overlap_ms() if is_shared else (0, 0)
         self._blocks = Blocks(*overlap_ms, self.ends, self.starts, self._block)
 
     def __len__(self) -> int:
@@ -210,8 +210,7 @@ class PaneStore:
         merge, merged = self.aggregate.merge, self.aggregate.create()
         if own is not MISSING:
             merged = merge(merged, own)
-        places = self._blocks.cover(window, makes=False)
-        parts = [accumulator for place in places for accumulator in self._parts(place, key)]
+        parts = [part for place in self._cover(window) for part in self._parts(place, key)]
         for accumulator in sorted(parts, key=_NUMBER) if self.has_epochs else parts:
             merged = merge(merged, accumulator)
         return merged
@@ -223,7 +222,7 @@ class PaneStore:
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
         slices, closed, blocks = self.slices, self._closed, self._blocks
-        covered = blocks.cover(window, makes=not slices.is_remote)  # there memory is not to hold what is not
+        covered = self._cover(window, makes=not slices.is_remote)  # there memory is not to hold what is not
         places = [place for place in covered if place in slices or place in closed or blocks.rows(place)]
         if window in self.windows:
             if not places:
@@ -273,6 +272,18 @@ class PaneStore:
                     merge(self.own(window, key), accumulator)
         for place in list(self.ends.items()):
             self.drop(place)
+
+    def _cover(self, window: Span, makes: bool = False) -> Iterable[Span]:
+        """
+        The slices and blocks that a window is made up of, by time; whether blocks may be made for it.
+
+        Where one has closed accumulators there are slices only: what is closed goes between those of a block.
+        """
+        if self.has_epochs and len(self._closed):
+            places = list(self._blocks.slices(window))
+            if any(place in self._closed for place in places):
+                return places
+        return self._blocks.cover(window, makes)
 
     def _rows(self, place: Span) -> Rows:
         """Those of a block, or of a slice without closed ones; to be read only."""

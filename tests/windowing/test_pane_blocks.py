@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from asyncstream.windowing import (
     AggregateFunction,
     Aggregates,
+    Collect,
     Count,
     CountDistinct,
     CumulativeWindows,
+    First,
+    Last,
     Max,
     SlidingWindows,
     Sum,
@@ -32,6 +35,7 @@ from tests.windowing.harness import Harness, Step, ms
 
 VALUE = itemgetter(1)
 ALL = Aggregates(n=Count(), total=Sum(VALUE), high=Max(VALUE), kinds=CountDistinct(VALUE))
+ORDERED = Aggregates(all=Collect(VALUE), first=First(VALUE), last=Last(VALUE), n=Count())
 END = 100
 """Of event time, in a stream that begins at 0."""
 
@@ -86,11 +90,16 @@ def windows(draw: st.DrawFn) -> WindowAssigner:
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @settings(max_examples=examples(40), deadline=None)
-@given(script=streams(), assigner=windows(), lateness=st.sampled_from([0, 10, 30]))
+@given(
+    script=streams(),
+    assigner=windows(),
+    lateness=st.sampled_from([0, 10, 30]),
+    aggregate=st.sampled_from([ALL, ORDERED]),
+)
 def test_windows_of_many_slices_give_what_the_general_operator_gives(
-    script: list[Step], assigner: WindowAssigner, lateness: int, on_disk: bool
+    script: list[Step], assigner: WindowAssigner, lateness: int, aggregate: Any, on_disk: bool
 ) -> None:
-    plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=ALL)
+    plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=aggregate)
     expected = Harness(lambda: WindowOperator(itemgetter(0), plan)).run(script)
     found = Harness(lambda: window_operator(itemgetter(0), plan), on_disk=on_disk)
     assert found.run(script) == expected
