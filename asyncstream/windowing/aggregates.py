@@ -11,7 +11,8 @@ What a built-in one does is declared in its `does`, from which `fused_aggregates
 
 Those whose result does not depend on the order of the elements are marked `order_free`: sliding windows
 share their work. Some are so for some values only: a sum, for integers, but not for floats, whose last digits
-hang on it, nor for texts. With the first of these, sliding windows share no more (`is_order_free`).
+hang on it, nor for texts. With the first of these, sliding windows share no more (`is_order_free`). Where the
+last digit does not matter, `exact=False` has floats shared, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from asyncstream.errors import module_of
 from asyncstream.state.rows import Rows
 from asyncstream.state.schema import attributes
-from asyncstream.validation import Fields, instance, refuse, selector
+from asyncstream.validation import Fields, flag, instance, refuse, selector
 from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
 from asyncstream.windowing.fused_aggregates import Inline, Results, fused, methods
 
@@ -47,6 +48,7 @@ __all__ = (
     "Max",
     "Mean",
     "Min",
+    "Ordering",
     "Quantile",
     "Sum",
     "in_place",
@@ -82,7 +84,7 @@ class FieldAggregate(AggregateFunction[Any, Out]):
         self.value_of = _itself if of is None else selector("of", of)
 
     def state_schema(self) -> Any:
-        return attributes(self, without=("value_of",))
+        return attributes(self, without=("exact", "value_of"))
 
 
 class Count(FieldAggregate[int]):
@@ -102,16 +104,37 @@ class Count(FieldAggregate[int]):
     )
 
 
-class Adding(FieldAggregate[Any]):
-    """Adds values up."""
+class Ordering(FieldAggregate[Any]):
+    """
+    Base of aggregates for which the order of some values matters, such as floats.
+
+    Args:
+        of: the name of a field, or a function of the element; None: the element itself.
+        exact: whether the result is to the last digit that of the elements in their order. False: floats are
+            taken in any order, so that windows that overlap share their work, and Spark combines rows early.
+
+    Attributes:
+        free_if_inexact: of a class, where the order of a value that is `{given}` does not matter then.
+    """
 
     order_free = True
+    free_if_inexact: ClassVar[str]
+
+    def __init__(self, of: Field = None, *, exact: bool = True) -> None:
+        super().__init__(of)
+        self.exact = flag("exact", exact)
+
+
+class Adding(Ordering):
+    """Adds values up."""
+
+    free_if_inexact = "type({given}) is int or type({given}) is float"
 
     def is_order_free(self, value: Any) -> bool:
-        return _adds_exactly(self.value_of(value))
+        return self.holds_order_free(self.value_of(value))
 
     def holds_order_free(self, accumulator: Any) -> bool:
-        return _adds_exactly(accumulator)
+        return _adds_exactly(accumulator) or (not self.exact and isinstance(accumulator, float))
 
 
 class Sum(Adding):
@@ -120,6 +143,8 @@ class Sum(Adding):
 
     Args:
         of: the name of a field, or a function of the element; None: the element itself.
+        exact: False: floats may be added in any order, so the last digit may be another one, and windows that
+            overlap share their work.
     """
 
     does = Inline(
@@ -140,6 +165,7 @@ class Mean(Adding):
 
     Args:
         of: the name of a field, or a function of the element; None: the element itself.
+        exact: as for `Sum`.
     """
 
     does = Inline(
@@ -153,20 +179,24 @@ if _value is not None:
         result="{accumulator}[1] / {accumulator}[0] if {accumulator}[0] else None",
     )
 
+    def is_order_free(self, value: Any) -> bool:
+        return super().holds_order_free(self.value_of(value))
+
     def holds_order_free(self, accumulator: tuple[int, Any]) -> bool:
-        return _adds_exactly(accumulator[1])
+        return super().holds_order_free(accumulator[1])
 
 
-class Extreme(FieldAggregate[Any]):
+class Extreme(Ordering):
     """The value that beats all others, None aside."""
 
-    order_free = True
+    free_if_inexact = "type({given}) is int or (type({given}) is float and {given} == {given})"
 
     def is_order_free(self, value: Any) -> bool:
-        return _has_no_double(self.value_of(value))
+        return self.holds_order_free(self.value_of(value))
 
     def holds_order_free(self, accumulator: Any) -> bool:
-        return _has_no_double(accumulator)
+        may_have_doubles = not self.exact and isinstance(accumulator, float) and accumulator == accumulator
+        return may_have_doubles or _has_no_double(accumulator)
 
 
 def _beating(beats: str) -> Inline:
@@ -188,6 +218,8 @@ class Min(Extreme):
 
     Args:
         of: the name of a field, or a function of the element; None: the element itself.
+        exact: False: of values that are equal and differ, such as 1 and 1.0, any may come out, and windows
+            that overlap share their work. By default it is the first, also where all are floats.
     """
 
     does = _beating("<")
@@ -199,6 +231,8 @@ class Max(Extreme):
 
     Args:
         of: the name of a field, or a function of the element; None: the element itself.
+        exact: False: of values that are equal and differ, such as 1 and 1.0, any may come out, and windows
+            that overlap share their work. By default it is the first, also where all are floats.
     """
 
     does = _beating(">")

@@ -30,7 +30,8 @@ class Inline(NamedTuple):
     In it `{accumulator}` and, in a merge, `{other}` stand for the accumulators, `{field}` for the value of
     the aggregate's field, `{part}` for the aggregate itself; names that begin with `_` are its own. `copy`
     gives an accumulator like `{other}` that may be changed. `add_whole` is done instead of `add` where the
-    field is the element itself.
+    field is the element itself. `free` says without a call of a value, `{given}`, that its order does not
+    matter.
     """
 
     create: str
@@ -39,6 +40,7 @@ class Inline(NamedTuple):
     result: str = "{accumulator}"
     copy: str = "{other}"
     add_whole: str = ""
+    free: str = "type({given}) is int"
 
 
 CALLED: Final = Inline(
@@ -86,10 +88,10 @@ def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> dict[str, 
         add.append(source.add.format(**words))
         if type(part).is_order_free is not AggregateFunction.is_order_free:
             is_free = f"part{place}.is_order_free(value)"
-            if source is not CALLED:  # of which none minds the order of integers
+            if source is not CALLED:
                 given = f"_given{place}"
                 read.append(f"{given} = {words['field']}")
-                is_free = f"type({given}) is int or {is_free}"
+                is_free = f"{source.free.format(given=given)} or {is_free}"
                 words = {**words, "field": given}
             checks.append(f"if not ({is_free}):\n    raise OrderMatters")
         add_read.append(source.add.format(**words))
@@ -157,7 +159,7 @@ def _code(text: str) -> CodeType:
 def methods(does: Inline) -> dict[str, Callable[..., Any]]:
     """The methods of a class of aggregates that does this, each by its name."""
     words = {"accumulator": "accumulator", "other": "other", "part": "self", "field": "self.value_of(value)"}
-    create, add, merge, result, _, add_whole = (source.format(**words) for source in does)
+    create, add, merge, result, _, add_whole, _ = (source.format(given="", **words) for source in does)
     if add_whole:
         add = f"if self.of is None:\n{_block([add_whole])}\nelse:\n{_block([add])}"
     text = f"""
@@ -181,7 +183,9 @@ def _source_of(part: AggregateFunction[Any, Any]) -> Inline:
     """What the methods of exactly this class do."""
     source: Inline = vars(type(part)).get("does", CALLED)
     if source.add_whole and part.of is None:  # type: ignore[attr-defined]
-        return source._replace(add=source.add_whole)
+        source = source._replace(add=source.add_whole)
+    if source is not CALLED and not getattr(part, "exact", True):
+        source = source._replace(free=part.free_if_inexact)  # type: ignore[attr-defined]
     return source
 
 

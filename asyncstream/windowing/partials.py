@@ -4,8 +4,9 @@ another process, and less is left to do there. After Flink's local and global ag
 
 Nobody is to tell the difference. So no element may show in a firing: windows fire at their ends only, and all
 elements of a slice are late or none is. And an accumulator must be the same however elements are grouped:
-counts are, and extremes, and sums of whole numbers. (With one exception: a sum that is a float, since a
-checkpoint says so of a column of whole numbers, may come out with another last digit.)
+counts are, and extremes, and sums of whole numbers, and of floats those that need not be exact. (With one
+exception: a sum that is a float, since a checkpoint says so of a column of whole numbers, may come out with
+another last digit.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.validation import fields_of
-from asyncstream.windowing.aggregates import Aggregates, Count, FieldAggregate, Max, Mean, Min, Sum
+from asyncstream.windowing.aggregates import Aggregates, Count, FieldAggregate, Max, Mean, Min, Ordering, Sum
 from asyncstream.windowing.assigners import SlicedWindows, SlidingWindows, sliced
 from asyncstream.windowing.functions import AggregateFunction
 from asyncstream.windowing.plan import AT_END, WindowPlan
@@ -38,10 +39,12 @@ class Part(NamedTuple):
     Attributes:
         kind: Count, Sum, Mean, Min or Max.
         field: of numbers whose order does not matter, or for a count of anything; None: elements are counted.
+        exact: whether the order of floats does.
     """
 
     kind: type[FieldAggregate[Any]]
     field: str | None
+    exact: bool
 
 
 class Folding(NamedTuple):
@@ -103,6 +106,7 @@ def _part_of(aggregate: AggregateFunction[Any, Any]) -> Part | None:
     if not isinstance(aggregate, _KINDS) or kind not in _KINDS:  # a subclass may do otherwise
         return None
     if aggregate.of is None:
-        return Part(kind, None) if kind is Count else None
+        return Part(kind, None, exact=True) if kind is Count else None
     field = fields_of(aggregate.value_of)
-    return Part(kind, field) if isinstance(field, str) else None
+    exact = not isinstance(aggregate, Ordering) or aggregate.exact
+    return Part(kind, field, exact) if isinstance(field, str) else None

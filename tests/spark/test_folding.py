@@ -209,6 +209,26 @@ def test_extremes_of_floats_are_folded() -> None:
     assert found.given == Results(replace(task, picks=None), keyed, [batch], -1).given
 
 
+def about(rows: Stream[Any]) -> None:
+    keyed = rows.event_time("ts", BoundedOutOfOrderness(0)).key_by("key")
+    parts: dict[str, Any] = {
+        "total": Sum("v", exact=False),
+        "mean": Mean("v", exact=False),
+        "high": Max("v", exact=False),
+    }
+    keyed.window(TumblingWindows(2)).aggregate(**parts, name="windows").to([])
+
+
+def test_sums_of_floats_are_folded_where_they_need_not_be_exact() -> None:
+    task, keyed = stages(about)
+    batch = a_batch(1000, v=[number % 7 / 4 for number in range(1000)])  # which add up exactly
+    found = Results(task, keyed, [batch], -1)
+    assert found.folded == len(found.given)
+    assert found.given == Results(replace(task, picks=None), keyed, [batch], -1).given
+    given = [part for part, _ in found.given.values()]
+    assert all(text in repr(given) for text in ("'mean': 0.7", "'high': 1.5"))
+
+
 def test_row_of_long_ago_is_folded_with_others() -> None:
     task, keyed = stages(counted)
     batch = a_batch(1000, ts=[*range(0, 4995, 5), -(10**13)])

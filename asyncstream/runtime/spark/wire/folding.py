@@ -3,7 +3,8 @@ Rows in columns, folded by slice and key before they go to their key groups: see
 
 Spark's own aggregates do so in front of a shuffle, too. What it saves goes by the row: making a dict of it,
 and taking it into its window. So it is done where a key has several rows. Others go as they are, and those of
-which the order matters: sums of floats do not come out the same, nor do extremes if one is not a number.
+which the order matters: exact sums of floats do not come out the same, nor do extremes if one is not a
+number.
 """
 
 from __future__ import annotations
@@ -188,17 +189,19 @@ def _accumulators(
     if part.kind is Count:
         return counts
     is_whole, is_extreme = pa.types.is_signed_integer(column.type), part.kind in (Min, Max)
-    if not (is_whole or (is_extreme and pa.types.is_floating(column.type))):
+    if not (is_whole or (pa.types.is_floating(column.type) and (is_extreme or not part.exact))):
         return None
     numbers = column.drop_null().to_numpy()
-    if not is_whole and _has_doubles(numbers):
+    if is_extreme and not is_whole and _has_doubles(numbers):
         return None
     if is_extreme:
         compare, worst = (np.minimum, numbers.max) if part.kind is Min else (np.maximum, numbers.min)
         found = np.full(count, worst() if len(numbers) else 0, numbers.dtype)
         compare.at(found, cells, numbers)
-    else:
+    elif is_whole:
         found = _sums(numbers.astype(np.int64), cells, count)
+    else:
+        found = np.bincount(cells, numbers, count)
     if part.kind is Mean:
         pairs = zip(counts.tolist(), found.tolist(), strict=True)
         return np.fromiter(pairs, object, count)
