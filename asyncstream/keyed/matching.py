@@ -20,7 +20,7 @@ from asyncstream.keyed.base import LATE, TimedStep
 from asyncstream.keyed.nfa import Automaton, Run
 from asyncstream.keyed.pattern import Match, Pattern, Stage
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.operators.spec import KeyBy, KeyedSpec
 from asyncstream.state import SLICE, Cell, ListDescriptor, ValueDescriptor
 from asyncstream.state.schema import Schema
 
@@ -154,7 +154,7 @@ class Matching(TimedStep):
 
 
 @dataclass(frozen=True)
-class MatchingSpec(Spec):
+class MatchingSpec(KeyedSpec):
     """
     Finds a pattern in the elements of each key.
 
@@ -164,7 +164,6 @@ class MatchingSpec(Spec):
         skip: what a match means for others.
     """
 
-    key_by: KeyBy
     pattern: Pattern[Any]
     skip: Skip = "none"
 
@@ -173,10 +172,6 @@ class MatchingSpec(Spec):
 
     def build(self) -> Matching:
         return Matching(self.key_by, self.pattern, self.skip)
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def schema(self) -> Schema:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from asyncstream.operators.base import Operator
-from asyncstream.operators.spec import ClockUse, KeyBy, Spec
+from asyncstream.operators.spec import ClockUse, KeyedSpec
 from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.assigners import GlobalWindows
@@ -37,7 +37,7 @@ _KINDS: Final[dict[Kept, type[WindowStep]]] = {
 
 
 @dataclass(frozen=True)
-class WindowSpec(Spec):
+class WindowSpec(KeyedSpec):
     """
     Groups the elements of each key by windows.
 
@@ -46,7 +46,6 @@ class WindowSpec(Spec):
         plan: which windows, and what is made of them.
     """
 
-    key_by: KeyBy
     plan: WindowPlan
 
     counters = COUNTERS
@@ -60,10 +59,6 @@ class WindowSpec(Spec):
     @property
     def operator(self) -> type[Operator]:
         return _operator_class(self.plan)
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def required(self) -> tuple[str, ...]:
