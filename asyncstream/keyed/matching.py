@@ -181,6 +181,5 @@ class MatchingSpec(KeyedSpec):
 
 def _form(stage: Stage) -> list[Any]:
     """A stage as it stands in checkpoints."""
-    how = ("not_" if stage.absent else "") + ("next" if stage.strict else "followed_by")
-    form = [stage.name, how, stage.least, stage.most, stage.consecutive]
+    form = [stage.name, stage.verb, stage.least, stage.most, stage.consecutive]
     return [*form, "optional"] if stage.optional else form
