@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from asyncstream.operators.base import Operator
 from asyncstream.operators.spec import ClockUse, KeyedSpec
@@ -22,18 +22,12 @@ from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.panes import PaneWindowOperator
-from asyncstream.windowing.plan import AT_END, COUNTERS, Kept, WindowPlan
+from asyncstream.windowing.plan import AT_END, COUNTERS, WindowPlan
 from asyncstream.windowing.session_firings import FiringSessionOperator
 from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.upgrade import in_tables
 
 __all__ = ("WindowSpec", "window_operator", "window_schema")
-
-_KINDS: Final[dict[Kept, type[WindowStep]]] = {
-    "panes": PaneWindowOperator,
-    "sessions": SessionWindowOperator,
-    "contents": WindowOperator,
-}
 
 
 @dataclass(frozen=True)
@@ -92,9 +86,11 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 
 
 def _operator_class(plan: WindowPlan) -> type[WindowStep]:
-    if plan.kept == "sessions" and plan.firings != AT_END:
-        return FiringSessionOperator
-    return TickingWindowOperator if plan.kept == "panes" and plan.ticks else _KINDS[plan.kept]
+    if plan.kept == "panes":
+        return TickingWindowOperator if plan.ticks else PaneWindowOperator
+    if plan.kept == "sessions":
+        return SessionWindowOperator if plan.firings == AT_END else FiringSessionOperator
+    return WindowOperator
 
 
 def window_schema(plan: WindowPlan) -> Schema:
