@@ -31,6 +31,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
@@ -102,7 +103,7 @@ class IntervalJoinOperator(TimedJoin):
     """
 
     def __init__(self, key_of: Sequence[KeyBy], lower_ms: int, upper_ms: int, how: How = "inner") -> None:
-        super().__init__(self._process_left, self._process_right)
+        super().__init__(partial(self._process, LEFT), partial(self._process, RIGHT))
         self._left = _Side(LEFT, key_of[LEFT], (lower_ms, upper_ms), how)
         self._right = _Side(RIGHT, key_of[RIGHT], (-upper_ms, -lower_ms), how)
         self._marks = how != "inner"
@@ -114,13 +115,8 @@ class IntervalJoinOperator(TimedJoin):
     def metrics(self) -> dict[str, int]:
         return {**super().metrics(), "buffered": self._buffered}
 
-    def _process_left(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._process(self._left, self._right, values, timestamps)
-
-    def _process_right(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._process(self._right, self._left, values, timestamps)
-
-    def _process(self, side: _Side, other: _Side, values: Sequence[Any], timestamps: Timestamps) -> None:
+    def _process(self, number: int, values: Sequence[Any], timestamps: Timestamps) -> None:
+        side, other = (self._left, self._right) if number == LEFT else (self._right, self._left)
         values, stamps, refused = self._in_time(side.late, values, timestamps)
         try:
             self._join(side, other, values, stamps)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.elements import Timestamps
@@ -76,17 +77,14 @@ class WindowJoinOperator(MultiInput, WindowOperator):
         self._key_of_left: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_left")
         self._key_of_right: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_right")
         self._made = made
-        self.have_ports(self._process_left, self._process_right, holds_back=False)
+        self.have_ports(*[partial(self._process_side, side) for side in _SIDES], holds_back=False)
 
     def _key_of(self, sided: tuple[str, Any]) -> Any:
         side, value = sided
         return self._key_of_right(value) if side == _SIDES[RIGHT] else self._key_of_left(value)
 
-    def _process_left(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self.process_batch([(_SIDES[LEFT], value) for value in values], timestamps)
-
-    def _process_right(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self.process_batch([(_SIDES[RIGHT], value) for value in values], timestamps)
+    def _process_side(self, side: str, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self.process_batch([(side, value) for value in values], timestamps)
 
     def blame(self, value: object, error: BaseException) -> BaseException:
         is_sided = isinstance(value, tuple) and not isinstance(value, Timer)

@@ -29,7 +29,7 @@ from asyncstream.keyed.base import LATE, KeyedStep, TimedStep
 from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog, is_same
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.results import FirstKeys
-from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.operators.spec import KeyBy, KeyedSpec
 from asyncstream.state import MISSING, SLICE, Table, TimeToLive, ValueDescriptor
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.schema import Schema, described
@@ -227,7 +227,7 @@ class Replaced(KeyedStep):
 
 
 @dataclass(frozen=True)
-class DeduplicateSpec(Spec):
+class DeduplicateSpec(KeyedSpec):
     """
     Keeps one element of each key.
 
@@ -239,7 +239,6 @@ class DeduplicateSpec(Spec):
         log: emit a change log; None: elements.
     """
 
-    key_by: KeyBy
     keep: Keep = "first"
     by: By = "arrival"
     within: TimeToLive | None = None
@@ -259,10 +258,6 @@ class DeduplicateSpec(Spec):
         if self.keep == "first" and self.log is None:
             return EarliestOf
         return Replaced
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def schema(self) -> Schema:

@@ -20,7 +20,7 @@ from asyncstream.keyed.base import LATE, TimedStep
 from asyncstream.keyed.nfa import Automaton, Run
 from asyncstream.keyed.pattern import Match, Pattern, Stage
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.operators.spec import KeyBy, KeyedSpec
 from asyncstream.state import SLICE, Cell, ListDescriptor, ValueDescriptor
 from asyncstream.state.schema import Schema
 
@@ -154,7 +154,7 @@ class Matching(TimedStep):
 
 
 @dataclass(frozen=True)
-class MatchingSpec(Spec):
+class MatchingSpec(KeyedSpec):
     """
     Finds a pattern in the elements of each key.
 
@@ -164,7 +164,6 @@ class MatchingSpec(Spec):
         skip: what a match means for others.
     """
 
-    key_by: KeyBy
     pattern: Pattern[Any]
     skip: Skip = "none"
 
@@ -175,10 +174,6 @@ class MatchingSpec(Spec):
         return Matching(self.key_by, self.pattern, self.skip)
 
     @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
-
-    @property
     def schema(self) -> Schema:
         stages = [_form(stage) for stage in self.pattern.stages]
         return Schema(form={"stages": stages}, settings={"within": self.pattern.within_ms, "skip": self.skip})
@@ -186,6 +181,5 @@ class MatchingSpec(Spec):
 
 def _form(stage: Stage) -> list[Any]:
     """A stage as it stands in checkpoints."""
-    how = ("not_" if stage.absent else "") + ("next" if stage.strict else "followed_by")
-    form = [stage.name, how, stage.least, stage.most, stage.consecutive]
+    form = [stage.name, stage.verb, stage.least, stage.most, stage.consecutive]
     return [*form, "optional"] if stage.optional else form

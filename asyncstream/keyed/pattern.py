@@ -81,6 +81,11 @@ class Stage:
     optional: bool = False
     absent: bool = False
 
+    @property
+    def verb(self) -> str:
+        """The method that a stage behind another is made by."""
+        return ("not_" if self.absent else "") + ("next" if self.strict else "followed_by")
+
 
 @dataclass(frozen=True)
 class Pattern(Generic[T]):
@@ -105,7 +110,7 @@ class Pattern(Generic[T]):
 
     def __repr__(self) -> str:
         first, *others = self.stages
-        written = [_written("begin", first), *(_written(_verb(stage), stage) for stage in others)]
+        written = [_written("begin", first), *(_written(stage.verb, stage) for stage in others)]
         if self.within_ms is not None:
             written.append(f"within({shown_ms(self.within_ms)})")
         return f"{type(self).__name__}.{'.'.join(written)}"
@@ -234,11 +239,6 @@ def _stage(name: str, where: Any, given: Given | None, *, strict: bool, absent: 
         given = function("given", given, "element", "before")
         return Stage(name, None, given, strict, absent=absent)
     return Stage(name, selector("where", where), None, strict, absent=absent)
-
-
-def _verb(stage: Stage) -> str:
-    """The method that a stage behind another was made by."""
-    return ("not_" if stage.absent else "") + ("next" if stage.strict else "followed_by")
 
 
 def _written(verb: str, stage: Stage) -> str:

@@ -12,7 +12,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.keyed.base import KeyedStep
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.results import Kinds, not_a_value
-from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.operators.spec import KeyBy, KeyedSpec
 from asyncstream.state import MISSING, ReducingDescriptor, TimeToLive
 from asyncstream.state.keys import SOUND, check_key, equals_itself
 from asyncstream.state.schema import Schema, described
@@ -109,7 +109,7 @@ class Rolling(KeyedStep):
 
 
 @dataclass(frozen=True)
-class RollingSpec(Spec):
+class RollingSpec(KeyedSpec):
     """
     Folds the elements of each key as they come.
 
@@ -119,7 +119,6 @@ class RollingSpec(Spec):
         ttl: how long a key is remembered after its last element; None: for ever.
     """
 
-    key_by: KeyBy
     reduce: Callable[[Any, Any], Any]
     ttl: TimeToLive | None = None
 
@@ -127,10 +126,6 @@ class RollingSpec(Spec):
 
     def build(self) -> Rolling:
         return Rolling(self.key_by, self.reduce, self.ttl)
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def schema(self) -> Schema:

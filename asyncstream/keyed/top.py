@@ -31,7 +31,7 @@ from asyncstream.keyed.changes import (
     is_same,
 )
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.operators.spec import KeyBy, KeyedSpec
 from asyncstream.state import Cell, TimeToLive, ValueDescriptor
 from asyncstream.state.keys import equals_itself
 from asyncstream.state.schema import Schema, described
@@ -252,7 +252,7 @@ def _by_row(place: int, before: list[Row], after: list[Row], *, entered: bool) -
 
 
 @dataclass(frozen=True)
-class TopSpec(Spec):
+class TopSpec(KeyedSpec):
     """
     Keeps the first of each key.
 
@@ -265,7 +265,6 @@ class TopSpec(Spec):
         retracts: elements are changes, which may take rows back.
     """
 
-    key_by: KeyBy
     ranks: Ranks
     ttl: TimeToLive | None = None
     log: ChangeLog | None = None
@@ -276,10 +275,6 @@ class TopSpec(Spec):
 
     def build(self) -> Top:
         return Top(self.key_by, self.ranks, self.ttl, self.log, ranked=self.ranked, retracts=self.retracts)
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def schema(self) -> Schema:

@@ -101,12 +101,10 @@ class PerElement(Operator):
             end = start + len(found)
             if failure is None and end < count:
                 failure = StopIteration()  # of the user's: it ends an iteration without a word
-            if start:
-                made = self._made(values[start:end], timestamps and timestamps[start:end], found)
-            elif end == count:
+            if len(found) == count:
                 made = self._made(values, timestamps, found)
             else:
-                made = self._made(values[:end], timestamps and timestamps[:end], found)
+                made = self._made(values[start:end], timestamps and timestamps[start:end], found)
             if failure is None:
                 return made
             if made[0]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
-from asyncstream.clock import Clock
 from asyncstream.errors import InternalError, PipelineError, StateError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import FailedCall
@@ -83,12 +82,13 @@ class Failures:
         if not self.bears(error):
             self._operator.fail_on(value, error)
         self.failed += 1
-        name, clock = self._operator.context.name, self._operator.context.clock
-        self._recent.note(name, value, error, clock.now_ms(), skipped=self.on_error == "skip")
+        name, now_ms = self._operator.context.name, self._operator.context.clock.now_ms()
+        self._recent.note(name, value, error, now_ms, skipped=self.on_error == "skip")
         if self.on_error == "skip":
             self.skipped += 1
             return
-        failed = _failed_call(value, timestamp, error, clock)
+        # a plain function takes no time worth measuring
+        failed = FailedCall(value, error, attempts_of(error), timestamp, now_ms, now_ms)
         self._operator.side_output(FAILED).process(failed, timestamp)
 
     def bears(self, error: BaseException) -> bool:
@@ -108,8 +108,3 @@ def attempts_of(error: BaseException) -> int:
     with suppress(Exception):  # of a class that hides its attributes
         attempts = vars(error).get("attempts")  # not getattr: an exception's own code might run
     return attempts if type(attempts) is int else 1  # else it is the user's own
-
-
-def _failed_call(value: Any, timestamp: int | None, error: BaseException, clock: Clock) -> FailedCall:
-    now_ms = clock.now_ms()  # a plain function takes no time worth measuring
-    return FailedCall(value, error, attempts_of(error), timestamp, now_ms, now_ms)

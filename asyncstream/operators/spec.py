@@ -21,7 +21,18 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.state.schema import Schema, described
 
-__all__ = ("MOST_FRAMES", "Calls", "ClockUse", "EventTime", "JournalUse", "KeyBy", "Lend", "Spec", "no_key")
+__all__ = (
+    "MOST_FRAMES",
+    "Calls",
+    "ClockUse",
+    "EventTime",
+    "JournalUse",
+    "KeyBy",
+    "KeyedSpec",
+    "Lend",
+    "Spec",
+    "no_key",
+)
 
 KeyBy: TypeAlias = Callable[[Any], Any]
 """Gives the key of an element."""
@@ -270,3 +281,19 @@ class Spec:
             held: how many elements it may hold at least, unless the user has said how many.
         """
         return self
+
+
+@dataclass(frozen=True)
+class KeyedSpec(Spec):
+    """
+    Base of specs of steps with one input, whose elements come together by key.
+
+    Attributes:
+        key_by: gives the key of an element.
+    """
+
+    key_by: KeyBy
+
+    @property
+    def keys(self) -> tuple[KeyBy | None, ...]:
+        return (self.key_by,)

@@ -90,10 +90,8 @@ class SplitTimes:
 
     def watermark(self) -> int:
         """The smallest of those that are waited for; before all time if all are idle."""
-        return min(self._awaited(), default=MIN_TIMESTAMP)
-
-    def _awaited(self) -> list[int]:
-        return [split.watermark for split in self._splits.values() if not split.idle]
+        awaited = [split.watermark for split in self._splits.values() if not split.idle]
+        return min(awaited, default=MIN_TIMESTAMP)
 
     @property
     def is_idle(self) -> bool:

@@ -113,17 +113,16 @@ class WindowPlan:
         # what an assigner or an evictor gives is iterated over: it may yield
         advice = "e.g. TumblingWindows(60)"
         instance("window", self.assigner, WindowAssigner, "assign", advice=advice, yields=True)
-        folds = "such as Count(); for a function of two elements use .reduce(fn)"
-        for name, part, kind, needs, advice in (
-            ("trigger", self.trigger, Trigger, (), "such as CountTrigger(10)"),
-            ("evictor", self.evictor, Evictor, (), "such as CountEvictor(10)"),
-            ("aggregate", self.aggregate, AggregateFunction, FOLDING, folds),
-            ("process", self.process, ProcessWindowFunction, ("process",), ""),
-        ):
-            if part is not None:
-                gives = "add" if kind is AggregateFunction else ""
-                instance(name, part, kind, *needs, advice=advice, yields=kind is Evictor, gives=gives)
-        check_sides(self.process)
+        if self.trigger is not None:
+            instance("trigger", self.trigger, Trigger, advice="such as CountTrigger(10)")
+        if self.evictor is not None:
+            instance("evictor", self.evictor, Evictor, advice="such as CountEvictor(10)", yields=True)
+        if self.aggregate is not None:
+            advice = "such as Count(); for a function of two elements use .reduce(fn)"
+            instance("aggregate", self.aggregate, AggregateFunction, *FOLDING, advice=advice, gives="add")
+        if self.process is not None:
+            instance("process", self.process, ProcessWindowFunction, "process")
+            check_sides(self.process)
         if type(self.allowed_lateness_ms) is not int or self.allowed_lateness_ms < 0:
             raise refuse("allowed_lateness", "a duration of at least 0", self.allowed_lateness_ms)
         if self.assigner.merging:

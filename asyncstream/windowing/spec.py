@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from asyncstream.operators.base import Operator
-from asyncstream.operators.spec import ClockUse, KeyBy, Spec
+from asyncstream.operators.spec import ClockUse, KeyedSpec
 from asyncstream.state.schema import Schema, described
 from asyncstream.windowing.aggregates import Aggregates
 from asyncstream.windowing.assigners import GlobalWindows
@@ -22,22 +22,16 @@ from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.panes import PaneWindowOperator
-from asyncstream.windowing.plan import AT_END, COUNTERS, Kept, WindowPlan
+from asyncstream.windowing.plan import AT_END, COUNTERS, WindowPlan
 from asyncstream.windowing.session_firings import FiringSessionOperator
 from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.upgrade import in_tables
 
 __all__ = ("WindowSpec", "window_operator", "window_schema")
 
-_KINDS: Final[dict[Kept, type[WindowStep]]] = {
-    "panes": PaneWindowOperator,
-    "sessions": SessionWindowOperator,
-    "contents": WindowOperator,
-}
-
 
 @dataclass(frozen=True)
-class WindowSpec(Spec):
+class WindowSpec(KeyedSpec):
     """
     Groups the elements of each key by windows.
 
@@ -46,7 +40,6 @@ class WindowSpec(Spec):
         plan: which windows, and what is made of them.
     """
 
-    key_by: KeyBy
     plan: WindowPlan
 
     counters = COUNTERS
@@ -60,10 +53,6 @@ class WindowSpec(Spec):
     @property
     def operator(self) -> type[Operator]:
         return _operator_class(self.plan)
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -97,9 +86,11 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 
 
 def _operator_class(plan: WindowPlan) -> type[WindowStep]:
-    if plan.kept == "sessions" and plan.firings != AT_END:
-        return FiringSessionOperator
-    return TickingWindowOperator if plan.kept == "panes" and plan.ticks else _KINDS[plan.kept]
+    if plan.kept == "panes":
+        return TickingWindowOperator if plan.ticks else PaneWindowOperator
+    if plan.kept == "sessions":
+        return SessionWindowOperator if plan.firings == AT_END else FiringSessionOperator
+    return WindowOperator
 
 
 def window_schema(plan: WindowPlan) -> Schema:

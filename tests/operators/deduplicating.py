@@ -9,7 +9,7 @@ from typing import Any
 from asyncstream import Stream
 from asyncstream.elements import Timestamps
 from asyncstream.operators.base import Operator, OperatorContext, pairs
-from asyncstream.operators.spec import KeyBy, Spec
+from asyncstream.operators.spec import KeyBy, KeyedSpec
 from asyncstream.state import KeyedState, ValueDescriptor
 
 
@@ -32,18 +32,13 @@ class Deduplicate(Operator):
 
 
 @dataclass(frozen=True)
-class DeduplicateSpec(Spec):
-    key_by: KeyBy
+class DeduplicateSpec(KeyedSpec):
     seen: ValueDescriptor[bool]
 
     operator = Deduplicate
 
     def build(self) -> Deduplicate:
         return Deduplicate(self.key_by, self.seen)
-
-    @property
-    def keys(self) -> tuple[KeyBy | None, ...]:
-        return (self.key_by,)
 
 
 def deduplicated(

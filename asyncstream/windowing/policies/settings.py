@@ -123,7 +123,8 @@ def policy_settings(
     names = (ONLY_STREAM,) if streams is None else tuple(text("streams", name) for name in streams)
     if not names or len(set(names)) < len(names):
         raise refuse("streams", "at least one name, each once", streams)
-    _check_late(late, outputs)
+    if text("late", late) != LATE and outputs is not None and late not in outputs:
+        raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
     if not event_time:
         # but `lag`, which Storm takes, too
         _check_unused(streams=streams, idle_after=idle_after, late=None if late == LATE else late)
@@ -140,11 +141,6 @@ def _extent(name: str, value: object) -> tuple[int | None, int | None]:
         return count(name, value), None
     expected = "an int (a number of elements) or a timedelta (a length of time)"
     raise refuse(name, expected, value, "e.g. 20, or timedelta(seconds=20)")
-
-
-def _check_late(late: object, outputs: Collection[str] | None) -> None:
-    if text("late", late) != LATE and outputs is not None and late not in outputs:
-        raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
 
 
 def _check_unused(**of_event_time: object) -> None:
