@@ -5,6 +5,7 @@ Messages of brokers: what makes elements of their bytes, and bytes of elements; 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -12,17 +13,29 @@ from typing import Any, Literal, TypeAlias
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
+from asyncstream.errors import AsyncStreamError, SinkError, SourceError, describe_error, safe_repr
 from asyncstream.lease import Lease
 from asyncstream.validation import function, refuse
 
-__all__ = ("Decode", "Encode", "RejectedMessage", "check_follows", "decoder", "encoder", "unreadable")
+__all__ = (
+    "Decode",
+    "Encode",
+    "Naming",
+    "RejectedMessage",
+    "check_follows",
+    "decoder",
+    "encoder",
+    "unreadable",
+)
 
 Decode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[bytes], Any]
 """Makes an element of what a message holds: JSON, the bytes, their text, or a function of your own."""
 
 Encode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[Any], bytes]
 """Makes of an element what a message holds; what raises refuses the element."""
+
+Naming: TypeAlias = Callable[[type[AsyncStreamError], str], AbstractContextManager[None]]
+"""Has what a client raises in a block come out as an error of a kind, with what was being done."""
 
 _EXPECTED = "'json', 'bytes', 'text' or a function"
 
