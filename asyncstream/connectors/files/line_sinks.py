@@ -30,7 +30,7 @@ from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import BUFFER_BYTES, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
-from asyncstream.connectors.writer import ahead_of_checkpoint
+from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.folders import missing_folder, sync_folder
@@ -119,7 +119,6 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             size = os.path.getsize(self._path)
         except OSError:
             size = None
-        ahead = "refuse" if self.writer is None else self.writer.ahead
         if position is None:
             if record is None or not size or size <= record.base or self._existing == "overwrite":
                 is_left_over = size == 0 and self._existing == "refuse"  # by a start that came to nothing
@@ -138,8 +137,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                         "writer are behind what was written; take them out, or they would be cut off"
                     )
                 return "recover", length
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(self._path)
+        ahead = allowed_ahead(self.writer, self._path)
         return ("append", 0) if ahead == "allow_behind" else ("recover", length)
 
     def _check_content(self, position: dict[str, Any], size: int | None) -> None:

@@ -50,7 +50,7 @@ from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import disconnect, settled
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.writer import ahead_of_checkpoint
+from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, over_elements
 from asyncstream.lease import Lease
@@ -225,17 +225,12 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         what = f"topic {self._writer.topic!r}"
         if self.writer is not None and row.lease is not None:
             self.writer.check_follows(Lease.from_json(row.lease), what)
-        ahead = "refuse" if self.writer is None else self.writer.ahead
-        if row.number <= _last(position):
-            return
-        if ahead == "start_over":
+        if row.number > _last(position) and allowed_ahead(self.writer, what) == "start_over":
             raise SinkError(
                 f"{what} holds results of a later checkpoint than the one to start from, and Kafka cannot "
                 "take out what is committed: write to another topic, or say ahead='allow_behind' to keep "
                 "them, though they may be written a second time"
             )
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(what)
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         self._forget_all()
@@ -441,12 +436,11 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             self._leave(slot)
 
     async def close(self) -> None:
-        slots, self._slots = list(self._slots.values()), {}
+        slots = list(self._slots.values())
         try:
             if self._current is not None and self._has_epochs:
                 await _tried(self._current.producer.abort_transaction())
             if self._has_row and self._free:
-                self._slots = {slot.number: slot for slot in slots}
                 # else another job with another store waits until this process is gone
                 await _tried(self._claim(released=True))
         finally:
