@@ -197,8 +197,8 @@ class NatsConsumerSource(NatsSource[T]):
         await self._say(b"+WPI", chain(self._replies(self._held), waiting))
 
     def _replies(self, numbers: Iterable[int]) -> Iterator[str]:
-        """Where to acknowledge messages; nowhere if that is not known."""
-        return (reply_to(number, self._reply) for number in numbers if self._reply)
+        """Where to acknowledge messages that are held."""
+        return (reply_to(number, self._reply) for number in numbers)
 
     async def _say(self, what: bytes, replies: Iterable[str]) -> None:
         """Answer messages, and see that the server has heard it."""
@@ -266,7 +266,7 @@ class NatsConsumerSource(NatsSource[T]):
                 "begin where that one was; or begin anew, by another name for the source or restore='none'"
             ) from error
         ranges = position["held"]
-        newest, taken_ns = position.get("newest", (0, None))  # of an earlier version
+        newest, taken_ns = position["newest"]
         last = ranges[-1][1] if ranges else 0
         reason = self._lacks(await self._about(client), last, position["made_ms"])
         if reason is not None:
@@ -277,12 +277,11 @@ class NatsConsumerSource(NatsSource[T]):
     async def seek(self, position: dict[str, Any]) -> None:
         self.started_over = True  # what was not read may come before what was read since then
         await super().seek(position)
-        self._held, self._newest = Numbers(position["held"]), tuple(position.get("newest", (0, None)))
-        self._reply = position.get("reply", "")  # not of an earlier version
+        self._held, self._newest = Numbers(position["held"]), tuple(position["newest"])
+        self._reply = position["reply"]
 
     async def forget(self, position: dict[str, Any]) -> None:
         done = self._held.without(self._held.without(Numbers(position["held"])))
-        if not done or not self._reply:
-            return  # nothing that is held can be acknowledged before one of it is handed out again
-        await self._say(b"+ACK", self._replies(done))
+        if done:
+            await self._say(b"+ACK", self._replies(done))
         self._held, self._here = self._held.without(done), self._here.without(done)

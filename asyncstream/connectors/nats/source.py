@@ -270,12 +270,12 @@ class NatsStreamSource(NatsSource[T]):
 
     async def _check(self, client: Client, position: dict[str, Any]) -> None:
         self._compare(await self._about(client), position["read"], position["made_ms"])
-        await self._check_same(client, position["read"], position.get("taken_ns"))  # not of earlier versions
+        await self._check_same(client, position["read"], position["taken_ns"])
 
     async def seek(self, position: dict[str, Any]) -> None:
         await super().seek(position)
         self._read, self._waiting, self._pull = position["read"], 0, None
-        self._taken_ns = position.get("taken_ns")
+        self._taken_ns = position["taken_ns"]
 
 
 def number_of(message: Msg) -> int:
@@ -285,8 +285,6 @@ def number_of(message: Msg) -> int:
 
 def reply_to(number: int, reply: str) -> str:
     """Where to acknowledge a message of this number, as `reply` is where to acknowledge another."""
-    if not reply:
-        return ""
     tokens = reply.split(".")
     tokens[len(_tokens(reply)) - 4] = str(number)
     return ".".join(tokens)
