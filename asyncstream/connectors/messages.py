@@ -12,9 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.rows import Default, JsonWriter
-from asyncstream.connectors.writer import Writer
-from asyncstream.errors import AsyncStreamError, SinkError, SourceError, describe_error, safe_repr
-from asyncstream.lease import Lease
+from asyncstream.errors import AsyncStreamError, SourceError, describe_error, safe_repr
 from asyncstream.validation import function, refuse
 
 __all__ = (
@@ -22,7 +20,6 @@ __all__ = (
     "Encode",
     "Naming",
     "RejectedMessage",
-    "check_follows",
     "decoder",
     "encoder",
     "unreadable",
@@ -107,14 +104,6 @@ def _as_text(name: str, value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError(f"expected a text, got {type(value).__name__}; {name}='json' writes JSON")
     return value.encode()
-
-
-def check_follows(writer: Writer, last: Lease | None, what: str) -> None:
-    """`Writer.check_follows` for a source: its errors are `SourceError`s."""
-    try:
-        writer.check_follows(last, what)
-    except SinkError as error:
-        raise SourceError(str(error)) from error
 
 
 def unreadable(error: Exception) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from asyncstream.clock import SystemClock
-from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.errors import SinkBroken, SinkError, SourceError
 from asyncstream.lease import Lease, presence
 
-__all__ = ("Ahead", "Writer", "allowed_ahead")
+__all__ = ("Ahead", "Writer", "allowed_ahead", "check_reader_follows")
 
 _CLOCK = SystemClock()
 """That of the machine, by which leases go."""
@@ -125,6 +125,16 @@ class Writer:
                 "be seen from here; once that process is gone, say what to do with its results: "
                 "Checkpoints(ahead='allow_behind') or ahead='start_over'"
             )
+
+
+def check_reader_follows(
+    writer: Writer, last: Lease | None, what: str, broken: type[SourceError] = SourceError
+) -> None:
+    """`Writer.check_follows` for a source: raises `SourceError`, or what is `broken` for `SinkBroken`."""
+    try:
+        writer.check_follows(last, what)
+    except SinkError as error:
+        raise (broken if isinstance(error, SinkBroken) else SourceError)(str(error)) from error
 
 
 def allowed_ahead(writer: Writer | None, what: str) -> Literal["allow_behind", "start_over"]:

@@ -27,11 +27,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.connectors.message_source import MessageSource
-from asyncstream.connectors.messages import RejectedMessage, check_follows
-from asyncstream.connectors.models import Unfit, reader
+from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.connectors.models import Unfit, UnreadableRow, reader
 from asyncstream.connectors.postgres.connection import (
     Table,
-    UnreadableRow,
     checked_url,
     columns_of,
     connect,
@@ -41,6 +40,7 @@ from asyncstream.connectors.postgres.connection import (
     rows_of,
 )
 from asyncstream.connectors.postgres.watched import Connection
+from asyncstream.connectors.writer import check_reader_follows
 from asyncstream.errors import SourceError
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_seconds, text
@@ -242,7 +242,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._is_new = found is None
         last = "" if found is None else found[0] or ""
         if last.startswith("{") and self.writer is not None:  # not of a job without checkpoints
-            check_follows(self.writer, Lease.from_json(last), f"consumer {self._consumer!r} of {self._what}")
+            what = f"consumer {self._consumer!r} of {self._what}"
+            check_reader_follows(self.writer, Lease.from_json(last), what)
         await self._do(
             connection,
             "INSERT INTO {consumers} VALUES (%s, %s, %s, now()) ON CONFLICT (source, name) "
