@@ -70,7 +70,7 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         """Whether what the client raises in `_send` is over one message, of which others can be taken."""
 
     @abstractmethod
-    async def _leave(self, client: C) -> object:
+    async def _disconnect(self, client: C) -> object:
         """Close what it writes through."""
 
     def _id_of(self, value: Any) -> str | None:
@@ -102,4 +102,4 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await self._leave(client)
+            await self._disconnect(client)

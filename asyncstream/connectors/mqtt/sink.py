@@ -125,5 +125,5 @@ class MqttSink(MessageSink[_Message, Connection]):
     def _is_over_message(self, error: BaseException) -> bool:
         return isinstance(error, Refused | ValueError)
 
-    async def _leave(self, client: Connection) -> None:
+    async def _disconnect(self, client: Connection) -> None:
         await client.close()

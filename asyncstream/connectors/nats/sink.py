@@ -143,7 +143,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
             return error.err_code != _SEALED
         return isinstance(error, MaxPayloadError)
 
-    async def _leave(self, client: Publisher) -> None:
+    async def _disconnect(self, client: Publisher) -> None:
         await leave(client.connection)
 
 

@@ -141,5 +141,5 @@ class RedisStreamSink(MessageSink[_Message, Client]):
 
         return isinstance(error, DataError)
 
-    async def _leave(self, client: Client) -> None:
+    async def _disconnect(self, client: Client) -> None:
         await client.aclose()
