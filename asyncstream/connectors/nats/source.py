@@ -163,9 +163,9 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         """Whether nothing more comes, if nothing has come."""
         return True
 
+    @abstractmethod
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         """Those that are to be read."""
-        return messages
 
     def _element(self, message: Msg) -> Any:
         try:
