@@ -17,15 +17,11 @@ from asyncstream.connectors.messages import Naming, RejectedMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
 
-__all__ = ("GONE", "OLDER", "MessageSource")
+__all__ = ("OLDER", "MessageSource")
 
 T = TypeVar("T")
 M = TypeVar("M")
 C = TypeVar("C")
-
-GONE: Final = object()
-"""In place of an element: there is nothing in this message, which is passed over."""
-
 
 OLDER: Final = (
     "is it the same stream? With one from a backup, go on from a checkpoint of before that (restore=), or "
@@ -111,7 +107,7 @@ class MessageSource(Source[T], Generic[T, M, C]):
 
     @abstractmethod
     def _element(self, message: M) -> Any:
-        """What a message holds: an element, a `RejectedMessage`, or `GONE`."""
+        """What a message holds: an element, or a `RejectedMessage`."""
 
     def _time_ms(self, message: M) -> int | None:
         """The timestamp of a message, milliseconds since the epoch; None: there are none."""
@@ -135,8 +131,6 @@ class MessageSource(Source[T], Generic[T, M, C]):
         rejected: list[RejectedMessage] = []
         for place, message in enumerate(messages):
             value = self._element(message)
-            if value is GONE:
-                continue
             if not isinstance(value, RejectedMessage):
                 values.append(value)
                 timestamps.append(self._time_ms(message))

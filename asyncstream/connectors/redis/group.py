@@ -190,7 +190,8 @@ class RedisGroupSource(RedisSource[T]):
                 break
             part.append(self._again.popleft())
         name = self._claimer if self._gives_claimed else self._name
-        found = list(await redis.xclaim(self._stream, self._group, name, 0, part))
+        claimed = await redis.xclaim(self._stream, self._group, name, 0, part)
+        found = [entry for entry in claimed if entry[0] is not None]  # of one that is gone, before version 7
         if gone := len(part) - len(found):
             _log.warning(
                 "%d entries of %s that were under way when a member of group %r ended came no more: they "

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar
 
-from asyncstream.connectors.message_source import GONE, OLDER, MessageSource
+from asyncstream.connectors.message_source import OLDER, MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.redis.connection import (
     Client,
@@ -77,8 +77,6 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
 
     def _element(self, message: Entry) -> Any:
         id, fields = message
-        if fields is None:  # deleted since it was delivered
-            return GONE
         field = self._field
         try:
             if field is None:
