@@ -307,9 +307,6 @@ class Table:
         if len(schema) > 1 or not all(name.split(".")):
             raise refuse("table", "the name of a table, or schema.table", name)
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def identifier(self) -> sql.Identifier:
         return self.shared(self._own)
