@@ -14,6 +14,7 @@ import pytest
 from asyncstream import AsyncFunction, Items, LookupTable, ManualClock, SplitSource, SqliteSink
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.writer import Writer
+from asyncstream.errors import told_as
 from asyncstream.guards import SharedLimit, SharedRateLimiter, SqliteCache
 from asyncstream.lease import Holder, Lease
 from asyncstream.lookup.answers import Joined
@@ -79,16 +80,20 @@ class Silent(MessageSource[Any, Any, list[str]]):
     """Of a broker that sends nothing, and hears of this source every so often."""
 
     _what = "nothing"
+    _told = staticmethod(told_as)
 
     def __init__(self, client: list[str]) -> None:
         super().__init__("fail", ends=False, batch=1)
         self._client = client
 
+    async def _connect(self) -> list[str]:
+        raise NotImplementedError
+
+    async def _disconnect(self, client: list[str]) -> None:
+        client.append("client")
+
     async def _fetch(self) -> Any:
         await asyncio.get_running_loop().create_future()
-
-    async def _leave(self, client: list[str]) -> None:
-        client.append("client")
 
     async def show(self) -> None:
         pass

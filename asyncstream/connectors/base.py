@@ -291,8 +291,8 @@ class TransactionalSink(Sink[T]):
 
     A store keeps several checkpoints, and the newest may be damaged: a sink does well to be able to go back
     to any of the last `writer.keep`. Before anything is changed, every sink is asked whether it can go on
-    from the checkpoint (`can_recover`). A sink that cannot, because it holds results of a later one, refuses
-    with `ahead_of_checkpoint`, unless `writer.ahead` says what to do with them.
+    from the checkpoint (`can_recover`). A sink that cannot, because it holds results of a later one, refuses,
+    unless `writer.ahead` says what to do with them (`allowed_ahead`).
 
     One job at a time writes. A sink that is shared by many processes writes down whose it is
     (`writer.lease`), and looks at it with everything that it makes safe: `Writer.check_follows`. A start

@@ -42,8 +42,8 @@ from asyncstream.codec import Codec
 from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
-from asyncstream.connectors.writer import Writer
-from asyncstream.errors import CodecError, SinkBroken, SinkError, SourceError, describe_error
+from asyncstream.connectors.writer import Writer, check_reader_follows
+from asyncstream.errors import CodecError, SourceError, describe_error
 from asyncstream.filesystem.sqlite import OpenFile, database_path, looking_at, write_ahead
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms
@@ -328,12 +328,7 @@ class InboxState(NamedTuple):
     def check_follows(self, writer: Writer, path: str) -> None:
         """Refuse, with a `SourceError`, a job that may not take over from the one that used it last."""
         last = None if self.lease is None else Lease.from_json(self.lease)
-        try:
-            writer.check_follows(last, path)
-        except SinkBroken as error:
-            raise InboxBroken(str(error)) from error
-        except SinkError as error:
-            raise SourceError(str(error)) from error
+        check_reader_follows(writer, last, path, InboxBroken)
 
 
 def _check_of(data: Any, id: str | None) -> int:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from asyncstream.connectors.base import CountingSink
 from asyncstream.connectors.cancellation import carried_through
-from asyncstream.connectors.messages import Encode, encoder
+from asyncstream.connectors.messages import Encode, Naming, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, over_elements
@@ -37,6 +38,9 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         id: what tells an element from others: a function of it, or the name of a field; None: nothing does.
     """
 
+    _told: Naming
+    """What has errors of the client come out as ours."""
+
     def __init__(
         self,
         what: str,
@@ -48,6 +52,10 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         self._encode = encoder(encode, default)
         self._id = None if id is None else selector("id", id)
         self._client: C | None = None
+
+    def _naming(self) -> AbstractContextManager[None]:
+        """What the client raises in this block comes out as a `SinkError` that says so."""
+        return self._told(SinkError, f"write to {self._what}")
 
     @abstractmethod
     def _message(self, value: Any) -> M:
@@ -62,7 +70,7 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         """Whether what the client raises in `_send` is over one message, of which others can be taken."""
 
     @abstractmethod
-    async def _leave(self, client: C) -> object:
+    async def _disconnect(self, client: C) -> object:
         """Close what it writes through."""
 
     def _id_of(self, value: Any) -> str | None:
@@ -82,7 +90,7 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         if self._client is None:
             raise SinkError(f"the sink of {self._what} is not open")
         messages = [self._prepared(value) for value in values]
-        with over_elements(self._is_over_message):
+        with over_elements(self._is_over_message), self._naming():
             await carried_through(self._send(self._client, messages))
 
     def _prepared(self, value: Any) -> M:
@@ -94,4 +102,4 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await self._leave(client)
+            await self._disconnect(client)

@@ -8,24 +8,20 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import now_and_then, stopped
-from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.connectors.messages import Naming, RejectedMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
 
-__all__ = ("GONE", "OLDER", "MessageSource")
+__all__ = ("OLDER", "MessageSource")
 
 T = TypeVar("T")
 M = TypeVar("M")
 C = TypeVar("C")
-
-GONE: Final = object()
-"""In place of an element: there is nothing in this message, which is passed over."""
-
 
 OLDER: Final = (
     "is it the same stream? With one from a backup, go on from a checkpoint of before that (restore=), or "
@@ -40,10 +36,15 @@ class MessageSource(Source[T], Generic[T, M, C]):
 
     A message that is no element goes to `rejected`; or it fails the source, once all before it were
     delivered. A `read` that is cancelled has taken nothing: what its request brings is there for the next.
+    Where a server waits to hear what is done (`needs_writer`), and there are no checkpoints, all that was
+    given is done when it is read on.
     """
 
     _what: str
     """Where messages come from, for errors."""
+
+    _told: Naming
+    """What has errors of the client come out as ours."""
 
     def __init__(self, on_malformed: str, *, ends: bool, batch: int) -> None:
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
@@ -54,8 +55,37 @@ class MessageSource(Source[T], Generic[T, M, C]):
         self._client: C | None = None
         self._alive: asyncio.Task[None] | None = None
 
+    @abstractmethod
+    async def _connect(self) -> C:
+        """Something to read through."""
+
+    @abstractmethod
+    async def _disconnect(self, client: C) -> object:
+        """Close what `_connect` gave."""
+
+    def _naming(self, doing: str = "read") -> AbstractContextManager[None]:
+        """What the client raises in this block comes out as a `SourceError` that says what was being done."""
+        return self._told(SourceError, f"{doing} {self._what}")
+
     async def open(self) -> None:
         self._failure = None
+        with self._naming():
+            self._client = await self._connect()
+
+    async def can_seek(self, position: Any) -> None:
+        with self._naming():
+            client = await self._connect()
+            try:
+                await self._check(client, position)
+            finally:
+                await self._disconnect(client)
+
+    async def seek(self, position: Any) -> None:
+        with self._naming():
+            await self._check(self._opened(), position)
+
+    async def _check(self, client: C, position: Any) -> None:
+        """Raises `SourceError` if a client finds that there is no going on from a position."""
 
     def _opened(self) -> C:
         """What it reads through."""
@@ -67,9 +97,9 @@ class MessageSource(Source[T], Generic[T, M, C]):
         """Have the server hear of this source, also while nobody reads."""
         self._alive = asyncio.ensure_future(now_and_then(seconds, show))
 
-    @abstractmethod
-    async def _leave(self, client: C) -> object:
-        """Close what it reads through."""
+    async def _leave(self, client: C) -> None:
+        """Close what it has read through."""
+        await self._disconnect(client)
 
     @abstractmethod
     async def _fetch(self) -> Sequence[M]:
@@ -77,7 +107,7 @@ class MessageSource(Source[T], Generic[T, M, C]):
 
     @abstractmethod
     def _element(self, message: M) -> Any:
-        """What a message holds: an element, a `RejectedMessage`, or `GONE`."""
+        """What a message holds: an element, or a `RejectedMessage`."""
 
     def _time_ms(self, message: M) -> int | None:
         """The timestamp of a message, milliseconds since the epoch; None: there are none."""
@@ -89,6 +119,8 @@ class MessageSource(Source[T], Generic[T, M, C]):
 
     async def read(self) -> SourceBatch[T] | None:
         self._opened()
+        if self.needs_writer and self.writer is None:
+            await self.forget(self.position())
         if self._failure is not None:
             raise self._failure
         messages = await self._fetched()
@@ -99,8 +131,6 @@ class MessageSource(Source[T], Generic[T, M, C]):
         rejected: list[RejectedMessage] = []
         for place, message in enumerate(messages):
             value = self._element(message)
-            if value is GONE:
-                continue
             if not isinstance(value, RejectedMessage):
                 values.append(value)
                 timestamps.append(self._time_ms(message))
@@ -120,7 +150,8 @@ class MessageSource(Source[T], Generic[T, M, C]):
         fetching = self._fetching = self._fetching or asyncio.ensure_future(self._fetch())
         await asyncio.wait({fetching})
         self._fetching = None
-        return fetching.result()
+        with self._naming():
+            return fetching.result()
 
     async def close(self) -> None:
         fetching, self._fetching = self._fetching, None

@@ -5,24 +5,34 @@ Messages of brokers: what makes elements of their bytes, and bytes of elements; 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.rows import Default, JsonWriter
-from asyncstream.connectors.writer import Writer
-from asyncstream.errors import SinkError, SourceError, describe_error, safe_repr
-from asyncstream.lease import Lease
+from asyncstream.errors import AsyncStreamError, SourceError, describe_error, safe_repr
 from asyncstream.validation import function, refuse
 
-__all__ = ("Decode", "Encode", "RejectedMessage", "check_follows", "decoder", "encoder", "unreadable")
+__all__ = (
+    "Decode",
+    "Encode",
+    "Naming",
+    "RejectedMessage",
+    "decoder",
+    "encoder",
+    "unreadable",
+)
 
 Decode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[bytes], Any]
 """Makes an element of what a message holds: JSON, the bytes, their text, or a function of your own."""
 
 Encode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[Any], bytes]
 """Makes of an element what a message holds; what raises refuses the element."""
+
+Naming: TypeAlias = Callable[[type[AsyncStreamError], str], AbstractContextManager[None]]
+"""Has what a client raises in a block come out as an error of a kind, with what was being done."""
 
 _EXPECTED = "'json', 'bytes', 'text' or a function"
 
@@ -94,14 +104,6 @@ def _as_text(name: str, value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError(f"expected a text, got {type(value).__name__}; {name}='json' writes JSON")
     return value.encode()
-
-
-def check_follows(writer: Writer, last: Lease | None, what: str) -> None:
-    """`Writer.check_follows` for a source: its errors are `SourceError`s."""
-    try:
-        writer.check_follows(last, what)
-    except SinkError as error:
-        raise SourceError(str(error)) from error
 
 
 def unreadable(error: Exception) -> str:

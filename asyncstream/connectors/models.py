@@ -37,7 +37,7 @@ from uuid import UUID
 from asyncstream.errors import describe_error, safe_repr
 from asyncstream.validation import refuse
 
-__all__ = ("Unfit", "reader")
+__all__ = ("Unfit", "UnreadableRow", "reader")
 
 _EXPECTED: Final = "a dataclass, a NamedTuple, a TypedDict or a pydantic model"
 
@@ -60,6 +60,20 @@ class Unfit(Exception):
 
     def __str__(self) -> str:
         return f"field {self.path.removeprefix('.')}: {self.reason}" if self.path else self.reason
+
+
+class UnreadableRow(dict[str, Any]):
+    """
+    A row with a value that is nothing in Python, such as a date after 9999.
+
+    Args:
+        row: what of it can be read.
+        reason: why not all can.
+    """
+
+    def __init__(self, row: dict[str, Any], reason: str) -> None:
+        super().__init__(row)
+        self.reason = reason
 
 
 def reader(

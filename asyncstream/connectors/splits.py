@@ -122,7 +122,6 @@ class SplitSource(Source[T]):
         self._failed: SourceError | None = None
         self._looks = False
         self._ready: deque[_Open[T]] = deque()  # in the order in which they came
-        self._names: tuple[str, ...] = ()
         self._has_left = False  # a split, since the last batch
 
     # ------------------------------------------------------------------ which splits
@@ -172,12 +171,11 @@ class SplitSource(Source[T]):
                 self._leave(split)
             if position is not None:
                 left[name] = position
-        self._names = tuple(self._open)
         self._arrived.set()
         return left
 
     def splits(self) -> Sequence[str]:
-        return self._names
+        return tuple(self._open)
 
     def hold(self, splits: Collection[str]) -> None:
         self._held = frozenset(splits)
@@ -252,7 +250,6 @@ class SplitSource(Source[T]):
             name, _ = self._waiting.popitem(last=False)
             self._open[name] = split = _Open(name, self.part(name), self._positions.pop(name, None))
             self._read_ahead(split)
-            self._names = tuple(self._open)
 
     def _read_ahead(self, split: _Open[T]) -> None:
         split.task = asyncio.create_task(self._fill(split), name=f"asyncstream split {split.name}")
@@ -273,7 +270,6 @@ class SplitSource(Source[T]):
             del self._open[split.name]
             self._ended[split.name] = None
             self._leave(split)
-            self._names = tuple(self._open)
         return None
 
     async def _fill(self, split: _Open[T]) -> None:

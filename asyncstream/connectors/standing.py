@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncstream.connectors.writer import Writer, ahead_of_checkpoint
+from asyncstream.connectors.writer import Writer, allowed_ahead
 from asyncstream.errors import SinkBroken, SinkError
 from asyncstream.lease import Lease
 
@@ -66,10 +66,7 @@ class Standing:
             )
         if target >= self.moved or (position is not None and target >= self.floor):
             return
-        ahead = "refuse" if writer is None else writer.ahead
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(what)
-        if ahead == "start_over" and target < self.floor:
+        if allowed_ahead(writer, what) == "start_over" and target < self.floor:
             raise SinkError(
                 f"{what} does not know any more which rows came before its last checkpoints, so it "
                 "cannot take them out: "

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from asyncstream.clock import SystemClock
-from asyncstream.errors import SinkBroken, SinkError
+from asyncstream.errors import SinkBroken, SinkError, SourceError
 from asyncstream.lease import Lease, presence
 
-__all__ = ("Ahead", "Writer", "ahead_of_checkpoint")
+__all__ = ("Ahead", "Writer", "allowed_ahead", "check_reader_follows")
 
 _CLOCK = SystemClock()
 """That of the machine, by which leases go."""
@@ -127,9 +127,28 @@ class Writer:
             )
 
 
-def ahead_of_checkpoint(what: str) -> SinkError:
-    """The error for a sink that holds more than the checkpoint knows of, to be raised by the caller."""
-    return SinkError(
+def check_reader_follows(
+    writer: Writer, last: Lease | None, what: str, broken: type[SourceError] = SourceError
+) -> None:
+    """`Writer.check_follows` for a source: raises `SourceError`, or what is `broken` for `SinkBroken`."""
+    try:
+        writer.check_follows(last, what)
+    except SinkError as error:
+        raise (broken if isinstance(error, SinkBroken) else SourceError)(str(error)) from error
+
+
+def allowed_ahead(writer: Writer | None, what: str) -> Literal["allow_behind", "start_over"]:
+    """
+    What to do with results that the checkpoint to start from does not know of; raises `SinkError` if that is
+    to refuse.
+
+    Args:
+        writer: the job that starts.
+        what: holds them, for the message.
+    """
+    if writer is not None and writer.ahead != "refuse":
+        return writer.ahead
+    raise SinkError(
         f"{what} holds results of a later checkpoint than the one to start from: that one is lost, or is in "
         "another store, or restore= leaves it out. Start from the checkpoint that belongs to it (store=, "
         "restore=); or say ahead='allow_behind' to keep them, though they may be written a second time; or "

@@ -14,7 +14,7 @@ import pytest
 from asyncstream import JsonLinesSource, Source
 from asyncstream.connectors.cancellation import now_and_then, stopped
 from asyncstream.connectors.message_source import MessageSource
-from asyncstream.errors import SourceError
+from asyncstream.errors import SourceError, told_as
 from asyncstream.testing.loop import run_virtual
 
 
@@ -50,16 +50,19 @@ class Silent(MessageSource[Any, Any, object]):
     """Of a broker that sends nothing."""
 
     _what = "nothing"
+    _told = staticmethod(told_as)
 
     def __init__(self) -> None:
         super().__init__("fail", ends=False, batch=1)
-        self._client = object()
+
+    async def _connect(self) -> object:
+        return object()
+
+    async def _disconnect(self, client: object) -> None:
+        pass
 
     async def _fetch(self) -> Sequence[Any]:
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
-
-    async def _leave(self, client: object) -> None:
-        pass
 
     def _element(self, message: Any) -> Any:
         return message

@@ -82,10 +82,10 @@ class Claim:
         errors: what is raised where it cannot be read or written.
     """
 
-    errors: tuple[type[Exception], ...] = (OSError,)
-
     def __init__(self, path: str) -> None:
         self._path = path
+        self._storage = storage_of(path)
+        self.errors = self._storage.errors
         self._record: Record | None = None
 
     @property
@@ -100,8 +100,7 @@ class Claim:
 
     @property
     def _beside(self) -> str:
-        folder, name = os.path.split(self.file)
-        return os.path.join(folder, f".{name}.sink")
+        return self._storage.beside(self.file, ".sink")
 
     def read(self) -> Record | None:
         """
@@ -109,7 +108,8 @@ class Claim:
         if that cannot be seen, for an object store does not answer say: somebody may be writing.
         """
         try:
-            content, until_ms = self._content(), self._until_ms()
+            with self._storage.read(self._beside) as file:
+                content, until_ms = file.read(), self._until_ms()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except self.errors as error:
@@ -150,10 +150,6 @@ class Claim:
                 f"{self._path} is written to by {lease.holder}, with checkpoints: only one job at a time "
                 f"may write; stop that process first, or delete {self._beside} if it is gone"
             )
-
-    def _content(self) -> bytes:
-        with open(self._beside, "rb") as file:
-            return file.read()
 
     @contextmanager
     def taking(self) -> Iterator[None]:
@@ -260,22 +256,9 @@ class _RemoteClaim(Claim):
     use it apart; the record keeps out those that were followed, from the next look on.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._storage = storage_of(path)
-        self.errors = self._storage.errors
-
     @property
     def file(self) -> str:
         return self._path
-
-    @property
-    def _beside(self) -> str:
-        return self._storage.beside(self._path, ".sink")
-
-    def _content(self) -> bytes:
-        with self._storage.read(self._beside) as file:
-            return file.read()
 
     def _until_ms(self) -> int:
         return 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from itertools import islice, repeat, takewhile
 from typing import Any, Literal, TypeVar, Unpack, overload
@@ -168,10 +169,8 @@ class CsvSource(LineSource[T]):
                 rows = list(takewhile(lambda fields: len(fields) == width, rows))
             return list(map(dict, map(zip, repeat(self._columns), rows)))
         values: list[Any] = []
-        try:
+        with suppress(Malformed):
             values.extend(map(self._element, rows))
-        except Malformed:
-            pass
         return values
 
     def _record(self, lines: Lines, begin: Place) -> tuple[Place, list[str]]:
@@ -185,17 +184,11 @@ class CsvSource(LineSource[T]):
             if lines.at_end and not lines.complete:  # inside quotes: its end is still to be written
                 lines.go_to(begin)
                 return begin, []
-            self._skip_line(lines, begin)
+            lines.go_to(begin)
+            with suppress(TooLong):
+                lines.take()
             raise Malformed(begin, why_malformed(error)) from error
         return begin, []
-
-    @staticmethod
-    def _skip_line(lines: Lines, begin: Place) -> None:
-        lines.go_to(begin)
-        try:
-            lines.take()
-        except TooLong:
-            pass
 
 
 class _Records:

@@ -9,8 +9,8 @@ thread and back.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, Literal
 
@@ -30,9 +30,9 @@ from asyncstream.connectors.files.identity import difference, fingerprint
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.lines import BUFFER_BYTES, AnyPath, open_file
 from asyncstream.connectors.rows import Default, why_unwritten
-from asyncstream.connectors.writer import ahead_of_checkpoint
+from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.errors import SinkBroken, SinkError, describe_error
 from asyncstream.filesystem.folders import missing_folder, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
@@ -81,7 +81,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         try:
             if not lock(self._opened()):
                 raise self._held_by_another()
-            with told_as(SinkError, f"write {self._path}", OSError):
+            with self._naming():
                 self._claim.note_length(os.fstat(self._opened().fileno()).st_size)
         except SinkError:
             await self.close()
@@ -119,7 +119,6 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             size = os.path.getsize(self._path)
         except OSError:
             size = None
-        ahead = "refuse" if self.writer is None else self.writer.ahead
         if position is None:
             if record is None or not size or size <= record.base or self._existing == "overwrite":
                 is_left_over = size == 0 and self._existing == "refuse"  # by a start that came to nothing
@@ -138,8 +137,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                         "writer are behind what was written; take them out, or they would be cut off"
                     )
                 return "recover", length
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(self._path)
+        ahead = allowed_ahead(self.writer, self._path)
         return ("append", 0) if ahead == "allow_behind" else ("recover", length)
 
     def _check_content(self, position: dict[str, Any], size: int | None) -> None:
@@ -147,11 +145,8 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         length = position["length"]
         found: str | None = "it is not there"
         if size is not None:
-            try:
-                with open_file(self._path, "rb") as file:
-                    found = difference(file, length, position)
-            except OSError as error:
-                raise self._error(error) from error
+            with self._naming(), open_file(self._path, "rb") as file:
+                found = difference(file, length, position)
         if found is not None and length:
             raise SinkError(
                 f"cannot go on writing {self._path}, which had {length} bytes at the checkpoint: {found}. "
@@ -162,11 +157,8 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _check_form(self) -> None:
         """Refuse a file in which something is written in another way, for the code has changed say."""
-        try:
-            with open_file(self._path, "rb") as file:
-                found = compression_in(file)
-        except OSError as error:
-            raise self._error(error) from error
+        with self._naming(), open_file(self._path, "rb") as file:
+            found = compression_in(file)
         if found != self._compression:
             raise SinkError(
                 f"cannot write behind what is in {self._path}: its compression is {found}, and that of this "
@@ -177,10 +169,8 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._is_closed = self._is_old = False
         try:
             # a disk may take seconds to answer, and all others in the loop would wait for it
-            await carried_through(aside(partial(self._go_on, position)))
-        except OSError as error:
-            await self.close()
-            raise self._error(error) from error
+            with self._naming():
+                await carried_through(aside(partial(self._go_on, position)))
         except SinkError:
             await self.close()
             raise
@@ -220,31 +210,29 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         modes = {"refuse": "xb+", "append": "ab+", "overwrite": "ab+", "recover": "rb+"}
         # without anything to keep, it may not be there yet
         mode = "ab+" if way == "recover" and length == 0 else modes[way]
-        try:
-            self._file, self._is_new, self._failure = open_file(self._path, mode), True, None
-        except FileExistsError:
-            raise self._exists() from None
-        except OSError as error:
-            raise self._error(error) from error
+        with self._naming():
+            try:
+                self._file, self._is_new, self._failure = open_file(self._path, mode), True, None
+            except FileExistsError:
+                raise self._exists() from None
 
     def _settle(self, way: str, length: int = 0) -> None:
         """Bring the open file into the state in which it is written on."""
         file = self._opened()
         try:
-            if way in ("recover", "overwrite"):
-                file.truncate(length)
-            file.seek(0, os.SEEK_END)
-            self._packing = None if self._compression is None else Compressing(file, self._compression)
-            if way == "append" and file.tell() > 0:
-                self._check_form()
-                self._go_behind(file)
-            self._needs_head = file.tell() == 0
-        except (OSError, SinkError) as error:
+            with self._naming():
+                if way in ("recover", "overwrite"):
+                    file.truncate(length)
+                file.seek(0, os.SEEK_END)
+                self._packing = None if self._compression is None else Compressing(file, self._compression)
+                if way == "append" and file.tell() > 0:
+                    self._check_form()
+                    self._go_behind(file)
+                self._needs_head = file.tell() == 0
+        except SinkError:
             self._file = None
             file.close()
-            if isinstance(error, SinkError):
-                raise
-            raise self._error(error) from error
+            raise
 
     def _exists(self) -> SinkError:
         return SinkError(f"{self._path} exists: pass existing='append' or existing='overwrite'")
@@ -383,6 +371,13 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         if self._file is None:
             raise SinkError(f"the sink of {self._path} is not open")
         return self._file
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._error(error) from error
 
     def _error(self, error: OSError) -> SinkError:
         if (folder := missing_folder(self._path)) is not None:

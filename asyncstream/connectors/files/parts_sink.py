@@ -34,7 +34,7 @@ from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, u
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import why_unwritten
-from asyncstream.connectors.writer import ahead_of_checkpoint
+from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.folders import missing_folder
@@ -242,10 +242,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             stays = names.index(last)
             if record is None or record.run == position["run"]:
                 return stays
-        ahead = "refuse" if self.writer is None else self.writer.ahead
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(self._path)
-        return visible if ahead == "allow_behind" else stays
+        return visible if allowed_ahead(self.writer, self._path) == "allow_behind" else stays
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         await self._do(partial(self._recover, position))

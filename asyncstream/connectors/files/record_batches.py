@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import SourceBatch
-from asyncstream.connectors.models import Unfit, reader
+from asyncstream.connectors.models import Unfit, UnreadableRow, reader
 from asyncstream.errors import SourceError, describe_error
 from asyncstream.validation import choice
 
@@ -38,12 +38,6 @@ class RejectedRow:
     row_number: int
     row: dict[str, Any]
     reason: str
-
-
-class _Unreadable(dict[str, Any]):
-    """A row with the values that can be read, and why the others cannot."""
-
-    reason = ""
 
 
 class RowReader(Generic[T]):
@@ -127,7 +121,7 @@ class RowReader(Generic[T]):
         return SourceBatch(values, None, rejected)
 
     def _value(self, row: dict[str, Any]) -> Any:
-        if isinstance(row, _Unreadable):
+        if isinstance(row, UnreadableRow):
             raise Unfit(row.reason)
         return row if self._model is None else self._model(row)
 
@@ -199,11 +193,7 @@ def _one_by_one(names: Sequence[str], columns: Sequence[Any], place: int) -> dic
             row[name] = column[place].as_py()
         except _ERRORS as error:
             reason = reason or f"column {name!r}: {describe_error(error)}"
-    if not reason:
-        return row
-    unreadable = _Unreadable(row)
-    unreadable.reason = reason
-    return unreadable
+    return UnreadableRow(row, reason) if reason else row
 
 
 def in_slices(batches: Iterator[Any], size: int) -> Iterator[Any]:

@@ -140,7 +140,6 @@ class KafkaSource(Source[Any]):
     def _forget_all(self) -> None:
         self._positions: dict[str, int] = {}
         self._partitions: dict[str, TopicPartition] = {}
-        self._names: tuple[str, ...] = ()
         self._ends: dict[str, int] = {}
         self._fetched: deque[tuple[str, list[ConsumerRecord[Any, Any]]]] = deque()
         self._held: frozenset[str] = frozenset()
@@ -204,7 +203,6 @@ class KafkaSource(Source[Any]):
         for partition in new:
             name = split_of(partition)
             self._partitions[name], self._positions[name] = partition, offsets[partition]
-        self._names = tuple(self._partitions)
         consumer.assign(list(self._partitions.values()))
         self._fetched.clear()  # of partitions that are held: it is fetched again
         for name, partition in self._partitions.items():
@@ -257,16 +255,12 @@ class KafkaSource(Source[Any]):
                 self._fetched.append((split_of(partition), records))
 
     def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
-        values: list[Any] = []
         rejected: list[RejectedRecord] = []
         try:
-            values = list(map(self._element, records))
-            taken = records
+            values, taken = list(map(self._element, records)), records
         except Exception:
-            values, rejected, taken = self._one_by_one(name, records)
-        self._positions[name] = taken[-1].offset + 1
-        if bad := {record.offset for record in rejected}:
-            taken = [record for record in taken if record.offset not in bad]
+            values, taken, rejected = self._one_by_one(name, records)
+        self._positions[name] = 1 + max(some[-1].offset for some in (taken, rejected) if some)
         is_other = name in self._read_on
         self._read_on.discard(name)
         return SourceBatch(values, list(map(time_of, taken)), rejected, split=name, started_over=is_other)
@@ -281,13 +275,15 @@ class KafkaSource(Source[Any]):
 
     def _one_by_one(
         self, name: str, records: list[ConsumerRecord[Any, Any]]
-    ) -> tuple[list[Any], list[RejectedRecord], list[ConsumerRecord[Any, Any]]]:
-        """Elements, what is bad, and what was looked at: where that is to fail, up to the first bad one."""
+    ) -> tuple[list[Any], list[ConsumerRecord[Any, Any]], list[RejectedRecord]]:
+        """Elements with their records, and what is bad; where that is to fail, up to the first bad one."""
         values: list[Any] = []
+        taken: list[ConsumerRecord[Any, Any]] = []
         rejected: list[RejectedRecord] = []
         for index, record in enumerate(records):
             try:
                 values.append(self._element(record))
+                taken.append(record)
             except Exception as error:
                 place = record.topic, record.partition, record.offset
                 reason = describe_error(error)
@@ -300,8 +296,8 @@ class KafkaSource(Source[Any]):
                         f"offset {record.offset} of {name} is no element, as value= says: {reason}; with "
                         "on_malformed='reject' such records go to the `rejected` output"
                     ) from error
-                return values, rejected, records[:index]
-        return values, rejected, records
+                break
+        return values, taken, rejected
 
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
         """Whether all is read that was there."""
@@ -339,7 +335,7 @@ class KafkaSource(Source[Any]):
                     await self._assign(found, "earliest")
 
     def splits(self) -> Sequence[str]:
-        return self._names
+        return tuple(self._partitions)
 
     def hold(self, splits: Collection[str]) -> None:
         consumer = self._opened()
@@ -375,7 +371,7 @@ class KafkaSource(Source[Any]):
         self._handover.end(names)
         for name in names:
             del self._positions[name], self._partitions[name]
-        self._names, self._has_changed = tuple(self._partitions), True
+        self._has_changed = True
 
     async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Read these, from what is committed, or from what is kept if that is further."""
@@ -385,13 +381,11 @@ class KafkaSource(Source[Any]):
         try:
             with naming(SourceError, self._what):
                 begun: dict[TopicPartition, int] = {}
-                firsts, ends = (
-                    await consumer.beginning_offsets(partitions),
-                    await consumer.end_offsets(partitions),
-                )
-                for partition in partitions:
+                firsts = await consumer.beginning_offsets(partitions)
+                ends = await consumer.end_offsets(partitions)
+                known = {partition: await consumer.committed(partition) for partition in partitions}
+                for partition, committed in known.items():
                     name, extent = split_of(partition), (firsts[partition], ends[partition])
-                    committed = await consumer.committed(partition)
                     is_latest = self._start == "latest" and name in self._first
                     offset = begins_at(name, extent, self._kept.get(name), committed, is_latest)
                     if committed is None and self._start == "latest":
@@ -409,7 +403,7 @@ class KafkaSource(Source[Any]):
         except SourceError as error:  # the client would log it, and go on
             self._failed = error
         self._kept.clear()
-        self._names, self._has_changed = tuple(self._partitions), True
+        self._has_changed = True
 
     def acknowledges(self) -> bool:
         return self._group is not None
@@ -471,7 +465,7 @@ class KafkaSource(Source[Any]):
             return
         await self._check(consumer, position)
         self._fetched.clear()
-        for name in self._names:
+        for name in self._partitions:
             if name in position:
                 self._positions[name] = position[name]
             elif self._start == "latest":  # added since: nothing of it was there before

@@ -50,7 +50,7 @@ from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.kafka.client import disconnect, settled
 from asyncstream.connectors.kafka.sink import KafkaWriter
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.writer import ahead_of_checkpoint
+from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, over_elements
 from asyncstream.lease import Lease
@@ -158,7 +158,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     def _forget_all(self) -> None:
         self._slots: dict[int, _Slot] = {}
-        self._free: list[int] = []
+        self._free: list[_Slot] = []
         self._current: _Slot | None = None
         self._prepared: list[tuple[int, _Prepared]] = []  # each with its epoch, the oldest first
         self._number = 0  # of the last transaction that was begun and has become something
@@ -166,7 +166,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         self._has_epochs = self.one_by_one = False
         self._has_row = False
         self._taken = 0
-        self._sent_before: int | None = None  # by the transaction, when the write under way began
+        self._sending: list[asyncio.Future[Any]] = []  # of the write under way, or the last one, of an epoch
 
     # ------------------------------------------------------------------ the row
 
@@ -225,17 +225,12 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         what = f"topic {self._writer.topic!r}"
         if self.writer is not None and row.lease is not None:
             self.writer.check_follows(Lease.from_json(row.lease), what)
-        ahead = "refuse" if self.writer is None else self.writer.ahead
-        if row.number <= _last(position):
-            return
-        if ahead == "start_over":
+        if row.number > _last(position) and allowed_ahead(self.writer, what) == "start_over":
             raise SinkError(
                 f"{what} holds results of a later checkpoint than the one to start from, and Kafka cannot "
                 "take out what is committed: write to another topic, or say ahead='allow_behind' to keep "
                 "them, though they may be written a second time"
             )
-        if ahead == "refuse":
-            raise ahead_of_checkpoint(what)
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         self._forget_all()
@@ -262,7 +257,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         """Begin to use a slot: what is open there is aborted, and its last user is refused."""
         slot = self._slots[number] = _Slot(number, self._producer(number))
         await self._writer.connect(slot.producer)
-        self._free.append(number)
+        self._free.append(slot)
         return slot
 
     async def _end_left(self, number: int) -> None:
@@ -314,7 +309,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
     async def _claim(self, released: bool) -> None:
         """Write down whose the topic is, or that it is free."""
-        slot = self._slots[self._free[0]]
+        slot = self._free[0]
         await slot.producer.begin_transaction()
         await self._write_row(slot, self._committed, released)
         await self._bounded(slot.producer.commit_transaction())
@@ -338,7 +333,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             ) from cause
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._taken = 0
+        self._taken, self._sending = 0, []
         if not self._has_epochs:
             with over_elements(self._writer.is_over_records), self._writer.naming():
                 await self._write_whole(self._current or await self._begin(), values, timestamps)
@@ -346,11 +341,10 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         with self._in_epoch():
             slot = self._current or await self._begin()
             _settle(slot.sent)
-            self._sent_before = len(slot.sent)
             try:
-                await self._writer.send_all(slot.producer, values, timestamps, slot.sent)
+                await self._writer.send_all(slot.producer, values, timestamps, self._sending)
             finally:
-                self._taken, self._sent_before = self.taken(), None
+                slot.sent += self._sending
 
     async def _write_whole(self, slot: _Slot, values: Sequence[Any], timestamps: Timestamps) -> None:
         """Write these as a transaction of their own; all of them, or none."""
@@ -368,7 +362,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             finally:
                 self._leave(slot)
             if self._writer.is_over_records(error):  # the broker expects the number next that it has refused
-                self._free.remove(slot.number)
+                self._free.remove(slot)
                 await _disconnected(slot.producer)
                 await self._make_slot(slot.number)
             raise
@@ -386,9 +380,9 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                     "of which holds a transaction open"
                 )
             await self._make_slot(len(self._slots))
-        slot = self._slots[self._free[0]]
+        slot = self._free[0]
         await slot.producer.begin_transaction()
-        self._free.remove(slot.number)
+        self._free.remove(slot)
         self._current = slot
         return slot
 
@@ -397,7 +391,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         for future in slot.sent:
             future.add_done_callback(heed)
         slot.sent.clear()
-        self._free.append(slot.number)
+        self._free.append(slot)
         if self._current is slot:
             self._current = None
 
@@ -407,9 +401,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         _settle(slot.sent)
 
     def taken(self) -> int:
-        if self._current is None or self._sent_before is None:
-            return self._taken
-        return len(self._current.sent) - self._sent_before
+        return len(self._sending) if self._has_epochs else self._taken
 
     # ------------------------------------------------------------------ epochs
 
@@ -441,12 +433,11 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
             self._leave(slot)
 
     async def close(self) -> None:
-        slots, self._slots = list(self._slots.values()), {}
+        slots = list(self._slots.values())
         try:
             if self._current is not None and self._has_epochs:
                 await _tried(self._current.producer.abort_transaction())
             if self._has_row and self._free:
-                self._slots = {slot.number: slot for slot in slots}
                 # else another job with another store waits until this process is gone
                 await _tried(self._claim(released=True))
         finally:

@@ -19,7 +19,6 @@ from asyncstream.connectors.mqtt.connection import (
 )
 from asyncstream.connectors.mqtt.messages import MqttMessage, is_topic
 from asyncstream.connectors.rows import Default
-from asyncstream.errors import SinkError
 from asyncstream.validation import flag, function, refuse
 
 if TYPE_CHECKING:
@@ -54,6 +53,8 @@ class MqttSink(MessageSink[_Message, Connection]):
         tls: as for `MqttSource`.
     """
 
+    _told = staticmethod(naming)
+
     def __init__(
         self,
         url: str,
@@ -76,7 +77,7 @@ class MqttSink(MessageSink[_Message, Connection]):
 
     async def open(self) -> None:
         self._client = Connection(self._address, self._tls)
-        with naming(SinkError, f"write to {self._what}"):
+        with self._naming():
             await self._client.open()
 
     def _message(self, value: Any) -> _Message:
@@ -90,9 +91,8 @@ class MqttSink(MessageSink[_Message, Connection]):
         return topic, self._encode(payload), retain
 
     async def _send(self, client: Connection, messages: Sequence[_Message]) -> None:
-        with naming(SinkError, f"write to {self._what}"):
-            for start in range(0, len(messages), _PART):
-                await self._send_part(client, messages[start : start + _PART])
+        for start in range(0, len(messages), _PART):
+            await self._send_part(client, messages[start : start + _PART])
 
     async def _send_part(self, client: Connection, part: Sequence[_Message]) -> None:
         sent: list[tuple[int, str]] = []
@@ -125,5 +125,5 @@ class MqttSink(MessageSink[_Message, Connection]):
     def _is_over_message(self, error: BaseException) -> bool:
         return isinstance(error, Refused | ValueError)
 
-    async def _leave(self, client: Connection) -> None:
+    async def _disconnect(self, client: Connection) -> None:
         await client.close()

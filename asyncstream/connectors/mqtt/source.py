@@ -68,6 +68,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
 
     hands_over = True
     needs_writer = True
+    _told = staticmethod(naming)
 
     def __init__(
         self,
@@ -110,34 +111,34 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
     async def open(self) -> None:
         await super().open()
         self._begin(0 if self.writer is None else self.writer.lease.number)
-        self._client = connection = Connection(
-            self._address, self._tls, self._client_id, self._session, self._most
-        )
-        with naming(SourceError, f"read {self._what}"):
+        connection = self._opened()
+        with self._naming():
             await connection.open()
             # one that is new, and not read: a job that is refused for it would be let in by it the next time
             connection.is_kept = connection.resumed or self.writer is None
             await connection.subscribe(self._topics)
 
-    def is_replayable(self) -> bool:
-        return True
+    async def _connect(self) -> Connection:
+        return Connection(self._address, self._tls, self._client_id, self._session, self._most)
+
+    async def _disconnect(self, client: Connection) -> None:
+        await client.close()
 
     async def _fetch(self) -> Sequence[MQTTMessage]:
         connection = self._opened()
         connection.is_kept = True
-        with naming(SourceError, f"read {self._what}"):
-            while True:
-                # a broker is to send no more than that; of a session that is resumed, some send all they have
-                room = self._most - len(self._unacknowledged)
-                if found := connection.take(min(self._batch, room)):
-                    return found
-                if room:
-                    await connection.wait(_LOOK)
-                    continue
-                if self.checkpoint_soon is not None:
-                    self.checkpoint_soon()
-                await asyncio.sleep(_ASK)
-                connection.check()
+        while True:
+            # a broker is to send no more than that; of a session that is resumed, some send all they have
+            room = self._most - len(self._unacknowledged)
+            if found := connection.take(min(self._batch, room)):
+                return found
+            if room:
+                await connection.wait(_LOOK)
+                continue
+            if self.checkpoint_soon is not None:
+                self.checkpoint_soon()
+            await asyncio.sleep(_ASK)
+            connection.check()
 
     async def read(self) -> SourceBatch[T] | None:
         if self.writer is None and self._unacknowledged:
@@ -164,6 +165,9 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
             self._client.is_kept = True  # a job that goes on from here is to find it
         return {"run": self._run, "read": self._read, "topics": list(self._topics)}
 
+    async def can_seek(self, position: dict[str, Any]) -> None:
+        """Only a connection of this client could tell, which would end that of a job that runs."""
+
     async def seek(self, position: dict[str, Any]) -> None:
         self.started_over = True  # with what is not acknowledged, of which some may be before the position
         if self._refuses_gaps and not self._opened().resumed:
@@ -174,7 +178,7 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
             )
         # the session remembers them
         if left_out := [topic for topic in position["topics"] if topic not in self._topics]:
-            with naming(SourceError, f"read {self._what}"):
+            with self._naming():
                 await self._opened().unsubscribe(left_out)
 
     def acknowledges(self) -> bool:
@@ -186,8 +190,5 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         done: list[int] = []
         while self._unacknowledged and self._unacknowledged[0][0] <= position["read"]:
             done.append(self._unacknowledged.popleft()[1])
-        with naming(SourceError, f"acknowledge messages of {self._what}"):
+        with self._naming("acknowledge messages of"):
             self._opened().acknowledge(done)
-
-    async def _leave(self, client: Connection) -> None:
-        await client.close()

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import heard, naming
+from asyncstream.connectors.nats.connection import heard
 from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of, reply_to
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
@@ -160,7 +160,7 @@ class NatsConsumerSource(NatsSource[T]):
 
     async def open(self) -> None:
         await super().open()
-        with naming(SourceError, f"read {self._what}"):
+        with self._naming():
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
         self._show_every(wait / 3, self._show)
 
@@ -197,13 +197,13 @@ class NatsConsumerSource(NatsSource[T]):
         await self._say(b"+WPI", chain(self._replies(self._held), waiting))
 
     def _replies(self, numbers: Iterable[int]) -> Iterator[str]:
-        """Where to acknowledge messages; nowhere if that is not known."""
-        return (reply_to(number, self._reply) for number in numbers if self._reply)
+        """Where to acknowledge messages that are held."""
+        return (reply_to(number, self._reply) for number in numbers)
 
     async def _say(self, what: bytes, replies: Iterable[str]) -> None:
         """Answer messages, and see that the server has heard it."""
         connection = self._opened()
-        with naming(SourceError, f"acknowledge messages of {self._what}"):
+        with self._naming("acknowledge messages of"):
             for place, reply in enumerate(replies, 1):
                 await connection.publish(reply, what)
                 if place % _PART == 0:
@@ -235,11 +235,6 @@ class NatsConsumerSource(NatsSource[T]):
             self.checkpoint_soon()  # until what an earlier run had is acknowledged, or known to be
         return not found.num_pending and (found.num_ack_pending or 0) <= here
 
-    async def read(self) -> Any:
-        if self.writer is None and self._held:
-            await self.forget(self.position())
-        return await super().read()
-
     def _taken(self, messages: Sequence[Msg]) -> None:
         for message in messages:
             number = number_of(message)
@@ -258,25 +253,20 @@ class NatsConsumerSource(NatsSource[T]):
             "reply": self._reply,
         }
 
-    async def can_seek(self, position: dict[str, Any]) -> None:
+    async def _check(self, client: Client, position: dict[str, Any]) -> None:
+        """Refuse a position that this stream has not had, or whose consumer is gone."""
         from nats.js.errors import NotFoundError
 
-        async with self._briefly() as client:
-            try:
-                await client.jetstream().consumer_info(self._stream, self._durable)
-            except NotFoundError as error:
-                raise SourceError(
-                    f"cannot go on with consumer {self._durable!r} of {self._what}: it is not there any "
-                    "more, nor what it knew of messages that were not read or not acknowledged. Make it "
-                    "again, to begin where that one was; or begin anew, by another name for the source or "
-                    "restore='none'"
-                ) from error
-            await self._check(client, position)
-
-    async def _check(self, client: Client, position: dict[str, Any]) -> None:
-        """Refuse a position that this stream has not had."""
+        try:
+            await client.jetstream().consumer_info(self._stream, self._durable)
+        except NotFoundError as error:
+            raise SourceError(
+                f"cannot go on with consumer {self._durable!r} of {self._what}: it is not there any more, "
+                "nor what it knew of messages that were not read or not acknowledged. Make it again, to "
+                "begin where that one was; or begin anew, by another name for the source or restore='none'"
+            ) from error
         ranges = position["held"]
-        newest, taken_ns = position.get("newest", (0, None))  # of an earlier version
+        newest, taken_ns = position["newest"]
         last = ranges[-1][1] if ranges else 0
         reason = self._lacks(await self._about(client), last, position["made_ms"])
         if reason is not None:
@@ -286,13 +276,12 @@ class NatsConsumerSource(NatsSource[T]):
 
     async def seek(self, position: dict[str, Any]) -> None:
         self.started_over = True  # what was not read may come before what was read since then
-        await self._check(self._opened(), position)
-        self._held, self._newest = Numbers(position["held"]), tuple(position.get("newest", (0, None)))
-        self._reply = position.get("reply", "")  # not of an earlier version
+        await super().seek(position)
+        self._held, self._newest = Numbers(position["held"]), tuple(position["newest"])
+        self._reply = position["reply"]
 
     async def forget(self, position: dict[str, Any]) -> None:
-        if not self._reply:
-            return  # nothing that is held can be acknowledged before one of it is handed out again
         done = self._held.without(self._held.without(Numbers(position["held"])))
-        await self._say(b"+ACK", self._replies(done))
+        if done:
+            await self._say(b"+ACK", self._replies(done))
         self._held, self._here = self._held.without(done), self._here.without(done)

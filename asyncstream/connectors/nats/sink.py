@@ -71,6 +71,8 @@ class NatsSink(MessageSink[_Message, Publisher]):
         client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
     """
 
+    _told = staticmethod(naming)
+
     def __init__(
         self,
         url: str,
@@ -89,7 +91,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
     async def open(self) -> None:
         from nats.js.errors import NotFoundError
 
-        with naming(SinkError, f"write to {self._what}"):
+        with self._naming():
             connection = await connect(self._url, self._options)
             self._client = Publisher(connection)
             await self._client.start()
@@ -103,9 +105,8 @@ class NatsSink(MessageSink[_Message, Publisher]):
         return self._encode(value), None if id is None else quote(id, safe=_AS_IT_IS)
 
     async def _send(self, client: Publisher, messages: Sequence[_Message]) -> None:
-        with naming(SinkError, f"write to {self._what}"):
-            for start in range(0, len(messages), _PART):
-                await self._send_part(client, messages[start : start + _PART])
+        for start in range(0, len(messages), _PART):
+            await self._send_part(client, messages[start : start + _PART])
 
     async def _send_part(self, client: Publisher, part: Sequence[_Message]) -> None:
         answers: list[asyncio.Future[None]] = []
@@ -142,7 +143,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
             return error.err_code != _SEALED
         return isinstance(error, MaxPayloadError)
 
-    async def _leave(self, client: Publisher) -> None:
+    async def _disconnect(self, client: Publisher) -> None:
         await leave(client.connection)
 
 

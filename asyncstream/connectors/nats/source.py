@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
@@ -48,6 +47,8 @@ _LOOK: Final = 1.0
 class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     """What sources of NATS share: the connection, and how messages become elements."""
 
+    _told = staticmethod(naming)
+
     def __init__(
         self,
         url: str,
@@ -70,11 +71,16 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     async def open(self) -> None:
         await super().open()
         self._pull = None
-        with naming(SourceError, f"read {self._what}"):
-            self._client = await connect(self._url, self._options)
-            about = await self._about(self._client)
+        with self._naming():
+            about = await self._about(self._opened())
         self._made_ms = _made_ms_of(about)
         self._start(about)
+
+    async def _connect(self) -> Client:
+        return await connect(self._url, self._options)
+
+    async def _disconnect(self, client: Client) -> None:
+        await leave(client)
 
     @abstractmethod
     def _start(self, about: StreamInfo) -> None:
@@ -84,24 +90,13 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     def _js(self) -> JetStreamContext:
         return self._opened().jetstream()
 
-    @asynccontextmanager
-    async def _briefly(self) -> AsyncIterator[Client]:
-        """A connection for a moment."""
-        with naming(SourceError, f"read {self._what}"):
-            client = await connect(self._url, self._options)
-            try:
-                yield client
-            finally:
-                await leave(client)
-
     async def _about(self, client: Client) -> StreamInfo:
         from nats.js.errors import NotFoundError
 
-        with naming(SourceError, f"read {self._what}"):
-            try:
-                return await client.jetstream().stream_info(self._stream)
-            except NotFoundError as error:
-                raise SourceError(f"there is no {self._what}") from error
+        try:
+            return await client.jetstream().stream_info(self._stream)
+        except NotFoundError as error:
+            raise SourceError(f"there is no {self._what}") from error
 
     def _lacks(self, about: StreamInfo, number: int, made_ms: int | None) -> str | None:
         """
@@ -150,28 +145,27 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         """See to it that there is a consumer: its name."""
 
     async def _fetch(self) -> Sequence[Msg]:
-        with naming(SourceError, f"read {self._what}"):
-            while True:
-                if self._pull is None:
-                    name = await self._begin()
-                    pull = Pull(self._opened(), self._js._prefix, self._stream, name, self._batch)
-                    await pull.start()
-                    self._pull = pull
-                messages = await self._pull.take(waits=not self._ends)
-                if not messages:
-                    if await self._is_through():
-                        return []
-                    await asyncio.sleep(PAUSE)
-                if new := await self._new_of(messages):
-                    return new
+        while True:
+            if self._pull is None:
+                name = await self._begin()
+                pull = Pull(self._opened(), self._js._prefix, self._stream, name, self._batch)
+                await pull.start()
+                self._pull = pull
+            messages = await self._pull.take(waits=not self._ends)
+            if not messages:
+                if await self._is_through():
+                    return []
+                await asyncio.sleep(PAUSE)
+            if new := await self._new_of(messages):
+                return new
 
     async def _is_through(self) -> bool:
         """Whether nothing more comes, if nothing has come."""
         return True
 
+    @abstractmethod
     async def _new_of(self, messages: Sequence[Msg]) -> Sequence[Msg]:
         """Those that are to be read."""
-        return messages
 
     def _element(self, message: Msg) -> Any:
         try:
@@ -182,9 +176,6 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
 
     def _time_ms(self, message: Msg) -> int:
         return ns_of(message) // 1_000_000
-
-    async def _leave(self, client: Client) -> None:
-        await leave(client)
 
 
 class NatsStreamSource(NatsSource[T]):
@@ -263,12 +254,12 @@ class NatsStreamSource(NatsSource[T]):
             number, behind = _place_of(message)
             # those between are of other subjects, or were deleted, or are gone
             if number != last + 1 and (self._subject is None or waiting):
-                self._check(await self._about(self._opened()), last, self._made_ms)
+                self._compare(await self._about(self._opened()), last, self._made_ms)
                 break
             last, waiting = number, behind
         return messages
 
-    def _check(self, about: StreamInfo, number: int, made_ms: int | None) -> None:
+    def _compare(self, about: StreamInfo, number: int, made_ms: int | None) -> None:
         """Refuse a position that this stream has not had, or behind which messages are gone."""
         first = about.state.first_seq
         reason = self._lacks(about, number, made_ms)
@@ -277,18 +268,14 @@ class NatsStreamSource(NatsSource[T]):
         if reason is not None:
             raise SourceError(f"cannot go on behind message {number} of {self._what}: {reason}")
 
-    async def can_seek(self, position: dict[str, Any]) -> None:
-        async with self._briefly() as client:
-            await self._check_position(client, position)
-
-    async def _check_position(self, client: Client, position: dict[str, Any]) -> None:
-        self._check(await self._about(client), position["read"], position["made_ms"])
-        await self._check_same(client, position["read"], position.get("taken_ns"))  # not of earlier versions
+    async def _check(self, client: Client, position: dict[str, Any]) -> None:
+        self._compare(await self._about(client), position["read"], position["made_ms"])
+        await self._check_same(client, position["read"], position["taken_ns"])
 
     async def seek(self, position: dict[str, Any]) -> None:
-        await self._check_position(self._opened(), position)
+        await super().seek(position)
         self._read, self._waiting, self._pull = position["read"], 0, None
-        self._taken_ns = position.get("taken_ns")
+        self._taken_ns = position["taken_ns"]
 
 
 def number_of(message: Msg) -> int:
@@ -298,8 +285,6 @@ def number_of(message: Msg) -> int:
 
 def reply_to(number: int, reply: str) -> str:
     """Where to acknowledge a message of this number, as `reply` is where to acknowledge another."""
-    if not reply:
-        return ""
     tokens = reply.split(".")
     tokens[len(_tokens(reply)) - 4] = str(number)
     return ".".join(tokens)

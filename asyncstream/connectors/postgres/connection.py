@@ -14,6 +14,7 @@ from uuid import UUID
 
 from asyncstream.addresses import server_address
 from asyncstream.connectors.messages import unreadable
+from asyncstream.connectors.models import UnreadableRow
 from asyncstream.connectors.postgres.watched import Connection, watched
 from asyncstream.errors import AsyncStreamError, SinkError, describe_error
 from asyncstream.validation import refuse
@@ -26,7 +27,6 @@ __all__ = (
     "BATCH",
     "NATIVE",
     "Table",
-    "UnreadableRow",
     "checked_url",
     "columns_of",
     "connect",
@@ -262,19 +262,8 @@ def naming(kind: type[AsyncStreamError], doing: str) -> Iterator[None]:
         raise kind(f"cannot {doing}: {error}") from error
 
 
-class UnreadableRow(dict[str, Any]):
-    """
-    A row with a value that is nothing in Python, such as a date of 'infinity': texts by the names of columns.
-
-    Attributes:
-        reason: what is wrong with it.
-    """
-
-    reason: str
-
-
 async def rows_of(cursor: AsyncCursor[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All rows that a cursor has; what cannot be read is an `UnreadableRow`."""
+    """All rows that a cursor has; one with a date of 'infinity', say, is an `UnreadableRow` of texts."""
     try:
         return await cursor.fetchall()
     except Exception:  # over a value: the rows are here
@@ -289,12 +278,11 @@ async def _row_of(cursor: AsyncCursor[dict[str, Any]], place: int) -> dict[str, 
         found = cursor.pgresult
         if found is None:
             raise
-        row = UnreadableRow()
+        row: dict[str, str | None] = {}
         for number, column in enumerate(cursor.description or ()):
             cell = found.get_value(place, number)
             row[column.name] = None if cell is None else cell.decode()
-        row.reason = unreadable(error)
-        return row
+        return UnreadableRow(row, unreadable(error))
 
 
 def joined(columns: Sequence[str]) -> sql.Composed:
@@ -318,9 +306,6 @@ class Table:
         self._schema = schema
         if len(schema) > 1 or not all(name.split(".")):
             raise refuse("table", "the name of a table, or schema.table", name)
-
-    def __str__(self) -> str:
-        return self.name
 
     @property
     def identifier(self) -> sql.Identifier:

@@ -78,7 +78,7 @@ class Epochs:
     """
 
     def __init__(self, table: Table, columns: Sequence[str], ignores: bool) -> None:
-        self._what = f"table {str(table)!r}"
+        self._what = f"table {table.name!r}"
         self._table = table
         self._name = table.name
         self._columns = columns

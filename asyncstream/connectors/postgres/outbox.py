@@ -26,13 +26,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
 
-from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.message_source import MessageSource
-from asyncstream.connectors.messages import RejectedMessage, check_follows
-from asyncstream.connectors.models import Unfit, reader
+from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.connectors.models import Unfit, UnreadableRow, reader
 from asyncstream.connectors.postgres.connection import (
     Table,
-    UnreadableRow,
     checked_url,
     columns_of,
     connect,
@@ -42,6 +40,7 @@ from asyncstream.connectors.postgres.connection import (
     rows_of,
 )
 from asyncstream.connectors.postgres.watched import Connection
+from asyncstream.connectors.writer import check_reader_follows
 from asyncstream.errors import SourceError
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_seconds, text
@@ -142,6 +141,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     """
 
     needs_writer = True
+    _told = staticmethod(naming)
 
     @overload
     def __init__(
@@ -199,8 +199,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._has_claimed = True
         # by chance: of two jobs without checkpoints, too, the one that was followed finds it out
         self._lease = os.urandom(8).hex() if self.writer is None else self.writer.lease.to_text()
-        with naming(SourceError, f"open {self._what}"):
-            self._client = connection = await connect(self._url)
+        connection = self._opened()
+        with self._naming():
             await self._make(connection)
             async with connection.transaction():
                 await self._enter(connection)
@@ -210,6 +210,12 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
                 self._listening = await connect(self._url, keeps=True)
                 await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
         self._show_every(self._dead_after / 4, self._show)
+
+    async def _connect(self) -> Connection:
+        return await connect(self._url)
+
+    async def _disconnect(self, client: Connection) -> None:
+        await client.close()
 
     async def _make(self, connection: Connection) -> None:
         """Make what is not there yet."""
@@ -236,7 +242,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._is_new = found is None
         last = "" if found is None else found[0] or ""
         if last.startswith("{") and self.writer is not None:  # not of a job without checkpoints
-            check_follows(self.writer, Lease.from_json(last), f"consumer {self._consumer!r} of {self._what}")
+            what = f"consumer {self._consumer!r} of {self._what}"
+            check_reader_follows(self.writer, Lease.from_json(last), what)
         await self._do(
             connection,
             "INSERT INTO {consumers} VALUES (%s, %s, %s, now()) ON CONFLICT (source, name) "
@@ -245,11 +252,6 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         )
 
     # ------------------------------------------------------------------ reading
-
-    async def read(self) -> SourceBatch[T] | None:
-        if self.writer is None and self._read:
-            await self.forget(self._read)
-        return await super().read()
 
     def _element(self, message: dict[str, Any]) -> Any:
         row = {name: cell for name, cell in message.items() if name not in _OURS}
@@ -316,7 +318,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         if self._listening is None:
             await asyncio.sleep(self._every)
             return
-        with naming(SourceError, f"listen to {self._what}"):
+        with self._naming("listen to"):
             async for _ in self._listening.notifies(timeout=self._every, stop_after=1):
                 pass
 
@@ -330,19 +332,11 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     def position(self) -> int:
         return self._read
 
-    async def can_seek(self, position: int) -> None:
-        with naming(SourceError, f"read {self._what}"):
-            connection = await connect(self._url)
-            try:
-                await self._check(connection, position)
-            finally:
-                await connection.close()
-
-    async def _check(self, connection: Connection, position: int) -> None:
+    async def _check(self, client: Connection, position: int) -> None:
         """Refuse a position that this database has not had."""
         last = 0
-        if await columns_of(connection, self._table.shared("asyncstream_claims")):
-            found = await (await self._do(connection, "SELECT last_value FROM {claims}")).fetchone()
+        if await columns_of(client, self._table.shared("asyncstream_claims")):
+            found = await (await self._do(client, "SELECT last_value FROM {claims}")).fetchone()
             last = 0 if found is None else found[0]
         if last < position:
             raise SourceError(
@@ -379,7 +373,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
             "UPDATE {consumers} SET lease = %s WHERE source = %s AND name = %s AND lease = %s"
         )
         given_back = lease.given_back().to_text()
-        with suppress(SourceError), naming(SourceError, f"write to {self._what}"):  # that was said before
+        with suppress(SourceError), self._naming("write to"):  # that was said before
             await self._do(connection, query, given_back, self._name, self._consumer, self._lease)
 
     # ------------------------------------------------------------------ the database
@@ -387,7 +381,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     @asynccontextmanager
     async def _work(self, doing: str) -> AsyncIterator[Connection]:
         """The connection, in a transaction, if this is still the consumer; one at a time."""
-        with naming(SourceError, f"{doing} {self._what}"):
+        with self._naming(doing):
             async with self._turn, self._opened().transaction():
                 connection = self._opened()
                 cursor = await self._do(

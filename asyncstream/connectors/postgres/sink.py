@@ -125,7 +125,7 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def close(self) -> None:
         try:
-            if self._has_epochs and self._to.is_open:
+            if self._has_epochs:
                 with suppress(SinkError):  # the table was taken over, or cannot be written: that was said
                     await self._to.transaction(self._epochs.release)
         finally:

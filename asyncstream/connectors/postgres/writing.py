@@ -56,15 +56,11 @@ class TableWriter:
 
     def __init__(self, url: str, table: str, columns: Sequence[str], default: Default | None) -> None:
         self._url = checked_url(url)
-        self.place: Final = place_of(self._url)
         self.table: Final = Table(text("table", table))
+        self.what: Final = f"table {table!r} of {place_of(self._url)}"
         self.columns: Final = column_names(columns)
         self._rows = RowWriter(self.columns, default, NATIVE)
         self._connection: Connection | None = None
-
-    @property
-    def what(self) -> str:
-        return f"table {self.table.name!r} of {self.place}"
 
     def rows(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """The cells of each of some results; raises `SinkError` if one cannot be written."""
@@ -137,10 +133,6 @@ class TableWriter:
                 if not is_over_type or not await self.do(lambda to: follow_types(to, self.table)):
                     raise
                 await write(work)
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

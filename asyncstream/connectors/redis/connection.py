@@ -17,8 +17,8 @@ __all__ = ("Client", "Entry", "checked_url", "connect", "id_of", "naming", "plac
 Client: TypeAlias = Any
 """A `redis.asyncio.Redis`, whose annotations change from version to version."""
 
-Entry: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]
-"""An id, and the fields; None: it was deleted."""
+Entry: TypeAlias = tuple[bytes, Mapping[bytes, bytes]]
+"""An id, and the fields."""
 
 _PATIENCE = 30.0
 """Seconds that an answer may take, unless the address says otherwise with `socket_timeout`."""

@@ -35,10 +35,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeVar
 
-from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.message_source import OLDER
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.redis.connection import Client, Entry, connect, id_of, naming
+from asyncstream.connectors.redis.connection import Client, Entry, id_of
 from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_ms, text
@@ -137,7 +136,7 @@ class RedisGroupSource(RedisSource[T]):
             self._base["run"] = 0  # nothing is held of any run
         self._opened_at = asyncio.get_running_loop().time()
         redis = self._opened()
-        with naming(SourceError, f"read {self._what}"):
+        with self._naming():
             if not await redis.exists(self._stream):
                 raise SourceError(f"there is no {self._what}")
             try:
@@ -150,34 +149,28 @@ class RedisGroupSource(RedisSource[T]):
     async def _show(self) -> None:
         """Be heard of."""
         redis = self._opened()
-        with naming(SourceError, f"read {self._what}"):
+        with self._naming():
             for name in (self._name, self._claimer):
                 await redis.xreadgroup(self._group, name, {self._stream: _LAST}, count=1)
 
     # ------------------------------------------------------------------ reading
 
-    async def read(self) -> SourceBatch[T] | None:
-        if self.writer is None:
-            await self.forget(self.position())
-        return await super().read()
-
     async def _fetch(self) -> Sequence[Entry]:
         redis = self._opened()
-        with naming(SourceError, f"read {self._what}"):
-            if not self._has_adopted:
-                await self._adopt(redis)
-            while True:
-                await self._look_at_others(redis)
-                while self._again:
-                    if entries := await self._take_again(redis):
-                        return entries
-                block = None if self._ends else min(BLOCK_MS, self._dead_ms // 4)
-                found = await redis.xreadgroup(
-                    self._group, self._name, {self._stream: ">"}, count=self._batch, block=block
-                )
-                entries, self._gives_claimed = entries_of(found), False
-                if entries or self._ends:
+        if not self._has_adopted:
+            await self._adopt(redis)
+        while True:
+            await self._look_at_others(redis)
+            while self._again:
+                if entries := await self._take_again(redis):
                     return entries
+            block = None if self._ends else min(BLOCK_MS, self._dead_ms // 4)
+            found = await redis.xreadgroup(
+                self._group, self._name, {self._stream: ">"}, count=self._batch, block=block
+            )
+            entries, self._gives_claimed = entries_of(found), False
+            if entries or self._ends:
+                return entries
 
     def _taken(self, entries: Sequence[Entry]) -> None:
         ids = [id for id, _ in entries]
@@ -197,7 +190,8 @@ class RedisGroupSource(RedisSource[T]):
                 break
             part.append(self._again.popleft())
         name = self._claimer if self._gives_claimed else self._name
-        found = list(await redis.xclaim(self._stream, self._group, name, 0, part))
+        claimed = await redis.xclaim(self._stream, self._group, name, 0, part)
+        found = [entry for entry in claimed if entry[0] is not None]  # of one that is gone, before version 7
         if gone := len(part) - len(found):
             _log.warning(
                 "%d entries of %s that were under way when a member of group %r ended came no more: they "
@@ -310,18 +304,10 @@ class RedisGroupSource(RedisSource[T]):
         claimed = sorted(id.decode() for id in self._claimed)
         return {"run": self._run, "read": self._read.decode(), "claimed": claimed}
 
-    async def can_seek(self, position: dict[str, Any]) -> None:
-        redis = connect(self._url)
-        try:
-            await self._check(redis, position)
-        finally:
-            await redis.aclose()
-
-    async def _check(self, redis: Client, position: dict[str, Any]) -> None:
+    async def _check(self, client: Client, position: dict[str, Any]) -> None:
         """Refuse a position that this stream has not had, or whose group is gone: it would begin anew."""
-        with self._there():
-            about: dict[str, Any] = await redis.xinfo_stream(self._stream)
-            groups = await redis.xinfo_groups(self._stream)
+        about: dict[str, Any] = await client.xinfo_stream(self._stream)
+        groups = await client.xinfo_groups(self._stream)
         read, last = position["read"], about["last-generated-id"].decode()
         if id_of(last) < id_of(read):
             reason = f"its last one is {last}: {OLDER}"
@@ -336,10 +322,9 @@ class RedisGroupSource(RedisSource[T]):
         raise SourceError(f"cannot go on behind entry {read} of {self._what}: {reason}")
 
     async def seek(self, position: dict[str, Any]) -> None:
-        redis = self._opened()
-        await self._check(redis, position)
-        with naming(SourceError, f"read {self._what}"):
-            members = await redis.xinfo_consumers(self._stream, self._group)
+        await super().seek(position)
+        with self._naming():
+            members = await self._opened().xinfo_consumers(self._stream, self._group)
         had = {about["name"]: about["pending"] for about in members}
         name = f"{self._consumer}.{position['run']}".encode()
         # others have taken over what it had; or what it had claimed came in another order than it will
@@ -352,7 +337,7 @@ class RedisGroupSource(RedisSource[T]):
         read = id_of(position["read"])
         claimed = [id for id in map(str.encode, position["claimed"]) if id in self._claimed]
         in_order = list(takewhile(lambda id: id_of(id) <= read, self._unacknowledged))
-        with naming(SourceError, f"acknowledge entries of {self._what}"):
+        with self._naming("acknowledge entries of"):
             for part in _parts(claimed + in_order):
                 await self._opened().xack(self._stream, self._group, *part)
         # not before: what fails is said again

@@ -72,6 +72,8 @@ class RedisStreamSink(MessageSink[_Message, Client]):
         longest: about how many entries the stream keeps; None: all.
     """
 
+    _told = staticmethod(naming)
+
     def __init__(
         self,
         url: str,
@@ -98,7 +100,7 @@ class RedisStreamSink(MessageSink[_Message, Client]):
 
     async def open(self) -> None:
         self._client = connect(self._url)
-        with naming(SinkError, f"write to {self._what}"):
+        with self._naming():
             kind = await self._client.type(self._stream)
         if kind not in (b"stream", b"none"):
             raise SinkError(f"{self._what} is no stream, but a {kind.decode()}")
@@ -120,19 +122,18 @@ class RedisStreamSink(MessageSink[_Message, Client]):
         return value.encode() if type(value) is str else self._json.write(value)
 
     async def _send(self, client: Client, messages: Sequence[_Message]) -> None:
-        with naming(SinkError, f"write to {self._what}"):
-            if self._id is None:
-                async with client.pipeline(transaction=True) as pipeline:
-                    for _, fields in messages:
-                        pipeline.xadd(self._stream, fields, maxlen=self._longest)
-                    await pipeline.execute()
-            else:
-                arguments: list[Any] = [self._remember_ms, self._longest or 0]
-                for id, fields in messages:
-                    arguments += (id, 2 * len(fields))
-                    for name, cell in fields.items():
-                        arguments += (name, cell)
-                await client.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
+        if self._id is None:
+            async with client.pipeline(transaction=True) as pipeline:
+                for _, fields in messages:
+                    pipeline.xadd(self._stream, fields, maxlen=self._longest)
+                await pipeline.execute()
+        else:
+            arguments: list[Any] = [self._remember_ms, self._longest or 0]
+            for id, fields in messages:
+                arguments += (id, 2 * len(fields))
+                for name, cell in fields.items():
+                    arguments += (name, cell)
+            await client.register_script(_ADD)(keys=(self._stream, self._ids), args=arguments)
         self._taken = len(messages)
 
     def _is_over_message(self, error: BaseException) -> bool:
@@ -140,5 +141,5 @@ class RedisStreamSink(MessageSink[_Message, Client]):
 
         return isinstance(error, DataError)
 
-    async def _leave(self, client: Client) -> None:
+    async def _disconnect(self, client: Client) -> None:
         await client.aclose()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar
 
-from asyncstream.connectors.message_source import GONE, OLDER, MessageSource
+from asyncstream.connectors.message_source import OLDER, MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.redis.connection import (
     Client,
@@ -36,6 +36,8 @@ FIRST = b"0-0"
 class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
     """What sources of Redis share: how entries become elements."""
 
+    _told = staticmethod(naming)
+
     def __init__(
         self,
         url: str,
@@ -55,18 +57,17 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
             raise refuse("decode", "nothing where field=None: an element is a dict of texts", decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
 
-    async def open(self) -> None:
-        await super().open()
-        self._client = connect(self._url)
-        with naming(SourceError, f"read {self._what}"):
-            await self._client.ping()
+    async def _connect(self) -> Client:
+        return connect(self._url)
+
+    async def _disconnect(self, client: Client) -> None:
+        await client.aclose()
 
     @contextmanager
-    def _there(self) -> Iterator[None]:
-        """Errors name the stream; one says that there is none."""
+    def _naming(self, doing: str = "read") -> Iterator[None]:
         from redis.exceptions import ResponseError
 
-        with naming(SourceError, f"read {self._what}"):
+        with super()._naming(doing):
             try:
                 yield
             except ResponseError as error:
@@ -76,8 +77,6 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
 
     def _element(self, message: Entry) -> Any:
         id, fields = message
-        if fields is None:  # deleted since it was delivered
-            return GONE
         field = self._field
         try:
             if field is None:
@@ -92,9 +91,6 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
 
     def _time_ms(self, message: Entry) -> int:
         return int(message[0].partition(b"-")[0])
-
-    async def _leave(self, client: Client) -> None:
-        await client.aclose()
 
 
 class RedisStreamSource(RedisSource[T]):
@@ -142,14 +138,14 @@ class RedisStreamSource(RedisSource[T]):
 
     async def open(self) -> None:
         await super().open()
-        about = await self._about(self._opened())
+        with self._naming():
+            about = await self._about(self._opened())
         self._read, self._number = about["last-generated-id"], about["entries-added"]
         if self._from_first:
             self._read, self._number = FIRST, self._number - about["length"]
 
     async def _about(self, redis: Client) -> dict[str, Any]:
-        with self._there():
-            found: dict[str, Any] = await redis.xinfo_stream(self._stream)
+        found: dict[str, Any] = await redis.xinfo_stream(self._stream)
         if "entries-added" not in found:
             raise SourceError(
                 f"cannot read {self._what} as a log: the server does not tell how many entries were ever "
@@ -161,18 +157,15 @@ class RedisStreamSource(RedisSource[T]):
     async def _fetch(self) -> Sequence[Entry]:
         redis, place = self._opened(), {self._stream: self._read}
         while True:
-            with self._there():
-                # in one moment: nothing is trimmed between the two
-                async with redis.pipeline(transaction=True) as both:
-                    about, found = await (
-                        both.xinfo_stream(self._stream).xread(place, count=self._batch).execute()
-                    )
-                self._check(self.position(), about)
-                self._newest = (about["last-generated-id"], about["entries-added"])
-                if found or self._ends:
-                    return entries_of(found)
-                # what this brings was added, and others before it perhaps trimmed, since that look
-                await redis.xread(place, count=1, block=BLOCK_MS)
+            # in one moment: nothing is trimmed between the two
+            async with redis.pipeline(transaction=True) as both:
+                about, found = await both.xinfo_stream(self._stream).xread(place, count=self._batch).execute()
+            self._compare(self.position(), about)
+            self._newest = (about["last-generated-id"], about["entries-added"])
+            if found or self._ends:
+                return entries_of(found)
+            # what this brings was added, and others before it perhaps trimmed, since that look
+            await redis.xread(place, count=1, block=BLOCK_MS)
 
     def _taken(self, entries: Sequence[Entry]) -> None:
         self._read, self._number = entries[-1][0], self._number + len(entries)
@@ -182,18 +175,14 @@ class RedisStreamSource(RedisSource[T]):
     def position(self) -> dict[str, Any]:
         return {"id": self._read.decode(), "number": self._number}
 
-    async def can_seek(self, position: dict[str, Any]) -> None:
-        redis = connect(self._url)
-        try:
-            self._check(position, await self._about(redis))
-        finally:
-            await redis.aclose()
+    async def _check(self, client: Client, position: dict[str, Any]) -> None:
+        self._compare(position, await self._about(client))
 
     async def seek(self, position: dict[str, Any]) -> None:
-        self._check(position, await self._about(self._opened()))
+        await super().seek(position)
         self._read, self._number = position["id"].encode(), position["number"]
 
-    def _check(self, position: dict[str, Any], about: dict[str, Any]) -> None:
+    def _compare(self, position: dict[str, Any], about: dict[str, Any]) -> None:
         """Refuse a position that this stream has not had, or behind which entries are gone."""
         first, unread = about["first-entry"], about["entries-added"] - position["number"]
         is_cut = first is None or id_of(first[0]) > id_of(position["id"])

@@ -173,7 +173,7 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def close(self) -> None:
         try:
-            if self._database is not None and self._has_epochs:
+            if self._has_epochs:
                 with suppress(SinkError):  # the table was taken over, or cannot be written: that was said
                     await self._transaction(self._staging.release)
         finally:

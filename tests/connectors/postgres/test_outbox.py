@@ -305,7 +305,7 @@ async def test_wrong_settings_are_told_of(outbox: str) -> None:
         ({"id": "number"}, "step 'in': .*there is no column 'number'; there are: id, payload"),
         (
             {"url": "postgresql://a:secret@127.0.0.1:1/shop"},
-            "step 'in': cannot open table 'outbox' of .*:1/shop",
+            "step 'in': cannot read table 'outbox' of .*:1/shop",
         ),
     ):
         pipeline = Pipeline("orders")
