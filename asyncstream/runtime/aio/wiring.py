@@ -143,11 +143,12 @@ class RunWiring:
             await asyncio.sleep(LOOK)
 
     def end_work(self, *, at_once: bool) -> None:
-        """The job winds down: have such work done now, or not at all."""
-        if at_once:
-            self.catch_up()
+        """The job winds down: have such work done now, and what still comes at once, or none any more."""
         for pace in self._paces.values():
-            pace.give_up()
+            if at_once:
+                pace.finish()
+            else:
+                pace.give_up()
 
     def work_off(self, name: str) -> Callable[[Iterator[None]], None]:
         """What does such work of this step."""
