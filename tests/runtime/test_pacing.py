@@ -321,6 +321,28 @@ async def test_what_still_comes_when_the_job_stops_is_in_the_snapshot() -> None:
     )
 
 
+@pytest.mark.usefixtures("slow")
+async def test_nothing_is_done_any_more_when_the_job_is_closed() -> None:
+    log: list[str] = []
+
+    class Tells(Later):
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            log.append("timer")
+
+        def close(self) -> None:
+            log.append("closed")
+
+    pipeline = Pipeline()
+    timed(pipeline).key_by(key_of).process(Tells(), name="step").to(print)
+    with pytest.raises(KeyError):
+        async with pipeline.start():
+            await asyncio.sleep(0)
+            raise KeyError
+    await asyncio.sleep(1)
+    assert len(log) < 20
+    assert log[-1] == "closed"
+
+
 # ---------------------------------------------------------------------- by hand
 
 
