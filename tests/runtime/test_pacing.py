@@ -289,6 +289,16 @@ async def test_function_that_fails_between_pauses_fails_the_job_by_name() -> Non
         await pipeline.run()
 
 
+@pytest.mark.usefixtures("slow")
+async def test_checkpoint_that_may_not_take_long_does_not_wait_too_long_for_what_is_left() -> None:
+    sink = Held()
+    async with to(sink, "tumbling").start(checkpoints=Checkpoints(store=MemoryStore(), timeout=2)) as job:
+        await asyncio.sleep(1)
+        assert "step" in job.unfinished()
+        assert (await job.checkpoint()).id == job.checkpoint_metrics()["number"]
+        sink.may.set()
+
+
 class SaysWhatItHas(LoggedSource):
     """Answers its cancellation with what it has."""
 

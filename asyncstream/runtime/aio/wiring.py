@@ -135,9 +135,9 @@ class RunWiring:
         behind = [name for name, pace in self._paces.items() if pace.is_behind]
         return behind + [name for name, intake in self.intakes.items() if not intake.is_at_rest()]
 
-    async def wait_for_work(self) -> None:
-        """Wait until such work is done by and by, but not for too long."""
-        for _ in range(LOOKS):
+    async def wait_for_work(self, seconds: float) -> None:
+        """Wait until such work is done by and by, but not for too long, and for so many seconds at most."""
+        for _ in range(min(LOOKS, int(seconds / LOOK))):
             if not any(pace.is_behind for pace in self._paces.values()):
                 return
             await asyncio.sleep(LOOK)
