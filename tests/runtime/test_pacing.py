@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from asyncstream import (
     TumblingWindows,
     UserFunctionError,
 )
+from asyncstream.connectors import SourceBatch
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.emitting import BURST, Emitter
 from asyncstream.operators.flow import Gate
@@ -44,7 +46,7 @@ from asyncstream.windowing import (
     EventTimeTrigger,
     PurgingTrigger,
 )
-from tests.runtime.parts import Held, Ledger, boom
+from tests.runtime.parts import Held, Ledger, Log, LoggedSource, boom
 
 pytestmark = pytest.mark.usefixtures("virtual_time", "tidy")
 
@@ -285,6 +287,70 @@ async def test_function_that_fails_between_pauses_fails_the_job_by_name() -> Non
     ).to(print)
     with pytest.raises(UserFunctionError, match=r"step 'fails'.*on the timer of key 0 at 1090"):
         await pipeline.run()
+
+
+@pytest.mark.usefixtures("slow")
+async def test_checkpoint_that_may_not_take_long_does_not_wait_too_long_for_what_is_left() -> None:
+    sink = Held()
+    async with to(sink, "tumbling").start(checkpoints=Checkpoints(store=MemoryStore(), timeout=2)) as job:
+        await asyncio.sleep(1)
+        assert "step" in job.unfinished()
+        assert (await job.checkpoint()).id == job.checkpoint_metrics()["number"]
+        sink.may.set()
+
+
+class SaysWhatItHas(LoggedSource):
+    """Answers its cancellation with what it has."""
+
+    async def read(self) -> SourceBatch[Any] | None:
+        if self.at == 1:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return await super().read()
+
+
+@pytest.mark.usefixtures("slow")
+async def test_what_still_comes_when_the_job_stops_is_in_the_snapshot() -> None:
+    batches = [[(key, at * 10) for at in range(20) for key in range(3)], [(0, 5000), (1, 5000), (2, 5001)]]
+
+    def told(sink: Any) -> Pipeline:
+        pipeline = Pipeline()
+        source = pipeline.source(SaysWhatItHas(Log(), batches), name="events")
+        stream = source.event_time(time_of, AscendingTimestamps())
+        stream.key_by(key_of).process(Later(), name="step").to(sink, name="out")
+        return pipeline
+
+    found: list[Any] = []
+    async with told(found).start() as job:
+        await asyncio.sleep(1)
+        snapshot = await job.stop()
+    async with told(found).start(snapshot=snapshot) as job:
+        await job.wait()
+    assert sorted(at for at, *_ in found) == sorted(
+        time_of(event) + wait for batch in batches for event in batch for wait in (0, 1000)
+    )
+
+
+@pytest.mark.usefixtures("slow")
+async def test_nothing_is_done_any_more_when_the_job_is_closed() -> None:
+    log: list[str] = []
+
+    class Tells(Later):
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            log.append("timer")
+
+        def close(self) -> None:
+            log.append("closed")
+
+    pipeline = Pipeline()
+    timed(pipeline).key_by(key_of).process(Tells(), name="step").to(print)
+    with pytest.raises(KeyError):
+        async with pipeline.start():
+            await asyncio.sleep(0)
+            raise KeyError
+    await asyncio.sleep(1)
+    assert len(log) < 20
+    assert log[-1] == "closed"
 
 
 # ---------------------------------------------------------------------- by hand

@@ -394,7 +394,7 @@ class Checkpointer:
 
     async def _save(self, number: int, finished: bool, savepoint: bool) -> CheckpointInfo:
         self._waits_for = "steps to do what event time has made due"
-        await self._wiring.wait_for_work()
+        await self._wiring.wait_for_work(self._settings.timeout_seconds / 2)  # the rest is to be kept in time
         self._waits_for = "what steps remembered before to be encoded"
         async with self.tables.cutting:
             draft, positions = await self._draft(number, finished, savepoint)

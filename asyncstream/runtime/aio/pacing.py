@@ -26,6 +26,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Gate
 from asyncstream.operators.journey import Journey, Journeys
 from asyncstream.runtime.aio.wakeups import Woken
+from asyncstream.state.rows import run_through
 
 __all__ = ("Entrance", "Pace")
 
@@ -77,10 +78,14 @@ class Pace:
         self._until = -math.inf
         self._next: asyncio.Handle | None = None
         self._is_over = False
+        self._is_last = False
         operator.tables.before_cut(self.catch_up)
 
     def work_off(self, slices: Iterator[None]) -> None:
         """See `OperatorContext`."""
+        if self._is_last:
+            run_through(slices)
+            return
         if not self.is_behind:
             for _ in slices:
                 break
@@ -118,6 +123,11 @@ class Pace:
         """Do at once all that is left; an error in it is told as if it had come later."""
         if self.is_behind:
             self._turn(math.inf)
+
+    def finish(self) -> None:
+        """Do at once all that is left, and from now on whatever comes: there may be no later."""
+        self.catch_up()
+        self._is_last = True
 
     def give_up(self) -> None:
         """Do nothing more."""

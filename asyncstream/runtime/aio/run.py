@@ -464,6 +464,7 @@ class Run:
         """From head to tail; the first error found on the way is kept."""
         if self.error is not None or not self.finished.done():
             self.wiring.cut_short(self._note)
+        self.wiring.end_work(at_once=False)
         self._abandon_sinks()
         stubborn = await self._tasks.end_all()
         if stubborn:

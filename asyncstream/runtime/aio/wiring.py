@@ -135,19 +135,20 @@ class RunWiring:
         behind = [name for name, pace in self._paces.items() if pace.is_behind]
         return behind + [name for name, intake in self.intakes.items() if not intake.is_at_rest()]
 
-    async def wait_for_work(self) -> None:
-        """Wait until such work is done by and by, but not for too long."""
-        for _ in range(LOOKS):
+    async def wait_for_work(self, seconds: float) -> None:
+        """Wait until such work is done by and by, but not for too long, and for so many seconds at most."""
+        for _ in range(min(LOOKS, int(seconds / LOOK))):
             if not any(pace.is_behind for pace in self._paces.values()):
                 return
             await asyncio.sleep(LOOK)
 
     def end_work(self, *, at_once: bool) -> None:
-        """The job winds down: have such work done now, or not at all."""
-        if at_once:
-            self.catch_up()
+        """The job winds down: have such work done now, and what still comes at once, or none any more."""
         for pace in self._paces.values():
-            pace.give_up()
+            if at_once:
+                pace.finish()
+            else:
+                pace.give_up()
 
     def work_off(self, name: str) -> Callable[[Iterator[None]], None]:
         """What does such work of this step."""
