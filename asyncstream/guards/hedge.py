@@ -87,8 +87,6 @@ class Hedge(Guard[In, Out]):
         self._at_most = real_number("at_most", at_most, expected, lambda n: 0 < n <= 1)
         self._tokens = 0.0
         self._losers = Tasks()
-        self._hedged = 0
-        self._won = 0
 
     async def invoke(self, value: In) -> Out:
         self._tokens = min(SAVED, self._tokens + self._at_most)
@@ -109,14 +107,14 @@ class Hedge(Guard[In, Out]):
             done, running = await asyncio.wait(calls, timeout=after)
             if not done and self._tokens >= ONE:
                 self._tokens -= 1
-                self._hedged += 1
+                self._counts["hedged"] += 1
                 calls.append(self._begin(value))
                 running = set(calls)
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for call in calls:  # the first one counts if both have ended
                     if call in done and not call.cancelled() and call.exception() is None:
-                        self._won += call is not calls[0]
+                        self._counts["hedges_won"] += call is not calls[0]
                         return call.result()
             return calls[0].result()  # raises
         except asyncio.CancelledError:
@@ -146,9 +144,6 @@ class Hedge(Guard[In, Out]):
     async def stop(self) -> None:
         while self._losers:  # not to be cancelled again, in what they do to end well
             await asyncio.wait(self._losers)
-
-    def counters(self) -> dict[str, int]:
-        return {"hedged": self._hedged, "hedges_won": self._won}
 
 
 def _share_of(percentile: str) -> float:
