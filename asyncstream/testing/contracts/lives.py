@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
-from asyncstream.aside import heed
+from asyncstream.aside import Tasks, heed
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import describe_error
 from asyncstream.testing.contracts.checks import ContractBroken
@@ -152,8 +152,8 @@ def leading(durable: bool) -> Lead:
 async def begun(call: Coroutine[Any, Any, Any], cut: float) -> None:
     """Begin a call, and go on before it has ended: the life ends here."""
     task = asyncio.ensure_future(call)
-    _begun.add(task)
-    task.add_done_callback(_heard)
+    _begun.keep(task)
+    task.add_done_callback(heed)  # what it raises after its process has "ended" is not reported
     await _wait_until(cut)
 
 
@@ -165,13 +165,7 @@ async def _wait_until(cut: float) -> None:
         await asyncio.sleep(cut)
 
 
-_begun: set[asyncio.Task[Any]] = set()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """What a call raises after its process has "ended" is not reported."""
-    _begun.discard(task)
-    heed(task)
+_begun = Tasks()
 
 
 async def interrupted(call: Coroutine[Any, Any, Any], cut: float) -> Any:
