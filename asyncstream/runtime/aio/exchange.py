@@ -277,11 +277,16 @@ class Exchange:
             slow: what happens when one more comes: "drop": the oldest is dropped, and counted in `missed` of
                 what this returns. "hold": the pipeline waits for this subscriber.
         """
-        self._check_started()
+        publication = self._publication(of)
         self._check_loop("subscribe", "use job.from_thread.subscribe(...)")
-        return _the_one(self._publications, of, "stream.publish()", "of").subscribe(filter, buffer, slow)
+        return publication.subscribe(filter, buffer, slow)
 
     # ------------------------------------------------------------------ inside
+
+    def _publication(self, of: Published[Any] | str | None) -> Publication[Any]:
+        """The one that `subscribe` is asked for."""
+        self._check_started()
+        return _the_one(self._publications, of, "stream.publish()", "of")
 
     def _check_started(self) -> None:
         if self._run.phase in ("new", "opening"):

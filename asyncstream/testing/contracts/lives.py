@@ -14,15 +14,17 @@ import json
 import os
 import signal
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from asyncstream.aside import Tasks, heed
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import describe_error
+from asyncstream.lease import Holder, enter, leave
 from asyncstream.testing.contracts.checks import ContractBroken
 
-__all__ = ("CODEC", "CUTS", "HOPS", "Lead", "Life", "Report", "begun", "interrupted", "leading")
+__all__ = ("CODEC", "CUTS", "HOPS", "Lead", "Life", "Report", "begun", "interrupted", "leading", "running")
 
 CODEC = JsonCodec()
 """Keeps positions between two lives, as checkpoints do."""
@@ -142,6 +144,18 @@ def _read(told: bytes) -> list[Any]:
             raise ContractBroken(what)
         found.append(CODEC.decode(bytes.fromhex(what)))
     return found
+
+
+@contextmanager
+def running(*holders: Holder, goes_on: bool = True) -> Iterator[None]:
+    """The jobs of these holders live until the end of the block, or are dead from the beginning."""
+    for holder in holders:
+        enter(holder, lambda: goes_on)
+    try:
+        yield
+    finally:
+        for holder in holders:
+            leave(holder)
 
 
 def leading(durable: bool) -> Lead:
