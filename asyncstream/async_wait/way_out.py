@@ -50,21 +50,6 @@ class WayOut:
         watermark: the last one that was emitted.
     """
 
-    __slots__ = (
-        "_counts",
-        "_flat",
-        "_kinds",
-        "_operator",
-        "_recent",
-        "_unproven",
-        "journeys",
-        "promised",
-        "queue",
-        "special",
-        "tracks",
-        "watermark",
-    )
-
     def __init__(
         self, operator: Operator, queue: PromiseQueue, counts: dict[str, int], *, flat: bool
     ) -> None:
