@@ -123,23 +123,19 @@ class Hedge(Guard[In, Out]):
                 await end(*running)
             raise
         finally:
-            self._let_go([call for call in calls if not call.done()])
             for call in calls:
                 if call.done():
                     heed(call)
+                else:  # not waited for: one that takes its time, or ignores this, holds up the end only
+                    call.cancel()
+                    call.add_done_callback(heed)  # it may end with an error of its own
+                    self._losers.keep(call)
 
     def _begin(self, value: In) -> asyncio.Task[Out]:
         async def call() -> Out:
             return await self._call(value)
 
         return asyncio.create_task(call())
-
-    def _let_go(self, losers: list[asyncio.Task[Out]]) -> None:
-        """Cancel them, and wait for none: one that takes its time, or ignores that, holds up the end only."""
-        for loser in losers:
-            loser.cancel()
-            loser.add_done_callback(heed)  # it may end with an error of its own
-            self._losers.keep(loser)
 
     async def stop(self) -> None:
         while self._losers:  # not to be cancelled again, in what they do to end well

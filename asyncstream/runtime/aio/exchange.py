@@ -208,15 +208,13 @@ class Exchange:
         submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
         submissions.check(durable, id)
         if self._run.error is not None or self._run.phase == "closed":
-            raise self._takes_no_more()
+            raise self._takes_no_more() from self._run.error
         return submissions
 
     def _takes_no_more(self) -> JobStopped:
         error = self._run.error
         ending = "" if error is None else f", for it has failed: {describe_error(error)}"
-        stopped = JobStopped(f"the job takes no more elements{ending}")
-        stopped.__cause__ = error
-        return stopped
+        return JobStopped(f"the job takes no more elements{ending}")
 
     # ------------------------------------------------------------------ out
 
