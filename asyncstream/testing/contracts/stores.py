@@ -14,13 +14,7 @@ from typing import Any, Final
 from asyncstream.checkpoint import CheckpointStore
 from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost
 from asyncstream.lease import Holder, Lease
-from asyncstream.testing.contracts.checks import (
-    Check,
-    Contract,
-    ContractBroken,
-    expect,
-    expect_equal,
-)
+from asyncstream.testing.contracts.checks import Check, Contract, ContractBroken, expect, expect_equal
 from asyncstream.testing.contracts.lives import CUTS, Report, begun, interrupted, leading, running
 from asyncstream.validation import flag
 
