@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 __all__ = (
+    "CONTROLS",
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
     "Control",
@@ -112,3 +113,6 @@ class Mark:
 
 
 Control: TypeAlias = Watermark | IdleStatus | EndOfInput | Mark
+
+CONTROLS: Final[frozenset[type]] = frozenset(get_args(Control))
+"""The classes of control elements."""

@@ -125,12 +125,7 @@ class Lease:
 
     def is_same(self, other: Lease | None) -> bool:
         """Whether `other` is this lease as it was given, perhaps for another time."""
-        return other is not None and (self.number, self.place, self.holder, self.released) == (
-            other.number,
-            other.place,
-            other.holder,
-            other.released,
-        )
+        return other is not None and replace(other, until_ms=self.until_ms, before=self.before) == self
 
     def known_as(self, last: Lease) -> Before | None:
         """

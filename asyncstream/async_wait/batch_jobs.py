@@ -40,29 +40,16 @@ from typing import Any, Final
 from asyncstream.async_wait.batch_settings import BatchSettings
 from asyncstream.async_wait.entries import OF_THIS_RUN, Finished, entry_of, inbox_item
 from asyncstream.async_wait.holding import Holding
-from asyncstream.async_wait.promise import (
-    DROPPED,
-    PENDING,
-    Passage,
-    Promise,
-    Routed,
-    pending,
-)
+from asyncstream.async_wait.promise import PENDING, Passage, Promise, pending
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.async_wait.way_out import WayOut
-from asyncstream.elements import (
-    Control,
-    EndOfInput,
-    IdleStatus,
-    Timestamps,
-    Watermark,
-)
+from asyncstream.elements import Control, Timestamps
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.call_context import on_behalf_of_none
-from asyncstream.operators.failures import FAILED, attempts_of
-from asyncstream.operators.functions import AsyncFunction, FailedCall
-from asyncstream.operators.whereabouts import RecentFailures, Whereabouts
+from asyncstream.operators.failures import FAILED
+from asyncstream.operators.functions import AsyncFunction
+from asyncstream.operators.whereabouts import Whereabouts
 from asyncstream.sharing import hold
 
 __all__ = ("COUNTED", "BatchJobs")
@@ -126,7 +113,6 @@ class BatchJobs(Holding):
         self._halted = False
         self._settled = False
         self._held: list[AsyncFunction[Any, Any]] = []
-        self.recent_failures = self._recent_failures = RecentFailures()
 
     # ------------------------------------------------------------------ the operator contract
 
@@ -314,19 +300,13 @@ class BatchJobs(Holding):
 
     def _failed(self, job: _Job, promise: Promise, error: BaseException) -> Any:
         """The outcome of an element that has no answer; PENDING if it has none."""
-        choice, name, now_ms = self.settings.on_error, self.context.name, self.context.clock.now_ms()
+        choice = self.settings.on_error
         self._counts["failed"] += 1
         if choice == "fail" or not isinstance(error, Exception):
             self._fail(self.blame(promise.value, error))
             return PENDING
-        self._recent_failures.note(name, promise.value, error, now_ms, skipped=choice == "skip")
-        self._way_out.special += 1
-        if choice == "skip":
-            self._counts["skipped"] += 1
-            return DROPPED
-        attempts = attempts_of(error)
-        failed = FailedCall(promise.value, error, attempts, promise.timestamp, job.began_ms, now_ms)
-        return Routed(FAILED, failed)
+        now_ms = self.context.clock.now_ms()
+        return self._way_out.without_result(promise, FAILED, choice, error, job.began_ms, now_ms)
 
     def _fail(self, error: BaseException) -> None:
         if not self._halted:
@@ -356,7 +336,7 @@ class BatchJobs(Holding):
             jobs.append(job)
         for number, *entry in state["entries"]:
             value, stamp, _ = inbox_item(entry, call_all=False)
-            if isinstance(stamp, Watermark | IdleStatus | EndOfInput):
+            if isinstance(stamp, Control):
                 self._add_control(stamp)
             elif isinstance(stamp, Finished):
                 self._way_out.add_finished(value, stamp.timestamp, stamp.outcome)

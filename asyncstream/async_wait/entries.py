@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Routed, Several
-from asyncstream.elements import MAX_TIMESTAMP, EndOfInput, IdleStatus, Mark, Watermark
+from asyncstream.elements import CONTROLS, MAX_TIMESTAMP, EndOfInput, IdleStatus, Mark, Watermark
 from asyncstream.errors import InternalError, safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
@@ -55,7 +55,7 @@ class Known:
 _EMITTED: Final = object()
 """In place of the value of an element of which only the result is kept."""
 
-UNCALLED = frozenset({Watermark, IdleStatus, EndOfInput, Mark, Finished})
+UNCALLED = CONTROLS | {Finished}
 """What stands in an inbox in place of a timestamp when the item is not an element to call for."""
 
 

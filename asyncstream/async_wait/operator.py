@@ -69,15 +69,7 @@ from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.async_wait.way_out import WayOut
 from asyncstream.async_wait.whereabouts import whereabouts
-from asyncstream.elements import (
-    MIN_TIMESTAMP,
-    Control,
-    EndOfInput,
-    IdleStatus,
-    Mark,
-    Timestamps,
-    Watermark,
-)
+from asyncstream.elements import CONTROLS, MIN_TIMESTAMP, Control, Timestamps
 from asyncstream.errors import UserFunctionError
 from asyncstream.metrics import Timings
 from asyncstream.operators.base import OperatorContext
@@ -90,9 +82,6 @@ __all__ = ("COUNTED", "AsyncWaitOperator")
 
 INBOX_LIMIT = 1024
 """Elements that may wait to be taken; large enough that waking the feeder costs little per element."""
-
-_CONTROLS = frozenset({Watermark, IdleStatus, EndOfInput, Mark})
-
 
 COUNTED = ("elements_in", "results_out", "failed", "timed_out", "skipped")
 """What every async step counts."""
@@ -121,7 +110,6 @@ class AsyncWaitOperator(Holding):
         super().__init__(max(INBOX_LIMIT, 4 * settings.concurrency), pool.schedule_turn)
         self.settings = settings
         self.called = settings.function
-        self.recent_failures = pool.outcomes.recent_failures
         self._inbox = pool.inbox
         self._object = settings.function if isinstance(settings.function, AsyncFunction) else None
         self._holds = False
@@ -215,7 +203,7 @@ class AsyncWaitOperator(Holding):
         unbegun, queue = self._pool.unbegun(), self._way_out.queue
         return whereabouts(
             self.settings.order,
-            unbegun + sum(kind.__class__ not in _CONTROLS for _, kind, _ in self._inbox),
+            unbegun + sum(kind.__class__ not in CONTROLS for _, kind, _ in self._inbox),
             islice(queue, self._way_out.promised - unbegun) if unbegun else queue,
             self._pool.workers,
             limited=figures_of(self._object).get(LIMITED, 0),

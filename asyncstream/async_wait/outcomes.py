@@ -9,17 +9,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from asyncstream.async_wait.promise import DROPPED, PENDING, Promise, Routed, Several
+from asyncstream.async_wait.promise import PENDING, Promise, Several
 from asyncstream.async_wait.settings import AsyncWaitSettings
 from asyncstream.async_wait.timing import UNTIMED, CallTimes
 from asyncstream.async_wait.way_out import WayOut
 from asyncstream.errors import CallTimeout, UserFunctionError
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.basic import several
-from asyncstream.operators.failures import FAILED, attempts_of
-from asyncstream.operators.functions import AsyncFunction, FailedCall, has_timeout_hook
+from asyncstream.operators.failures import FAILED
+from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.operators.results import NotAValue, is_deferred, not_a_value
-from asyncstream.operators.whereabouts import RecentFailures
 
 __all__ = ("Outcomes",)
 
@@ -30,11 +29,10 @@ class Outcomes:
 
     Args:
         way_out: is told of outcomes that are not simply one result.
-        counts: "failed", "timed_out" and "skipped" of these are kept.
+        counts: "failed" and "timed_out" of these are kept.
 
     Attributes:
         times: how long calls take, by how they end.
-        recent_failures: the last elements that the job went on without.
     """
 
     def __init__(
@@ -49,7 +47,6 @@ class Outcomes:
         self._counts = counts
         self._fail = fail
         self.times = CallTimes()
-        self.recent_failures = RecentFailures()
         function = settings.function
         self._on_timeout = settings.on_timeout
         if (
@@ -109,25 +106,13 @@ class Outcomes:
         return outcome
 
     def _chosen(self, tag: str, choice: object, promise: Promise, error: BaseException) -> Any:
-        self._way_out.special += 1
-        name = self._context.name
-        if choice != "fail":
-            now_ms = self._context.clock.now_ms()
-            self.recent_failures.note(name, promise.value, error, now_ms, skipped=choice == "skip")
-        if choice == "skip":
-            self._counts["skipped"] += 1
-            return DROPPED
-        if choice == "route":
-            return Routed(tag, self._failed_call(promise, error))
-        failure = UserFunctionError(name, promise.value, error)
-        failure.__cause__ = error
-        self._fail(failure)
-        return PENDING
-
-    def _failed_call(self, promise: Promise, error: BaseException) -> FailedCall:
-        now_ms = self._context.clock.now_ms()
-        began_ms, since = now_ms, promise.started.time
-        if since is not None:
-            began_ms -= round((self._loop.time() - since) * 1000)
-        value, timestamp, attempts = promise.value, promise.timestamp, attempts_of(error)
-        return FailedCall(value, error, attempts, timestamp, began_ms, now_ms, promise.origin)
+        context = self._context
+        if choice == "fail":
+            failure = UserFunctionError(context.name, promise.value, error)
+            failure.__cause__ = error
+            self._fail(failure)
+            return PENDING
+        began_ms = now_ms = context.clock.now_ms()
+        if promise.started.time is not None:
+            began_ms -= round((self._loop.time() - promise.started.time) * 1000)
+        return self._way_out.without_result(promise, tag, choice, error, began_ms, now_ms)

@@ -68,37 +68,6 @@ class WorkerPool:
         settled: nothing is started any more.
     """
 
-    __slots__ = (
-        "_base",
-        "_burst",
-        "_deadlines",
-        "_idle",
-        "_loop",
-        "_name",
-        "_outside",
-        "_soiled",
-        "_turn",
-        "blame",
-        "blocks",
-        "context",
-        "copies",
-        "function",
-        "halted",
-        "inbox",
-        "journaled",
-        "most_running",
-        "outcomes",
-        "promises",
-        "room",
-        "serializer",
-        "settings",
-        "settled",
-        "stamp",
-        "turning",
-        "way_out",
-        "workers",
-    )
-
     def __init__(
         self,
         settings: AsyncWaitSettings,

@@ -167,9 +167,7 @@ class PromiseCalls:
     def _outcome_before(self, promise: Promise) -> Several | None:
         """Find where an element comes from; the outcome of its call, if that was made in an earlier life."""
         pool = self._pool
-        if (
-            pool.settings.identity is not None
-        ):  # what the user says tells it from others is where it comes from
+        if pool.settings.identity is not None:  # where it comes from is what the user says
             promise.origin = identified(pool.settings.identity, pool.context.pipeline, promise.value)
         if pool.journaled is None or not pool.journaled.known:
             return None

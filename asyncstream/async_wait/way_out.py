@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncstream.async_wait.blocks import Part
 from asyncstream.async_wait.promise import (
+    DROPPED,
     SPECIAL,
     Arrived,
     Passage,
@@ -20,9 +21,12 @@ from asyncstream.async_wait.queues import PromiseQueue
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import Operator
+from asyncstream.operators.failures import attempts_of
+from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.origins import Origin, Placed
 from asyncstream.operators.results import PROBATION, Kinds, is_coroutine, not_a_value
+from asyncstream.operators.whereabouts import RecentFailures
 
 __all__ = ("WayOut",)
 
@@ -32,9 +36,9 @@ class WayOut:
     Holds what an async step has begun, until it leaves downstream.
 
     Args:
-        operator: the step, whose outputs are pushed to.
+        operator: the step, whose outputs are pushed to, and whose recent failures are noted.
         queue: keeps the order.
-        counts: "results_out" of these is kept.
+        counts: "results_out" and "skipped" of these are kept.
         flat: a call gives any number of results.
 
     Attributes:
@@ -46,24 +50,11 @@ class WayOut:
         watermark: the last one that was emitted.
     """
 
-    __slots__ = (
-        "_counts",
-        "_flat",
-        "_kinds",
-        "_operator",
-        "_unproven",
-        "journeys",
-        "promised",
-        "queue",
-        "special",
-        "tracks",
-        "watermark",
-    )
-
     def __init__(
         self, operator: Operator, queue: PromiseQueue, counts: dict[str, int], *, flat: bool
     ) -> None:
         self._operator = operator
+        operator.recent_failures = self._recent = RecentFailures()
         self._flat = flat
         self._counts = counts
         self._kinds = Kinds(is_coroutine)
@@ -87,6 +78,22 @@ class WayOut:
         else:
             self.queue.add(promise)
             self.queue.finish(promise)
+
+    def without_result(
+        self, promise: Promise, tag: str, choice: object, error: BaseException, began_ms: int, now_ms: int
+    ) -> Any:
+        """
+        The outcome of an element whose call, begun then, gave no result: it is left out if the choice is
+        "skip", else it leaves by the side output of this tag.
+        """
+        is_skipped = choice == "skip"
+        self._recent.note(self._operator.context.name, promise.value, error, now_ms, skipped=is_skipped)
+        self.special += 1
+        if is_skipped:
+            self._counts["skipped"] += 1
+            return DROPPED
+        value, timestamp, attempts = promise.value, promise.timestamp, attempts_of(error)
+        return Routed(tag, FailedCall(value, error, attempts, timestamp, began_ms, now_ms, promise.origin))
 
     def emit_ready(self) -> None:
         """Push what the queue lets go."""

@@ -76,8 +76,6 @@ class Batched(Guard[In, Out]):
         self._wait = duration_seconds("wait", wait, zero=True)
         self._open: _Batch[In, Out] | None = None
         self._background = Background()
-        self._batches = 0
-        self._elements = 0
 
     async def invoke(self, value: In) -> Out:
         loop = get_running_loop()
@@ -103,8 +101,8 @@ class Batched(Guard[In, Out]):
         if batch.timer is not None:
             batch.timer.cancel()
         if batch.places:
-            self._batches += 1
-            self._elements += len(batch.places)
+            self._counts["batches"] += 1
+            self._counts["batched"] += len(batch.places)
             batch.task = self._background.start(self._run(list(batch.places.values()), batch.keep))
             batch.task.add_done_callback(batch.deliver)
 
@@ -138,9 +136,6 @@ class Batched(Guard[In, Out]):
             self._open.places.clear()
             self._close_batch(self._open)
         await self._background.stop()
-
-    def counters(self) -> dict[str, int]:
-        return {"batches": self._batches, "batched": self._elements}
 
 
 @overload

@@ -97,6 +97,8 @@ class Cached(Guard[In, Out]):
         clock: with a store, tells the time; None: the machine's.
     """
 
+    counted: tuple[str, ...] = ("cached", "cache_misses", "cache_renewed")
+
     def __init__(
         self,
         fn: Call[In, Out],
@@ -144,7 +146,6 @@ class Cached(Guard[In, Out]):
             raise refuse("cache", "a mapping, such as a cache of cachetools", cache)
         self._renewing: set[Hashable] = set()
         self._background = Background()
-        self._counts = dict.fromkeys(("cached", "cache_misses", "cache_renewed"), 0)
         self._hits = 0  # counted for each element: a number of its own is counted in half the time
         if self._stale_if_error:
             self._counts["cache_stale_on_error"] = 0
@@ -245,10 +246,13 @@ class Cached(Guard[In, Out]):
                 raise
             self._counts["cache_stale_on_error"] += 1
             return entry.answer  # type: ignore[no-any-return]
-        self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)
+        self._keep_answer(key, answer)
         if self._stored is not None:
             await self._stored.store.has_room()
         return answer
+
+    def _keep_answer(self, key: Hashable, answer: Any) -> None:
+        self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)
 
     def _keep(self, key: Hashable, answer: Any, ttl: float, is_error: bool = False) -> None:
         if ttl == 0:
@@ -292,7 +296,7 @@ class Cached(Guard[In, Out]):
             except Exception:
                 # no caller waits for this one, and a stale answer is better than none
                 return
-            self._keep(key, answer, self._negative_ttl if self._negative(answer) else self._ttl)
+            self._keep_answer(key, answer)
             self._counts["cache_renewed"] += 1
         finally:
             self._renewing.discard(key)

@@ -84,6 +84,7 @@ class Guard(AsyncFunction[In, Out]):
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn
+        self._counts = dict.fromkeys(self.counted, 0)  # for guards that count themselves
         self._held_in: asyncio.AbstractEventLoop | None = None  # where this holds the one inside
         self._shares_in: asyncio.AbstractEventLoop | None = None  # where this holds what it shares
         # an open guard knows its event loop: asking for the running one costs more than a whole guard may
@@ -140,7 +141,7 @@ class Guard(AsyncFunction[In, Out]):
 
     def counters(self) -> dict[str, int]:
         """The counters and gauges of this guard alone."""
-        return {}
+        return self._counts.copy()
 
     def metrics(self) -> dict[str, int]:
         """Counters and gauges by name, as they stand now, of this guard and of those inside it."""

@@ -87,8 +87,6 @@ class Hedge(Guard[In, Out]):
         self._at_most = real_number("at_most", at_most, expected, lambda n: 0 < n <= 1)
         self._tokens = 0.0
         self._losers = Tasks()
-        self._hedged = 0
-        self._won = 0
 
     async def invoke(self, value: In) -> Out:
         self._tokens = min(SAVED, self._tokens + self._at_most)
@@ -109,14 +107,14 @@ class Hedge(Guard[In, Out]):
             done, running = await asyncio.wait(calls, timeout=after)
             if not done and self._tokens >= ONE:
                 self._tokens -= 1
-                self._hedged += 1
+                self._counts["hedged"] += 1
                 calls.append(self._begin(value))
                 running = set(calls)
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for call in calls:  # the first one counts if both have ended
                     if call in done and not call.cancelled() and call.exception() is None:
-                        self._won += call is not calls[0]
+                        self._counts["hedges_won"] += call is not calls[0]
                         return call.result()
             return calls[0].result()  # raises
         except asyncio.CancelledError:
@@ -125,10 +123,13 @@ class Hedge(Guard[In, Out]):
                 await end(*running)
             raise
         finally:
-            self._let_go([call for call in calls if not call.done()])
             for call in calls:
                 if call.done():
                     heed(call)
+                else:  # not waited for: one that takes its time, or ignores this, holds up the end only
+                    call.cancel()
+                    call.add_done_callback(heed)  # it may end with an error of its own
+                    self._losers.keep(call)
 
     def _begin(self, value: In) -> asyncio.Task[Out]:
         async def call() -> Out:
@@ -136,19 +137,9 @@ class Hedge(Guard[In, Out]):
 
         return asyncio.create_task(call())
 
-    def _let_go(self, losers: list[asyncio.Task[Out]]) -> None:
-        """Cancel them, and wait for none: one that takes its time, or ignores that, holds up the end only."""
-        for loser in losers:
-            loser.cancel()
-            loser.add_done_callback(heed)  # it may end with an error of its own
-            self._losers.keep(loser)
-
     async def stop(self) -> None:
         while self._losers:  # not to be cancelled again, in what they do to end well
             await asyncio.wait(self._losers)
-
-    def counters(self) -> dict[str, int]:
-        return {"hedged": self._hedged, "hedges_won": self._won}
 
 
 def _share_of(percentile: str) -> float:

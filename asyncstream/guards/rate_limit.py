@@ -285,12 +285,7 @@ class RateLimit(Guard[In, Out]):
         return await self._call(value)
 
     def counters(self) -> dict[str, int]:
-        if self._ours is None:
-            return {}
-        return {
-            "rate_limited": self._ours.waited,
-            **waits(self._ours),
-        }
+        return {} if self._ours is None else {"rate_limited": self._ours.waited, **waits(self._ours)}
 
 
 rate_limit = usable_as_decorator(RateLimit)

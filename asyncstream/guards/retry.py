@@ -163,9 +163,6 @@ class Retry(Guard[In, Out]):
         )
         self._random = _by_chance if random is None else function("random", random)
         self._clock = checked_clock(clock) or SystemClock()
-        self._retries = 0
-        self._recovered = 0
-        self._exhausted = 0
         self._at_once = 0  # calls that ended with their first attempt
         self._more_attempts: Counter[int] = Counter()  # the others, by how many they had
         self.on_failure: list[Callable[[object, float], None]] = []
@@ -209,7 +206,7 @@ class Retry(Guard[In, Out]):
                             self._at_once += 1
                         else:
                             self._count_attempts(number)
-                            self._recovered += 1
+                            self._counts["recovered"] += 1
                         return result
                     wait = self._wait(result, asked=True, backoff=backoff)
                     if (why := self._ends(number, began, wait)) is not None:
@@ -233,7 +230,7 @@ class Retry(Guard[In, Out]):
                     call.log.note(call.origin, Retried(number, seconds, backoff, next_ms, wait))
                 await asyncio.sleep(wait)
                 attempt_began = self._time()
-                self._retries += 1
+                self._counts["retries"] += 1
                 number += 1
         finally:
             if call is not None:
@@ -272,7 +269,7 @@ class Retry(Guard[In, Out]):
             limit = f"the timeout of {self._timeout:g} s for all"
             why = f", for the next one in {wait:.3g} s would be past {limit}"
         self._count_attempts(number)
-        self._exhausted += 1
+        self._counts["retries_exhausted"] += 1
         return why
 
     def _count_attempts(self, number: int) -> None:
@@ -289,13 +286,6 @@ class Retry(Guard[In, Out]):
             counts[bisect_left(ATTEMPTS, number)] += calls
         more = sum(number * calls for number, calls in self._more_attempts.items())
         return Distribution(ATTEMPTS, counts, float(self._at_once + more))
-
-    def counters(self) -> dict[str, int]:
-        return {
-            "retries": self._retries,
-            "recovered": self._recovered,
-            "retries_exhausted": self._exhausted,
-        }
 
 
 def _note_attempts(error: Exception, number: int) -> None:

@@ -74,7 +74,6 @@ class SingleFlight(Guard[In, Out]):
         self._key = None if key is None else selector("key", key)
         self._flights: dict[int, list[_Flight[Out]]] = {}  # by their places
         self._background = Background()
-        self._coalesced = 0
 
     async def open(self) -> None:
         await super().open()
@@ -87,7 +86,7 @@ class SingleFlight(Guard[In, Out]):
         at = hash(hashable(key))
         for flight in self._flights.get(at, ()):
             if flight.key is key or flight.key == key:
-                self._coalesced += 1
+                self._counts["coalesced"] += 1
                 break
         else:
             flight = self._start(key, at, value)
@@ -134,9 +133,6 @@ class SingleFlight(Guard[In, Out]):
 
     async def stop(self) -> None:
         await self._background.stop()
-
-    def counters(self) -> dict[str, int]:
-        return {"coalesced": self._coalesced}
 
 
 single_flight = usable_as_decorator(SingleFlight)

@@ -211,12 +211,9 @@ class SqliteCache(CacheStore):
                 self._reader.execute("BEGIN")
                 asyncio.get_running_loop().call_soon(self._end_pass)
             row = self._reader.execute(_FIND, _HASH.unpack_from(key)).fetchone()
-        except sqlite3.OperationalError as error:
-            if is_busy(error):
-                return None
-            raise
         except sqlite3.DatabaseError as error:
-            self._give_up(error)
+            if not (isinstance(error, sqlite3.OperationalError) and is_busy(error)):
+                self._give_up(error)
             return None
         return row[1] if row is not None and row[0] == key else None
 
@@ -231,13 +228,11 @@ class SqliteCache(CacheStore):
         try:
             return await self._disk.do(partial(self._write_group, self._writer, group))
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error):
-                raise
             self._give_up(error)
             return [True] * len(group.wishes)
 
     def _give_up(self, error: sqlite3.DatabaseError) -> None:
-        """Neither read nor write what is damaged; the connections are closed with the store."""
+        """Neither read nor write what is damaged, if it is; the connections are closed with the store."""
         if not _is_damage(error):
             raise error
         if self._reader is not None:

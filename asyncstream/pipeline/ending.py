@@ -12,8 +12,8 @@ from asyncstream.connectors.base import Sink
 from asyncstream.connectors.frames import FrameSink
 from asyncstream.connectors.memory import CallbackSink
 from asyncstream.connectors.outlets import Answers, Publication, Published, Results, ResultsHandle
-from asyncstream.errors import MissingExtra, PipelineError
-from asyncstream.operators.failures import FAILED, OnError, on_error_choice, routed_to
+from asyncstream.errors import MissingExtra
+from asyncstream.operators.failures import OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline.frame_result import FrameResult
 from asyncstream.pipeline.missing_methods import Unfinished
@@ -211,13 +211,9 @@ class StreamEnd(Unfinished):
     @property
     def failed(self) -> Stream[FailedCall]:
         """The elements that the sink failed on; needs `on_error="route"`."""
-        if FAILED not in self._step.required:
-            raise PipelineError(
-                f"step {self._step.name!r} sends nothing to .failed; give it on_error='route'"
-            )
         from asyncstream.pipeline.stream import Stream
 
-        return Stream(self._graph, Output(self._step.name, FAILED))
+        return Stream[Any](self._graph, Output(self._step.name)).failed
 
 
 def shown_on_error(on_error: OnError) -> dict[str, object]:

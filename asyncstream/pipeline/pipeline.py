@@ -182,12 +182,11 @@ class Pipeline(Unfinished):
                 for step in self._graph
                 if isinstance(step, SinkStep) and step.kind != "discard"
             }
-        other = Pipeline(self.name)
-        other._graph = self._graph.with_ends(
+        graph = self._graph.with_ends(
             {name: as_source(source) for name, source in (sources or {}).items()},
             {name: as_sink(sink) for name, sink in (sinks or {}).items()},
         )
-        return other
+        return Pipeline._of(graph)
 
     # ------------------------------------------------------------------ running
 

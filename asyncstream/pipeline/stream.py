@@ -396,7 +396,7 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
 
     def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:
         step = self._graph[self._output.step]
-        if not isinstance(step, OperatorStep) or tag not in step.required:
+        if tag not in step.required:
             raise PipelineError(f"step {step.name!r} sends nothing to .{tag}; give it {argument}='route'")
         return Stream(self._graph, Output(step.name, tag))
 

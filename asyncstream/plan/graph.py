@@ -321,25 +321,21 @@ class Graph:
 
     def behind(self, name: str) -> list[Step]:
         """The steps that what this one emits can reach, in the order in which they were added."""
-        reached: set[str] = set()
-        ahead = [name]
-        while ahead:
-            for output in self._read.get(ahead.pop(), ()):
-                new = {step.name for step, _ in self._readers[output]} - reached
-                reached |= new
-                ahead += new
-        return [step for step in self if step.name in reached] if reached else []
+        reached = {name}
+        found: list[Step] = []
+        for step in self if name in self._read else ():
+            if not reached.isdisjoint(one.output.step for one in step.inputs):
+                reached.add(step.name)
+                found.append(step)
+        return found
 
     def ahead_of(self, name: str) -> list[Step]:
         """The steps from which something can reach this one, in the order in which they were added."""
-        found: set[str] = set()
-        behind = [name]
-        while behind:
-            read = {one.output.step for one in self[behind.pop()].inputs}
-            new = (read & self._steps.keys()) - found  # a part of a graph reads what is not in it
-            found |= new
-            behind += new
-        return [step for step in self if step.name in found] if found else []
+        read = {one.output.step for one in self[name].inputs}
+        for step in reversed(self._steps.values()):
+            if step.name in read:
+                read.update(one.output.step for one in step.inputs)
+        return [step for step in self if step.name in read]
 
     def tracking(self, also: Collection[str] = ()) -> set[str]:
         """The steps that are to tell where elements come from: someone at or behind them asks, as `also`."""

@@ -4,14 +4,13 @@ What holds, with checkpoints, on the way from each source to each sink; known be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.memory import ListSink
 from asyncstream.connectors.outlets import Outlet
-from asyncstream.plan.graph import Graph, OperatorStep, SinkStep, SourceStep, Step
+from asyncstream.plan.graph import Graph, OperatorStep, SinkStep, SourceStep
 
 __all__ = ("Guarantee", "Level", "guarantees", "left_behind")
 
@@ -56,27 +55,32 @@ def guarantees(graph: Graph) -> list[Guarantee]:
     Args:
         graph: the steps of a pipeline.
     """
-    found = []
-    for source in graph:
-        if isinstance(source, SourceStep):
-            for sink in _sinks_behind(graph, source):
-                keeps, repeats = source.source.is_replayable(), not isinstance(sink.sink, TransactionalSink)
-                repeats = repeats or source.source.hands_over
-                reasons = []
-                if not keeps:
-                    reasons.append("what the source gave since the last checkpoint cannot be read again")
-                if isinstance(sink.sink, Outlet | ListSink):
-                    reasons.append("results are kept in memory only")
-                elif source.source.hands_over:
-                    reasons.append("what a job that has died had not acknowledged another one reads again")
-                    if steps := left_behind(graph, source.name, sink.name):
-                        names = " and ".join(map(repr, steps))
-                        reasons.append(f"what {names} remembers of a split does not move with it")
-                elif repeats:
-                    reasons.append("the sink cannot take back what it wrote since the last checkpoint")
-                level = _LEVELS[keeps, not repeats]
-                found.append(Guarantee(source.name, sink.name, level, "; ".join(reasons)))
-    return found
+    sources = [step for step in graph if isinstance(step, SourceStep)]
+    return [
+        _guarantee(graph, source, sink)
+        for source in sources
+        for sink in graph.behind(source.name)
+        if isinstance(sink, SinkStep) and sink.kind != "discard"
+    ]
+
+
+def _guarantee(graph: Graph, source: SourceStep, sink: SinkStep) -> Guarantee:
+    """What holds on the way from this source to this sink."""
+    keeps = source.source.is_replayable()
+    repeats = source.source.hands_over or not isinstance(sink.sink, TransactionalSink)
+    reasons = []
+    if not keeps:
+        reasons.append("what the source gave since the last checkpoint cannot be read again")
+    if isinstance(sink.sink, Outlet | ListSink):
+        reasons.append("results are kept in memory only")
+    elif source.source.hands_over:
+        reasons.append("what a job that has died had not acknowledged another one reads again")
+        if steps := left_behind(graph, source.name, sink.name):
+            names = " and ".join(map(repr, steps))
+            reasons.append(f"what {names} remembers of a split does not move with it")
+    elif repeats:
+        reasons.append("the sink cannot take back what it wrote since the last checkpoint")
+    return Guarantee(source.name, sink.name, _LEVELS[keeps, not repeats], "; ".join(reasons))
 
 
 def left_behind(graph: Graph, source: str, sink: str | None = None) -> list[str]:
@@ -98,9 +102,3 @@ def left_behind(graph: Graph, source: str, sink: str | None = None) -> list[str]
         and not step.spec.keeps_only_watermarks
         and (sink is None or any(one.name == sink for one in graph.behind(step.name)))
     ]
-
-
-def _sinks_behind(graph: Graph, source: Step) -> Iterator[SinkStep]:
-    for step in graph.behind(source.name):
-        if isinstance(step, SinkStep) and step.kind != "discard":
-            yield step

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from datetime import timedelta
@@ -36,23 +36,23 @@ PATIENCE_WITH_THREADS = 60.0
 """The same while threads work: disks of busy machines are slow, and time must not jump over what they do."""
 
 
-class _JumpingSelector(selectors.BaseSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """Waits by moving the loop's clock instead of by waiting."""
 
     def __init__(self) -> None:
-        self._real = selectors.DefaultSelector()
+        super().__init__()
         self.now = 0.0
         self.threads = 0
         self.resting: list[asyncio.Future[None]] = []  # who waits for the moment before the next jump
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None and not self.resting:  # no timer: only a socket or a thread can go on from here
-            ready = self._real.select(PATIENCE_WITH_THREADS if self.threads else PATIENCE)
+            ready = super().select(PATIENCE_WITH_THREADS if self.threads else PATIENCE)
             if not ready:
                 raise InternalError("virtual time stands still: every task waits and no timer is set")
             return ready
         is_jump = timeout is None or timeout > 0
-        ready = self._real.select(PATIENCE_WITH_THREADS if self.threads and is_jump else 0)
+        ready = super().select(PATIENCE_WITH_THREADS if self.threads and is_jump else 0)
         if is_jump and not ready:
             if self.resting:
                 for waiter in self.resting:
@@ -62,24 +62,6 @@ class _JumpingSelector(selectors.BaseSelector):
             elif timeout is not None:
                 self.now += timeout
         return ready
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
-    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.get_key(fileobj)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
 
 
 class _Endless(asyncio.TimerHandle):

@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 from asyncstream.aside import Tasks
 from asyncstream.connectors import Published
+from asyncstream.connectors.outlets import Publication
 from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.errors import describe_error
-from asyncstream.plan import SinkStep
 from asyncstream.runtime.aio import Job
 from asyncstream.validation import count, function, refuse, text
 from asyncstream.web.asgi import Message, Receive, Scope, Send, answer, answer_json, header, retry_after
@@ -55,24 +55,19 @@ class _Event:
 
 
 class _Relays:
-    """The feeds of a job, by the names of its steps that publish; and the tasks that fill them."""
+    """The feeds of a job, by what they are of; and the tasks that fill them."""
 
     def __init__(self) -> None:
-        self._feeds: dict[str, Feed[_Event]] = {}
+        self._feeds: WeakKeyDictionary[Publication[Any], Feed[_Event]] = WeakKeyDictionary()
         self._tasks = Tasks()
 
     def feed(self, job: Job, of: Published[Any] | str | None, keep: int) -> Feed[_Event]:
-        published = {step.name: step for step in job.graph if step.kind == "publish"}
-        name = of.name if isinstance(of, Published) else of
-        if name is None and len(published) == 1:
-            name = next(iter(published))
-        step = published.get(name or "")
-        is_ours = not isinstance(of, Published) or (isinstance(step, SinkStep) and step.sink is of.sink)
-        feed = self._feeds.get(name or "") if is_ours else None
+        publication = job._publication(of)  # refuses what is not there
+        feed = self._feeds.get(publication)
         if feed is None:
             # "hold" loses nothing, and holds nothing up, for the relay takes all that comes at once
-            subscription = job.subscribe(of, buffer=keep, slow="hold")  # refuses what is not there
-            feed = self._feeds[name or ""] = Feed(keep)
+            subscription = job.subscribe(of, buffer=keep, slow="hold")
+            feed = self._feeds[publication] = Feed(keep)
             self._tasks.start(_relay(subscription, feed), "asyncstream relay")
         return feed
 

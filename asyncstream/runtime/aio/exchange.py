@@ -208,15 +208,13 @@ class Exchange:
         submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
         submissions.check(durable, id)
         if self._run.error is not None or self._run.phase == "closed":
-            raise self._takes_no_more()
+            raise self._takes_no_more() from self._run.error
         return submissions
 
     def _takes_no_more(self) -> JobStopped:
         error = self._run.error
         ending = "" if error is None else f", for it has failed: {describe_error(error)}"
-        stopped = JobStopped(f"the job takes no more elements{ending}")
-        stopped.__cause__ = error
-        return stopped
+        return JobStopped(f"the job takes no more elements{ending}")
 
     # ------------------------------------------------------------------ out
 
@@ -277,11 +275,16 @@ class Exchange:
             slow: what happens when one more comes: "drop": the oldest is dropped, and counted in `missed` of
                 what this returns. "hold": the pipeline waits for this subscriber.
         """
-        self._check_started()
+        publication = self._publication(of)
         self._check_loop("subscribe", "use job.from_thread.subscribe(...)")
-        return _the_one(self._publications, of, "stream.publish()", "of").subscribe(filter, buffer, slow)
+        return publication.subscribe(filter, buffer, slow)
 
     # ------------------------------------------------------------------ inside
+
+    def _publication(self, of: Published[Any] | str | None) -> Publication[Any]:
+        """The one that `subscribe` is asked for."""
+        self._check_started()
+        return _the_one(self._publications, of, "stream.publish()", "of")
 
     def _check_started(self) -> None:
         if self._run.phase in ("new", "opening"):

@@ -175,12 +175,11 @@ class FromThread:
             if not loop.is_running():
                 raise self._ended() from self.error
             doing = asyncio.run_coroutine_threadsafe(work, loop)
-        except (PipelineError, JobStopped):
+        except BaseException as error:
             work.close()
+            if isinstance(error, RuntimeError):  # the loop has been closed since
+                raise self._ended() from self.error
             raise
-        except RuntimeError:
-            work.close()
-            raise self._ended() from self.error
         try:
             wait_in_thread(doing, loop)
         except BaseException:  # Ctrl-C, say: what nobody waits for any more is to take no result

@@ -14,13 +14,7 @@ from dataclasses import dataclass, replace
 
 from asyncstream.aside import wait_at_most
 from asyncstream.checkpoint import Checkpoints
-from asyncstream.errors import (
-    CheckpointError,
-    InternalError,
-    PipelineError,
-    SinkError,
-    describe_error,
-)
+from asyncstream.errors import CheckpointError, InternalError, PipelineError, SinkError, describe_error
 from asyncstream.plan import Graph, SourceStep
 from asyncstream.runtime.aio.job import Job
 from asyncstream.validation import Duration, count, duration_seconds

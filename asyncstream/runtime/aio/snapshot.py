@@ -9,13 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncstream.errors import (
-    AsyncStreamError,
-    CheckpointError,
-    PipelineError,
-    SourceError,
-    describe_error,
-)
+from asyncstream.errors import AsyncStreamError, CheckpointError, PipelineError, SourceError, describe_error
 from asyncstream.long_work import in_slices, without_collector
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph

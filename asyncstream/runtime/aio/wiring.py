@@ -61,19 +61,16 @@ class RunWiring:
         self._graph = graph
         self.operators: dict[str, Operator] = {}
         self.sinks: dict[str, SinkOperator] = {}
-        for step in graph:
-            if isinstance(step, OperatorStep):
-                self.operators[step.name] = step.spec.make()
-            elif isinstance(step, SinkStep):
-                self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
         self._rooms: dict[str, Gate] = {}
         self._paces: dict[str, Pace] = {}
         for step in graph:
-            if isinstance(step, OperatorStep):
-                operator = self.operators[step.name]
+            if isinstance(step, SinkStep):
+                self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
+            elif isinstance(step, OperatorStep):
+                operator = self.operators[step.name] = step.spec.make()
                 if operator.works_off:
-                    gates = partial(self._gates_of, step.name)
-                    pace = self._paces[step.name] = Pace(operator, gates, has_room, journeys, failed)
+                    held = partial(self._gates_of, step.name)
+                    pace = self._paces[step.name] = Pace(operator, held, has_room, journeys, failed)
                     self._rooms[step.name] = pace.room
                     operator.enter_by(Entrance(pace, operator))
                 elif step.spec.clock is not ClockUse.NONE:
@@ -91,12 +88,10 @@ class RunWiring:
             for step in graph
             if isinstance(step, SourceStep)
         }
-        for name, source in self.sources.items():
-            connections.hold_back(source.gate, connections.readers_of(name))
-        for name, intake in self.intakes.items():
-            connections.hold_back(intake.emitting, connections.readers_of(name))
-        for name, room in self._rooms.items():
-            connections.hold_back(room, connections.readers_of(name))
+        gates = [(name, source.gate) for name, source in self.sources.items()]
+        gates += [(name, intake.emitting) for name, intake in self.intakes.items()]
+        for name, gate in (*gates, *self._rooms.items()):
+            connections.hold_back(gate, connections.readers_of(name))
         self.feeders: dict[str, set[str]] = {name: set() for name in self.sinks}
         for name in self.feeders:
             for step in graph.behind(name):

@@ -18,11 +18,7 @@ from asyncstream.connectors.conduct import way_to_write
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.writer import Writer
 from asyncstream.elements import Control, Mark, Timestamps
-from asyncstream.errors import (
-    SinkBroken,
-    SinkError,
-    safe_repr,
-)
+from asyncstream.errors import SinkBroken, SinkError, safe_repr
 from asyncstream.metrics import Timings
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.flow import Intake
@@ -95,7 +91,7 @@ class SinkOperator(Intake):
         self._part = 0  # how many elements the write under way is given; 0: none has begun
         self._values: list[Any] = []
         self._timestamps: list[int | None] = []
-        self._writing: tuple[list[Any], list[int | None]] = ([], [])
+        self._writing: Batch = ([], [])
         self._ended = False
         self._input_ended = False
         self._changed = asyncio.Event()

@@ -104,15 +104,13 @@ class Contract(Generic[T]):
     def checks(self) -> list[Check]:
         """All checks, in the order in which they are written down; those that `leaves_out` are not there."""
         found = []
-        for name, method in self._declared().items():
-            if _is_check(name, method) and not self.leaves_out(name):
+        declared = {name: what for kind in reversed(type(self).__mro__) for name, what in vars(kind).items()}
+        for name, method in declared.items():  # those of the base first
+            is_check = inspect.iscoroutinefunction(method) and not name.startswith("_") and name != "abandon"
+            if is_check and not self.leaves_out(name):
                 promise = " ".join((inspect.getdoc(method) or "").split())
                 found.append(Check(name, promise, partial(self._check, getattr(self, name))))
         return found
-
-    def _declared(self) -> dict[str, object]:
-        """The attributes of its classes, those of the base first."""
-        return {name: what for kind in reversed(type(self).__mro__) for name, what in vars(kind).items()}
 
     async def _check(self, method: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> None:
         try:
@@ -134,10 +132,6 @@ class Contract(Generic[T]):
     def leaves_out(self, name: str) -> bool:
         """Whether a check is about something that is not promised."""
         return False
-
-
-def _is_check(name: str, method: object) -> bool:
-    return inspect.iscoroutinefunction(method) and not name.startswith("_") and name != "abandon"
 
 
 async def verify(checks: Iterable[Check]) -> None:

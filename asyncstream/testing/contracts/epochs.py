@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.writer import Ahead, Writer
 from asyncstream.errors import SinkError
-from asyncstream.lease import Holder, Lease, enter, leave
+from asyncstream.lease import Holder, Lease
 from asyncstream.testing.contracts.checks import ContractBroken, expect
-from asyncstream.testing.contracts.lives import CODEC, CUTS, Report, begun, leading
+from asyncstream.testing.contracts.lives import CODEC, CUTS, Report, begun, leading, running
 from asyncstream.testing.contracts.writes import WRITES, SinkContract
 
 __all__ = ("TransactionalContract",)
@@ -352,11 +352,8 @@ class TransactionalContract(SinkContract):
         """A sink of a job that goes on until the end of the block."""
         sink = self._sink(folder, lease, place=place)
         assert sink.writer is not None
-        enter(sink.writer.lease.holder, lambda: True)
-        try:
+        with running(sink.writer.lease.holder):
             yield sink
-        finally:
-            leave(sink.writer.lease.holder)
 
 
 OF_FENCES = frozenset(

@@ -14,15 +14,17 @@ import json
 import os
 import signal
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from asyncstream.aside import heed
+from asyncstream.aside import Tasks, heed
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import describe_error
+from asyncstream.lease import Holder, enter, leave
 from asyncstream.testing.contracts.checks import ContractBroken
 
-__all__ = ("CODEC", "CUTS", "HOPS", "Lead", "Life", "Report", "begun", "interrupted", "leading")
+__all__ = ("CODEC", "CUTS", "HOPS", "Lead", "Life", "Report", "begun", "interrupted", "leading", "running")
 
 CODEC = JsonCodec()
 """Keeps positions between two lives, as checkpoints do."""
@@ -144,6 +146,18 @@ def _read(told: bytes) -> list[Any]:
     return found
 
 
+@contextmanager
+def running(*holders: Holder, goes_on: bool = True) -> Iterator[None]:
+    """The jobs of these holders live until the end of the block, or are dead from the beginning."""
+    for holder in holders:
+        enter(holder, lambda: goes_on)
+    try:
+        yield
+    finally:
+        for holder in holders:
+            leave(holder)
+
+
 def leading(durable: bool) -> Lead:
     """How to lead lives: in processes if what they leave is `durable`, and the system can fork."""
     return _lead_in_a_process if durable and hasattr(os, "fork") else _lead_here
@@ -152,8 +166,8 @@ def leading(durable: bool) -> Lead:
 async def begun(call: Coroutine[Any, Any, Any], cut: float) -> None:
     """Begin a call, and go on before it has ended: the life ends here."""
     task = asyncio.ensure_future(call)
-    _begun.add(task)
-    task.add_done_callback(_heard)
+    _begun.keep(task)
+    task.add_done_callback(heed)  # what it raises after its process has "ended" is not reported
     await _wait_until(cut)
 
 
@@ -165,13 +179,7 @@ async def _wait_until(cut: float) -> None:
         await asyncio.sleep(cut)
 
 
-_begun: set[asyncio.Task[Any]] = set()
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """What a call raises after its process has "ended" is not reported."""
-    _begun.discard(task)
-    heed(task)
+_begun = Tasks()
 
 
 async def interrupted(call: Coroutine[Any, Any, Any], cut: float) -> Any:

@@ -52,13 +52,10 @@ def sink_contract(
         PipelineError: if there are too few elements, or two are equal.
     """
     differing("elements", elements, WRITES)
-    for name, promised in (
-        ("transactional", transactional),
-        ("durable", durable),
-        ("fenced", fenced),
-        ("rewinds", rewinds),
-    ):
-        flag(name, promised)
+    flag("transactional", transactional)
+    flag("durable", durable)
+    flag("fenced", fenced)
+    flag("rewinds", rewinds)
     if not transactional:
         return SinkContract(make, read, elements, in_order).checks()
     return TransactionalContract(make, read, elements, in_order, durable, fenced, rewinds).checks()

@@ -13,15 +13,9 @@ from typing import Any, Final
 
 from asyncstream.checkpoint import CheckpointStore
 from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost
-from asyncstream.lease import Holder, Lease, enter, leave
-from asyncstream.testing.contracts.checks import (
-    Check,
-    Contract,
-    ContractBroken,
-    expect,
-    expect_equal,
-)
-from asyncstream.testing.contracts.lives import CUTS, Report, begun, interrupted, leading
+from asyncstream.lease import Holder, Lease
+from asyncstream.testing.contracts.checks import Check, Contract, ContractBroken, expect, expect_equal
+from asyncstream.testing.contracts.lives import CUTS, Report, begun, interrupted, leading, running
 from asyncstream.validation import flag
 
 __all__ = ("StoreContract", "store_contract")
@@ -123,8 +117,7 @@ class StoreContract(Contract[CheckpointStore]):
         store = self._make(folder)
         expect_equal("holder() of a new store", await store.holder(), None)
         holder = Holder.here(0)
-        enter(holder, lambda: True)
-        try:
+        with running(holder):
             lease = await store.acquire(holder, 30.0)
             held = await store.holder()
             expect(held is not None and held.number == lease.number, f"holder() is {held}, given was {lease}")
@@ -133,22 +126,15 @@ class StoreContract(Contract[CheckpointStore]):
             await _raises(LeaseHeld, self._lease(store), "acquire() after renew()")
             await store.release(lease)
             following = await self._lease(store)
-        finally:
-            leave(holder)
         expect_equal("the number of the next lease", following.number, lease.number + 1)
         expect_equal("the place of the next lease", following.place, lease.place)
 
     async def of_many_at_once_one_gets_the_lease(self, folder: Path) -> None:
         """Of jobs that ask for the lease at the same time, one gets it, and the others are told."""
         holders = [Holder.here(0) for _ in range(8)]
-        for holder in holders:
-            enter(holder, lambda: True)
-        try:
+        with running(*holders):
             asked = (self._make(folder).acquire(holder, 30.0) for holder in holders)
             answers = await asyncio.gather(*asked, return_exceptions=True)
-        finally:
-            for holder in holders:
-                leave(holder)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, LeaseHeld):
                 raise answer
@@ -160,8 +146,7 @@ class StoreContract(Contract[CheckpointStore]):
             place = self._place(folder, how)
             store, follower = self._make(place), self._make(place)
             holder = Holder.here(0)
-            enter(holder, lambda how=how: how == "silent")  # type: ignore[misc]
-            try:
+            with running(holder, goes_on=how == "silent"):
                 old = await store.acquire(holder, 30.0 if how == "dead" else AT_ONCE)
                 await store.put(old, "part-1", b"1")
                 await store.commit(old, 1, b"1")
@@ -172,8 +157,6 @@ class StoreContract(Contract[CheckpointStore]):
                 await _raises(LeaseLost, store.commit(old, 2, b"late"), "commit()")
                 await _raises(LeaseLost, store.delete(old, [1], ["part-1"]), "delete()")
                 await store.release(old)
-            finally:
-                leave(holder)
             held = await store.holder()
             expect(held is not None and held.number == new.number, f"holder() is {held}, given was {new}")
             await self._holds(follower, {1: b"1", "part-1": b"1"})
