@@ -120,7 +120,10 @@ class StageFrames:
         stage, source = self.stages[0], Output(name)
         routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
         number = list(self.inputs).index(name)
-        frame, columns = self.inputs[name], None
+        frame, columns, asked = self.inputs[name], None, None
+        if name in self._tracking:
+            frame = with_partition(frame)
+            asked = (self.identity, "" if self.terms.streaming else self.title, name)
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)
@@ -128,10 +131,6 @@ class StageFrames:
             # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
-        job = "" if self.terms.streaming else self.title
-        asked = None
-        if name in self._tracking:
-            frame, asked = with_partition(frame), (self.identity, job, name)
         entered = tuple(sorted(routes))
         picks = None
         if not asked and not self.terms.replays:
