@@ -5,7 +5,6 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from asyncstream.errors import PipelineError
@@ -157,8 +156,8 @@ def differences(
     graph: Graph,
     *,
     streaming: bool,
-    processing_time: bool = False,
-    at_once: Mapping[str, int | None] = MappingProxyType({}),
+    processing_time: bool,
+    at_once: Mapping[str, int | None],
 ) -> list[str]:
     """
     What the user will find different from the same pipeline embedded, a sentence each.

@@ -36,8 +36,6 @@ SHARE: Final = 4
 KNOWN: Final = 10_000
 """Groups whose turns are known."""
 
-NO_CLASSES: Final[Classes] = {}
-
 
 @dataclass
 class _Held:
@@ -98,7 +96,7 @@ def room(asked: int | None) -> int:
     return HELD_BYTES if whole_mb is None else min(HELD_BYTES, int(whole_mb) * 2**20 // SHARE)
 
 
-def take_back(position: Position, log: Log | None = None) -> Mapping[str, Tables] | None:
+def take_back(position: Position, log: Log) -> Mapping[str, Tables] | None:
     """
     It is the turn of a group: its tables by step, if they are held and at this position, or can be brought
     there; they are held no more. Those of a plan with other classes of the same names are not: no key of the
@@ -110,9 +108,9 @@ def take_back(position: Position, log: Log | None = None) -> Mapping[str, Tables
     _note_turn(position.log)
     held = _let_go(position.log)
     missing = None if held is None else position.ahead_of(held.token)
-    if held is None or missing is None or held.classes != (NO_CLASSES if log is None else log.classes):
+    if held is None or missing is None or held.classes != log.classes:
         return None
-    if missing and (log is None or not catch_up(held.tables, log.read(position, missing))):
+    if missing and not catch_up(held.tables, log.read(position, missing)):
         return None
     return held.tables
 
@@ -124,7 +122,7 @@ def has_room(position: Position, tables: Mapping[str, Tables], most: int) -> boo
     return _weight(position, tables) * (1 + _group(position.log).others) <= most
 
 
-def hold(position: Position, tables: Mapping[str, Tables], most: int, classes: Classes = NO_CLASSES) -> None:
+def hold(position: Position, tables: Mapping[str, Tables], most: int, classes: Classes) -> None:
     """
     Hold tables that are at this position, and have just been merged, and less of others if that is more than
     `most`, see `room`; `classes` are those of the plan.
