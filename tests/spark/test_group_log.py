@@ -133,7 +133,7 @@ def test_tables_that_have_missed_entries_go_on_with_those(
                 for namespace, key, value in table.items():
                     declared.put_old([(namespace, [(key, value)])])
     for missed, tables in others.items():
-        hold(positions[39 - missed], {"step": tables}, 10**6)
+        hold(positions[39 - missed], {"step": tables}, 10**6, {})
         found = take_back(position, log)
         if missed > group_log.RECENT:
             assert found is None

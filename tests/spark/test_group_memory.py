@@ -28,6 +28,9 @@ from tests.spark.scripts import Run
 
 AMPLE = 10**9
 
+LOG = Log(None, {}, [])
+"""In which nothing has been written."""
+
 
 @pytest.fixture(autouse=True)
 def _worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,16 +53,16 @@ WEIGHT = filled()["step"].bytes_here(Scale())
 def test_tables_are_given_back_at_their_position_only_and_once() -> None:
     tables = filled()
     position = Position().after(100)
-    hold(position, tables, AMPLE)
-    assert take_back(position.after(1)) is None
-    assert take_back(position) is None, "they were at another position"
-    hold(position, tables, AMPLE)
-    assert take_back(Position().after(100)) is None, "that is another log"
-    assert take_back(position) is tables
-    assert take_back(position) is None
-    assert take_back(Position()) is None
-    hold(Position(), tables, AMPLE)
-    assert take_back(Position()) is None, "nothing has been written yet"
+    hold(position, tables, AMPLE, {})
+    assert take_back(position.begun(1), LOG) is None
+    assert take_back(position, LOG) is None, "they were at another position"
+    hold(position, tables, AMPLE, {})
+    assert take_back(Position().after(100), LOG) is None, "that is another log"
+    assert take_back(position, LOG) is tables
+    assert take_back(position, LOG) is None
+    assert take_back(Position(), LOG) is None
+    hold(Position(), tables, AMPLE, {})
+    assert take_back(Position(), LOG) is None, "nothing has been written yet"
 
 
 def test_tables_that_are_held_keep_nothing_of_the_task_that_had_them() -> None:
@@ -157,18 +160,18 @@ def parts_of(value: object) -> Iterator[object]:
 def test_those_held_longest_go_first() -> None:
     positions = [Position().after(100) for _ in range(4)]
     for position in positions:
-        hold(position, filled(), int(2.5 * WEIGHT))
-    assert [take_back(position) is not None for position in positions] == [False, False, True, True]
+        hold(position, filled(), int(2.5 * WEIGHT), {})
+    assert [take_back(position, LOG) is not None for position in positions] == [False, False, True, True]
     assert group_memory._worker.weight == 0
-    hold(positions[0], filled(), WEIGHT - 1)
-    assert take_back(positions[0]) is None
+    hold(positions[0], filled(), WEIGHT - 1, {})
+    assert take_back(positions[0], LOG) is None
 
 
 def turn(position: Position, most: int) -> bool:
     """Whether a group has room in its turn."""
-    tables = take_back(position) or filled()
+    tables = take_back(position, LOG) or filled()
     if has_room(position, tables, most):
-        hold(position, tables, most)
+        hold(position, tables, most, {})
         return True
     return False
 
@@ -197,9 +200,9 @@ def test_other_groups_are_counted_once_each(seed: int, monkeypatch: pytest.Monke
             others = len(turns) - 1 - turns.index(position)
             turns.remove(position)
         turns = [*turns, position][-20:]
-        take_back(position)
+        take_back(position, LOG)
         assert group_memory._worker.groups[position.log].others == others
-    assert len(group_memory._worker.turns) == len(group_memory._worker.groups) == 20
+    assert len(group_memory._worker.groups) == 20
 
 
 def test_tables_are_weighed_anew_when_their_log_has_grown_or_was_rewritten() -> None:

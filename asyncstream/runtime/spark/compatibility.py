@@ -4,8 +4,7 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from asyncstream.errors import PipelineError
@@ -29,12 +28,12 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
     for stage in stages[1:]:
         for step in stage.steps:
             _check_origins(step)
-    if any(stage.kind is StageKind.KEYED for stage in stages):  # of a stream: something looks at event time
+    keyed = [number for number, stage in enumerate(stages) if stage.kind is StageKind.KEYED]
+    if keyed:  # of a stream: something looks at event time
         for number, stage in enumerate(stages):
-            is_keyed_behind = any(behind.kind is StageKind.KEYED for behind in stages[number + 1 :])
             for step in stage.steps:
-                _check_time(step, number == 0, is_keyed_behind, processing_time)
-        _check_delays(graph, [step for stage in stages for step in stage.steps])
+                _check_time(step, number == 0, number < keyed[-1], processing_time)
+        _check_delays(graph)
 
 
 def _check_step(step: OperatorStep) -> None:
@@ -79,7 +78,8 @@ def _check_time(step: OperatorStep, is_first: bool, is_keyed_behind: bool, proce
         )
 
 
-def _check_delays(graph: Graph, steps: Sequence[OperatorStep]) -> None:
+def _check_delays(graph: Graph) -> None:
+    steps = [step for step in graph if isinstance(step, OperatorStep)]
     for timed in timed_inputs(graph):
         given = {step.name: step.spec.event_time for step in steps if step.name in timed.steps}
         delays = {delay_ms(how.strategy): name for name, how in given.items() if how is not None}
@@ -157,8 +157,8 @@ def differences(
     graph: Graph,
     *,
     streaming: bool,
-    processing_time: bool = False,
-    at_once: Mapping[str, int | None] = MappingProxyType({}),
+    processing_time: bool,
+    at_once: Mapping[str, int | None],
 ) -> list[str]:
     """
     What the user will find different from the same pipeline embedded, a sentence each.

@@ -6,7 +6,7 @@ bring keys together between them, and the watermark that Spark is handed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -76,8 +76,7 @@ class StageFrames:
                 if not self.terms.streaming:
                     ahead = ["watermark"] if self.terms.replays else []
                     frame = frame.sortWithinPartitions(*ahead, "origin", "sequence")
-            token = self._token_of(number)
-            frame = self._map(frame, StageTask(token, stage, self.terms, number, pipeline=self.title))
+            frame = self._map(frame, number, number)
         return frame
 
     @cached_property
@@ -103,8 +102,9 @@ class StageFrames:
             together = [self._from_source(name) for name in self.inputs if name in timed.inputs]
             if transfer is not None:
                 known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
-                task = self._first_task(number=-1, source=(), transfer=transfer, known_ms=known_ms)
-                together.append(self._map(one_row(self.spark, streaming=self.terms.streaming), task))
+                row = one_row(self.spark, streaming=self.terms.streaming)
+                # its envelopes come before all others
+                together.append(self._map(row, 0, -1, source=(), transfer=transfer, known_ms=known_ms))
                 transfer = transfer.without_states()
             frame = reduce(_united, together)
             if self._has_state:
@@ -120,7 +120,10 @@ class StageFrames:
         stage, source = self.stages[0], Output(name)
         routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
         number = list(self.inputs).index(name)
-        frame, columns = self.inputs[name], None
+        frame, columns, asked = self.inputs[name], None, None
+        if name in self._tracking:
+            frame = with_partition(frame)
+            asked = (self.identity, "" if self.terms.streaming else self.title, name)
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)
@@ -128,39 +131,38 @@ class StageFrames:
             # PySpark looks for columns by name: for these as fields of a struct, or whatever their case
             columns = tuple(names)
             frame = frame.toDF(*(f"c{place}" for place in range(len(names))))
-        job = "" if self.terms.streaming else self.title
-        asked = None
-        if name in self._tracking:
-            frame, asked = with_partition(frame), (self.identity, job, name)
         entered = tuple(sorted(routes))
         picks = None
         if not asked and not self.terms.replays:
             picks = picks_of(stage, entered, self.terms.wanted, foldings_of(self.graph, self.stages))
-        task = self._first_task(number=number, source=entered, columns=columns, picks=picks, asked=asked)
-        return self._map(frame, task)
-
-    def _first_task(self, **more: Any) -> StageTask:
-        # a state transfer is number -1, so that its envelopes come before all others
-        return StageTask(
-            self._token_of(0),
-            self.stages[0],
-            self.terms,
-            event_time=self._has_state,
-            pipeline=self.title,
-            **more,
-        )
+        return self._map(frame, 0, number, source=entered, columns=columns, picks=picks, asked=asked)
 
     # ------------------------------------------------------------------ any stage
 
-    def _map(self, frame: DataFrame, task: StageTask) -> DataFrame:
-        schema = envelope_type(event_time=task.event_time)
-        if self.direct is not None and task.stage is self.stages[-1]:
-            task = replace(task, output=self.direct)
-            schema = self.direct.schema
-        at_once = self.at_once[self.stages.index(task.stage)]
-        task = replace(task, at_once=at_once, outputs=self._outputs_of(task.stage))
+    def _map(self, frame: DataFrame, place: int, number: int, **more: Any) -> DataFrame:
+        """
+        Have tasks run a stage.
+
+        Args:
+            place: of the stage among all.
+            number: see `StageTask`, as for what else there is to know.
+        """
+        stage = self.stages[place]
+        task = StageTask(
+            f"{self._token}/{place}",
+            stage,
+            self.terms,
+            number,
+            output=self.direct if stage is self.stages[-1] else None,
+            outputs=self._outputs_of(stage),
+            event_time=place == 0 and self._has_state,
+            at_once=self.at_once[place],
+            pipeline=self.title,
+            **more,
+        )
+        schema = envelope_type(event_time=task.event_time) if task.output is None else task.output.schema
         # what is transferred is used once, and perhaps large
-        shipped = Shipped(task, stage=task.stage, stays=task.transfer is None)
+        shipped = Shipped(task, stage=stage, stays=task.transfer is None)
         return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
@@ -180,9 +182,6 @@ class StageFrames:
         """Those that the stage emits for."""
         exits = {route.number for route in stage.exits}
         return tuple(output for output in self.outputs.values() if output.route in exits)
-
-    def _token_of(self, stage: int) -> str:
-        return f"{self._token}/{stage}"
 
     @cached_property
     def _token(self) -> str:

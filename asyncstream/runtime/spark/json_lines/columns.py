@@ -58,14 +58,12 @@ def with_rejected(schema: StructType) -> StructType:
     return StructType([*columns, StructField(REJECTED, StructType(parts))])
 
 
-def check_columns(schema: object) -> StructType:
+def check_columns(schema: StructType) -> StructType:
     """
     `schema`, which must consist of columns that JSON has values for; raises `PipelineError` if it does not.
     """
-    from pyspark.sql.types import StructType
-
-    if not isinstance(schema, StructType) or not len(schema):
-        raise refuse("schema", "a StructType with at least one column", schema)
+    if not len(schema):
+        raise refuse("schema", "at least one column", schema)
     names = schema.fieldNames()
     if len(set(names)) < len(names):
         raise refuse("schema", "columns of different names", names)

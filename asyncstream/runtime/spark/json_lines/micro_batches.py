@@ -35,8 +35,6 @@ Offset = dict[str, dict[str, list[int]]]
 START: Final[Offset] = {"files": {}}
 """The offset before everything."""
 
-NO_LIMITS: Final = Limits()
-
 LARGEST_PIECE: Final = 128 * 2**20  # bytes; as much of a file as Spark gives to one task
 SMALLEST_PIECE: Final = 4 * 2**20
 
@@ -57,7 +55,7 @@ class MicroBatches:
         """What is added to the folder from now on is not read."""
         self._last_sizes = {name: stat.st_size for name, stat in self._folder.files().items()}
 
-    def latest(self, start: Offset, limits: Limits = NO_LIMITS) -> Offset:
+    def latest(self, start: Offset, limits: Limits) -> Offset:
         """
         The offset at which a micro-batch from `start` on ends; `start` itself if there is nothing to read.
         Raises `SourceError` if a file cannot be read, or has been changed where it was read already.
@@ -123,7 +121,7 @@ class MicroBatches:
                 span = Span(self._folder.path(name), begin, stop.offset, stop.checksum)
                 reader = LineReader.of(span, self._settings.max_line_bytes)
                 files.append((span, Upcoming(name, reader, self._times, stop.size)))
-        stretches = merge([file for _, file in files], NO_LIMITS)
+        stretches = merge([file for _, file in files], Limits())
         for span, file in files:
             span.check(file.place)
         return stretches

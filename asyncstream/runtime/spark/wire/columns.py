@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from asyncstream.operators.timestamps import EventTimeSpec
 from asyncstream.plan import Output
@@ -53,10 +53,6 @@ class Columns(Sequence[Any]):
     def __len__(self) -> int:
         return int(self._batch.num_rows)
 
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-    @overload
-    def __getitem__(self, place: slice) -> Columns: ...
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
             start, end, _ = place.indices(len(self))
@@ -92,10 +88,6 @@ class _Stamps(Sequence[int]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-    @overload
-    def __getitem__(self, place: slice) -> _Stamps: ...
     def __getitem__(self, place: int | slice) -> Any:
         return _Stamps(self._numbers[place]) if isinstance(place, slice) else int(self._numbers[place])
 

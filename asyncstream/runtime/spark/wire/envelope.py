@@ -22,9 +22,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.codec import ForeignError
+from asyncstream.codec.classes import name_of
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.functions import FailedCall
 from asyncstream.runtime.spark.clocks import to_spark
@@ -89,6 +91,14 @@ def envelope_type(*, event_time: bool = False) -> StructType:
     return types.StructType(fields)
 
 
+@cache
+def _arrow_schema(event_time: bool) -> pa.Schema:
+    """The columns as Arrow's types."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(envelope_type(event_time=event_time), timezone="UTC")
+
+
 def origin_of(route: Route, task: int) -> int:
     """The origin of what a task, by its number among all, packs for a route."""
     return task if route.is_table or route.number < 0 else task + BEHIND_TABLES
@@ -141,10 +151,7 @@ def _portable(failed: FailedCall) -> FailedCall:
             return failed
     except Exception:
         pass
-    kind = type(error)
-    return replace(
-        failed, error=ForeignError(f"{kind.__module__}.{kind.__qualname__}", describe_error(error))
-    )
+    return replace(failed, error=ForeignError(name_of(type(error)), describe_error(error)))
 
 
 @dataclass
@@ -171,20 +178,14 @@ class Packer:
     """
 
     def __init__(self, origin: int, *, event_time: bool) -> None:
-        import pyarrow as pa
-
         self._origin = origin
         self._sequence = 0
-        types = (pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.binary())
-        columns = list(zip(COLUMNS, types, strict=True))
-        if event_time:
-            columns.append(("event_time", pa.timestamp("us", "UTC")))
         self._has_event_time = event_time
         self._open: dict[tuple[int, int, int | None], _Filling] = {}
         self._rows: list[tuple[Any, ...]] = []
         self._count = 0
         self._size = 0
-        self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+        self._schema = _arrow_schema(event_time)
 
     def batches(
         self, leaving: Iterable[Leaving], event_time_ms: int, counts: Mapping[int, int] | None

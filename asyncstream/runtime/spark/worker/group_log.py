@@ -29,7 +29,7 @@ from asyncstream.errors import CheckpointError, CodecError, describe_error
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.spark.wire.values import Classes, dumps_state, loads_each
 from asyncstream.state import Cut, Delta, Kept, Table, Tables
-from asyncstream.state.rows import Rows, run_through
+from asyncstream.state.rows import Rows
 
 __all__ = (
     "SMALL",
@@ -42,7 +42,6 @@ __all__ = (
     "everything",
     "kept_tables",
     "reading",
-    "restore",
 )
 
 LEAST_BYTES: Final = 8 * 1024
@@ -338,8 +337,3 @@ def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
         for table in tables[step].every():
             table.derived = None
     return True
-
-
-def restore(operator: Operator, kept: Kept) -> None:
-    """Have an operator that is open go on with what is kept."""
-    run_through(operator.tables.take_over(kept))

@@ -15,7 +15,6 @@ group that comes for the first time has room, and those of queries that have end
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,8 +36,6 @@ SHARE: Final = 4
 KNOWN: Final = 10_000
 """Groups whose turns are known."""
 
-NO_CLASSES: Final[Classes] = {}
-
 
 @dataclass
 class _Held:
@@ -59,13 +56,11 @@ class _Group:
     What is known of a group that this worker has had.
 
     Attributes:
-        turn: the number of its last turn.
         others: how many other groups it has had between the last two turns of this one.
         weight: bytes of memory, when they were weighed last.
         size: bytes of the log then.
     """
 
-    turn: int
     others: int = 0
     weight: int = 0
     size: int = -1
@@ -80,19 +75,11 @@ class _Worker:
         held: by log, the one that was held last at the end.
         weight: of all, bytes.
         groups: by log, the one whose turn was last at the end.
-        turns: the numbers of their last turns, in the same order.
     """
 
     held: OrderedDict[bytes, _Held] = field(default_factory=OrderedDict)
     weight: int = 0
     groups: OrderedDict[bytes, _Group] = field(default_factory=OrderedDict)
-    turns: list[int] = field(default_factory=list)
-
-    def next_turn(self) -> int:
-        """The number of a turn that begins."""
-        number = self.turns[-1] + 1 if self.turns else 0
-        self.turns.append(number)
-        return number
 
 
 _worker = _Worker()
@@ -109,7 +96,7 @@ def room(asked: int | None) -> int:
     return HELD_BYTES if whole_mb is None else min(HELD_BYTES, int(whole_mb) * 2**20 // SHARE)
 
 
-def take_back(position: Position, log: Log | None = None) -> Mapping[str, Tables] | None:
+def take_back(position: Position, log: Log) -> Mapping[str, Tables] | None:
     """
     It is the turn of a group: its tables by step, if they are held and at this position, or can be brought
     there; they are held no more. Those of a plan with other classes of the same names are not: no key of the
@@ -121,9 +108,9 @@ def take_back(position: Position, log: Log | None = None) -> Mapping[str, Tables
     _note_turn(position.log)
     held = _let_go(position.log)
     missing = None if held is None else position.ahead_of(held.token)
-    if held is None or missing is None or held.classes != (NO_CLASSES if log is None else log.classes):
+    if held is None or missing is None or held.classes != log.classes:
         return None
-    if missing and (log is None or not catch_up(held.tables, log.read(position, missing))):
+    if missing and not catch_up(held.tables, log.read(position, missing)):
         return None
     return held.tables
 
@@ -135,7 +122,7 @@ def has_room(position: Position, tables: Mapping[str, Tables], most: int) -> boo
     return _weight(position, tables) * (1 + _group(position.log).others) <= most
 
 
-def hold(position: Position, tables: Mapping[str, Tables], most: int, classes: Classes = NO_CLASSES) -> None:
+def hold(position: Position, tables: Mapping[str, Tables], most: int, classes: Classes) -> None:
     """
     Hold tables that are at this position, and have just been merged, and less of others if that is more than
     `most`, see `room`; `classes` are those of the plan.
@@ -160,22 +147,18 @@ def _let_go(log: bytes) -> _Held | None:
 def _group(log: bytes) -> _Group:
     group = _worker.groups.get(log)
     if group is None:
-        group = _worker.groups[log] = _Group(_worker.next_turn())
+        group = _worker.groups[log] = _Group()
         if len(_worker.groups) > KNOWN:
             _worker.groups.popitem(last=False)
-            del _worker.turns[0]
     return group
 
 
 def _note_turn(log: bytes) -> None:
     """A group is new as long as it has no log."""
-    group = _worker.groups.get(log)
-    if group is not None:
-        place = bisect_left(_worker.turns, group.turn)
-        del _worker.turns[place]
-        group.others = len(_worker.turns) - place
-        group.turn = _worker.next_turn()
-        _worker.groups.move_to_end(log)
+    groups = _worker.groups
+    if log in groups:
+        groups[log].others = list(reversed(groups)).index(log)
+        groups.move_to_end(log)
     elif log:
         _group(log)
 

@@ -43,14 +43,7 @@ from asyncstream.runtime.spark.worker.chunks import Chunks
 from asyncstream.runtime.spark.worker.connection import acknowledge
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
 from asyncstream.runtime.spark.worker.group_head import Head, Kind
-from asyncstream.runtime.spark.worker.group_log import (
-    SMALL,
-    Log,
-    Position,
-    entry_of,
-    kept_tables,
-    restore,
-)
+from asyncstream.runtime.spark.worker.group_log import SMALL, Log, Position, entry_of, kept_tables
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.loop import staying
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, telling_the_cause
@@ -58,6 +51,7 @@ from asyncstream.runtime.spark.worker.outputs import OutputTask, in_columns, row
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.state import Tables
 from asyncstream.state.keyed import tell_unasked, unasked
+from asyncstream.state.rows import run_through
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -316,8 +310,8 @@ class KeyGroup:
             # many small groups all would be looked at again and again while they are read
             self._read_bytes += position.size
             with nullcontext() if self._read_bytes < SMALL else staying():
-                for name, tables_of in kept_tables(self._log.read(position), kept.abouts).items():
-                    restore(operators[name], tables_of)
+                for name, of_step in kept_tables(self._log.read(position), kept.abouts).items():
+                    run_through(operators[name].tables.take_over(of_step))
 
     def _process(self, parts: StageOperators, turn: _Turn, known_ms: int, clock: Clock) -> None:
         """What has come before this micro-batch's watermark, then that, then what has come behind it."""

@@ -40,8 +40,8 @@ class StageRun:
         worth_packing: so many elements at the exits are; nobody waits for them, since the next stage begins
             when all of this one has ended.
         closing: the input of this task is all that there is: event time comes to its end.
-        sources: the routes on which elements come; None: all that end here.
         pipeline: its name.
+        sources: the routes on which elements come; None: all that end here.
     """
 
     def __init__(
@@ -52,16 +52,15 @@ class StageRun:
         spread: int,
         watermark: int,
         closing: bool,
+        pipeline: str,
         worth_packing: int = 0,
         sources: Collection[int] | None = None,
-        pipeline: str = "",
     ) -> None:
         self._parts = StageOperators(resident.stage, terms, resident.lend, spread, watermark)
         self._closing = closing
         self._pipeline = pipeline
         self._tracking = self._parts.graph.tracking()
-        self._key_groups = terms.key_groups
-        self._replays = terms.replays
+        self._terms = terms
         self._reached = MIN_TIMESTAMP
         self._sources = sources
         self._begun = False
@@ -70,7 +69,6 @@ class StageRun:
         self._clock = SystemClock()
         self._opened: list[Operator] = []
         self._transferred: list[States] = []
-        self._counts = terms.counts
         self._before: list[int] = []
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
@@ -88,8 +86,10 @@ class StageRun:
             wiring.hold_back(intake.emitting, wiring.readers_of(name))
         for exit_ in self._parts.exits:
             exit_.on_end = self._changed.set
-        self._before = tally(self._counts, self._parts.operators)  # functions count on from task to task
-        if self._replays and self._sources is not None:
+        self._before = tally(
+            self._terms.counts, self._parts.operators
+        )  # functions count on from task to task
+        if self._terms.replays and self._sources is not None:
             # the watermark of an input that other tasks read is not waited for
             for number, head in self._parts.heads.items():
                 if number not in self._sources:
@@ -123,11 +123,11 @@ class StageRun:
             if transferred is not None:
                 self._transferred.append(transferred)
                 self._begun = True
-                if self._replays and watermark is not None:
+                if self._terms.replays and watermark is not None:
                     self._reached = max(self._reached, watermark)
                 continue
             self._take_up()
-            if watermark is not None and self._replays:
+            if watermark is not None and self._terms.replays:
                 if watermark > self._reached:
                     self._reached = watermark
                     self._parts.replay_watermark(watermark, watermark)
@@ -168,19 +168,19 @@ class StageRun:
         leaving = self._parts.take()
         for exit_ in self._parts.exits:
             if isinstance(exit_, MarkingExit):
-                leaving += exit_.last(self._key_groups)
+                leaving += exit_.last(self._terms.key_groups)
         return leaving, self._parts.event_time_ms()
 
     def _take_up(self) -> None:
         if self._transferred:
             take_up(self._parts.operators, self._transferred)
             self._transferred = []
-            if self._replays:
+            if self._terms.replays:
                 self._parts.restore_watermark(self._reached)
 
     def counts(self) -> dict[int, int]:
         """What this task has counted, by number, as far as it is not zero."""
-        return grown(self._counts, self._parts.operators, self._before)
+        return grown(self._terms.counts, self._parts.operators, self._before)
 
     async def close(self) -> None:
         """End every call that still runs; the functions stay open for the next task."""

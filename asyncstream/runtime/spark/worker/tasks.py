@@ -93,6 +93,8 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     share_rates(task.at_once or 1)
+    if task.columns is not None:
+        batches = (batch.rename_columns(list(task.columns)) for batch in batches)
     originals = Originals() if task.source is not None and task.output is not None else None
     origins = None if task.asked is None else RowOrigins(root_of(*task.asked, context))
     reader = _Reader(task, origins, originals)
@@ -143,7 +145,7 @@ class _Crossing:
         task, writer = self._task, self._writer
         if task.transfer is not None:
             yield from writer.write(task.transfer.leaving(), 0)
-        for batch in batches if task.picks is None else _together(task, batches):
+        for batch in batches if task.picks is None else _together(batches):
             by_column = None if task.picks is None else picked(task.picks, batch, task.terms.key_groups)
             if by_column is not None:
                 yield from self._pass_by(by_column)
@@ -191,14 +193,14 @@ def _worth_packing(terms: Terms) -> int:
     return min(max(BLOCK, TOGETHER * terms.key_groups), PACKED)
 
 
-def _together(task: StageTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows in batches of so many as are packed together."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch if task.columns is None else batch.rename_columns(list(task.columns)))
+        held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= PACKED or size >= PACKED_BYTES:
             yield pa.concat_batches(held)
@@ -230,7 +232,6 @@ class _Reader:
         self._origins = origins
         self._originals = originals
         self._source = task.source
-        self._columns = None if task.columns is None else list(task.columns)
         self._transfer = task.transfer
         self._mine = {route.number for route in task.stage.entries} | {route_of(task.number)}
         self._streaming = task.terms.streaming
@@ -249,8 +250,6 @@ class _Reader:
             partition = 0
             if self._origins is not None:
                 batch, partition = of_one_partition(batch)
-            if self._columns is not None:
-                batch = batch.rename_columns(self._columns)
             rows = elements_of(batch, self._originals)
             timestamps = None if self._origins is None else self._origins.of(rows, partition)
             return [Entering(self._source, rows, timestamps)], []
