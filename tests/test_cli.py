@@ -432,7 +432,7 @@ def test_seal_is_checked_with_the_key_and_said_to_be_unchecked_without(
         (
             "asyncstream:Pipeline",
             1,
-            "SUSPECT, values are not made of it: asyncstream:Pipeline is no dataclass",
+            "SUSPECT, values are not made of it: asyncstream:Pipeline is not a dataclass or attrs class",
         ),
         ("this:Zen", 0, "this:Zen: its module is not imported here"),
         ("__main__:Order", 0, "__main__:Order: defined by the script or notebook that wrote it"),

@@ -6,15 +6,14 @@ For people who want to know what is in a store that others can write to. No modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, Literal
+from typing import Literal
 
 import orjson
 
-from asyncstream.codec.classes import Classes, NotImported, is_named_tuple
-from asyncstream.codec.fields import is_model, is_record
+from asyncstream.codec.classes import Classes, NotImported
+from asyncstream.codec.unpacking import NAMED
 from asyncstream.errors import CodecError, safe_repr
 
 __all__ = ("NamedClass", "named_classes")
@@ -66,7 +65,7 @@ def _names(chunks: Iterable[bytes]) -> set[tuple[str, str]]:
                 # a plain dict that looks like this is never written as it is
                 if len(value) == 1:
                     ((tag, packed),) = value.items()
-                    if tag in _KINDS:
+                    if tag in NAMED:
                         path = packed[0] if type(packed) is list and packed else packed
                         found.add((path if type(path) is str else safe_repr(path, 80), tag))
                 waiting += value.values()
@@ -85,18 +84,7 @@ def _judged(path: str, tag: str, classes: Classes) -> NamedClass:
         return NamedClass(path, "refused", f"{path!r} is no name of a class")
     except CodecError as error:
         return NamedClass(path, "refused", str(error))
-    what, is_one = _KINDS[tag]
+    what, is_one = NAMED[tag]
     if not is_one(kind):
-        return NamedClass(path, "refused", f"{path} is no {what}")
+        return NamedClass(path, "refused", f"{path} is not {what}")
     return NamedClass(path, "registered" if path in classes.registered else "imported")
-
-
-_KINDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
-    "$enum": ("enum", lambda kind: issubclass(kind, Enum)),
-    "$named": ("NamedTuple", is_named_tuple),
-    "$namedtuple": ("NamedTuple", is_named_tuple),
-    "$dataclass": ("dataclass or attrs class", is_record),
-    "$model": ("pydantic model", is_model),
-    "$error": ("exception", lambda kind: issubclass(kind, BaseException)),
-}
-"""By the tag that a name comes under, what the class must be, as `unpacking` checks it."""

@@ -34,11 +34,21 @@ from asyncstream.codec.fields import (
 from asyncstream.codec.library import MAKERS
 from asyncstream.errors import CodecError
 
-__all__ = ("HOLDERS", "Unpacker")
+__all__ = ("HOLDERS", "NAMED", "Unpacker")
 
 
 HOLDERS: Final = frozenset({list, dict})
 """The types of what orjson reads that have parts."""
+
+NAMED: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "$enum": ("an enum", lambda kind: issubclass(kind, Enum)),
+    "$named": ("a NamedTuple", is_named_tuple),
+    "$namedtuple": ("a NamedTuple", is_named_tuple),
+    "$dataclass": ("a dataclass or attrs class", is_record),
+    "$model": ("a pydantic model", is_model),
+    "$error": ("an exception", lambda kind: issubclass(kind, BaseException)),
+}
+"""By the tag that the name of a class comes under, what the class must be."""
 
 
 class Unpacker:
@@ -46,7 +56,7 @@ class Unpacker:
 
     def __init__(self, classes: Classes) -> None:
         self._known = classes
-        self._classes: dict[str, Any] = {}
+        self._classes: dict[tuple[str, str], Any] = {}  # by tag and name
 
     def unpack(self, value: Any) -> Any:
         kind = type(value)
@@ -85,9 +95,7 @@ class Unpacker:
 
     def enum(self, packed: list[Any]) -> Any:
         path, member = packed[0], self.unpack(packed[1])
-        kind = self._class(path)
-        if not issubclass(kind, Enum):
-            raise changed(f"{path} is not an enum")
+        kind = self._class("$enum", path)
         if issubclass(kind, Flag) and type(member) is int:
             return kind(member)
         names = member if issubclass(kind, Flag) and type(member) is list else [member]
@@ -98,33 +106,27 @@ class Unpacker:
 
     def named_tuple(self, packed: list[Any]) -> Any:
         path, parts = packed
-        kind = self._class(path)
-        if not is_named_tuple(kind):
-            raise changed(f"{path} is not a NamedTuple")
+        kind = self._class("$namedtuple", path)
         attributes = self._attributes(kind, path, parts)
         return tuple.__new__(kind, map(attributes.__getitem__, kind._fields))
 
     def named(self, packed: list[Any]) -> Any:
         path, *values = packed
-        kind = self._class(path)
-        if not is_named_tuple(kind) or len(kind._fields) != len(values):
+        kind = self._class("$named", path)
+        if len(kind._fields) != len(values):
             raise changed(f"{path} is not a NamedTuple of {len(values)} fields")
         return tuple.__new__(kind, self.items(values))
 
     def record(self, packed: list[Any]) -> Any:
         path, values = packed
-        kind: type = self._class(path)
-        if not is_record(kind):
-            raise changed(f"{path} is not a dataclass")
+        kind: type = self._class("$dataclass", path)
         made: Any = object.__new__(kind)
         fill(made, self._attributes(kind, path, values))
         return made
 
     def model(self, packed: list[Any]) -> Any:
         path, values, *parts = packed
-        kind: type = self._class(path)
-        if not is_model(kind):
-            raise changed(f"{path} is not a model of pydantic")
+        kind: type = self._class("$model", path)
         made: Any = object.__new__(kind)
         # as `model_construct` does: nothing is validated again, and no default replaces what was there
         object.__setattr__(made, "__dict__", self._attributes(kind, path, values))
@@ -158,23 +160,25 @@ class Unpacker:
         path, args, attributes, cause = packed
         args, attributes, cause = map(self.unpack, (args, attributes, cause))
         try:
-            kind = self._class(path)
+            kind = self._class("$error", path)
         except NotImported:  # of a library that is not in use yet; what it says is known all the same
             name = path.replace(":", ".")
             error: BaseException = ForeignError(name, f"{name}: {', '.join(map(str, args))}")
             attributes = {}
         else:
-            if not issubclass(kind, BaseException):
-                raise changed(f"{path} is not an exception")
             error = make_error(kind, args)
         fill(error, attributes)
         error.__cause__ = cause
         return error
 
-    def _class(self, path: str) -> Any:
-        kind = self._classes.get(path)
+    def _class(self, tag: str, path: str) -> Any:
+        kind = self._classes.get((tag, path))
         if kind is None:
-            kind = self._classes[path] = self._known.find(path)
+            kind = self._known.find(path)
+            what, is_one = NAMED[tag]
+            if not is_one(kind):
+                raise changed(f"{path} is not {what}")
+            self._classes[tag, path] = kind
         return kind
 
 

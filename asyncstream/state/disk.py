@@ -275,9 +275,9 @@ class DiskRows:
         prefix = self._names.of(namespace)
         return _ordered([row for _, row in self._rows(prefix, behind(prefix))])
 
-    def drop(self, namespace: Hashable) -> bool:
+    def drop(self, namespace: Hashable) -> None:
         if not self._count:
-            return False
+            return
         prefix = self._names.of(namespace)
         names: list[bytes] = []
         count = 0
@@ -288,7 +288,6 @@ class DiskRows:
         self._delete(names, prefix, behind(prefix), count)
         if names and namespace == self._low:
             self._low_is_exact = False
-        return bool(names)
 
     def namespaces(self) -> Iterable[Any]:
         begin, end = self._names.all, behind(self._names.all)

@@ -129,11 +129,10 @@ class MemoryRows:
             self.drop(namespace)
         return True
 
-    def drop(self, namespace: Hashable) -> bool:
-        """Have no such namespace; whether there was one."""
-        if self._rows.pop(namespace, None) is not None:
-            return True
-        return self._lone.pop(namespace, MISSING) is not MISSING
+    def drop(self, namespace: Hashable) -> None:
+        """Have no such namespace."""
+        if self._rows.pop(namespace, None) is None:
+            self._lone.pop(namespace, None)
 
     def __contains__(self, namespace: Hashable) -> bool:
         """Whether the namespace has rows."""

@@ -145,7 +145,7 @@ class Stored(ABC):
     def close(self) -> None:
         """Give up what it holds of the machine; every call fails from then on."""
 
-    def fail(self, error: BaseException | str, step: str = "") -> NoReturn:
+    def fail(self, error: BaseException, step: str = "") -> NoReturn:
         """
         Give up.
 
@@ -162,9 +162,9 @@ class Stored(ABC):
                     self.broken = StateError(f"step {step!r}: {error}")
                     self.broken.__cause__ = error.__cause__
             else:
-                text = error if isinstance(error, str) else describe_error(error)
+                text = describe_error(error)
                 self.broken = StateError(f"the state in {self._where} cannot be used any more: {text}")
-                self.broken.__cause__ = error if isinstance(error, BaseException) else None
+                self.broken.__cause__ = error
             self.on_failure(self.broken)
         raise self.broken
 

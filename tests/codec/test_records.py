@@ -24,8 +24,8 @@ def read(by: Callable[[bytes], Any], data: bytes) -> str:
         return (
             str(error)
             .replace("kept:Kept", "kept.Kept")
-            .replace("a dataclass", "a class with fields")
-            .replace("a model of pydantic", "a class with fields")
+            .replace("a dataclass or attrs class", "a class with fields")
+            .replace("a pydantic model", "a class with fields")
         )
     return repr(values)
 
