@@ -25,6 +25,8 @@ comes into them late.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, product
@@ -313,16 +315,20 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def _has_slice(self, start: int, end: int) -> bool:
         """Whether there is a slice, from now on; not if it is in no window."""
-        if start in self._panes.ends:
+        panes, schedule = self._panes, self._schedule
+        if start in panes.ends:
             return True
         windows = self._slicing.windows_of(start)
-        for window in windows:
+        if not windows:
+            return False
+        place = bisect_left(panes.starts, start)
+        before = panes.starts[place - 1] if place else -math.inf
+        for window in [window for window in windows if window[0] > before]:  # the others have that slice, too
             if max_timestamp(window) > self._watermark:
-                self._schedule.arm(window)
-        if windows:
-            self._panes.open((start, end))
-            self._schedule.keep((start, end), max(windows), "slice")
-        return bool(windows)
+                schedule.arm(window)
+        panes.open((start, end))
+        schedule.keep((start, end), max(windows), "slice")
+        return True
 
     def _add_behind(self, key: Any, value: Any, timestamp: int) -> None:
         """Put an element into a slice of which windows may have fired, or which is none."""

@@ -30,6 +30,7 @@ from asyncstream.windowing import (
     window_operator,
 )
 from asyncstream.windowing.pane_blocks import Blocks
+from asyncstream.windowing.pane_schedule import Schedule
 from tests.tiers import examples
 from tests.windowing.harness import Harness, Step, ms
 
@@ -137,6 +138,29 @@ def test_late_elements_have_windows_merged_of_blocks_that_there_are() -> None:
     found = run.outputs()
     assert [result.value for result in found] == [257] * 32
     assert count.merges - before <= 32 * 40
+
+
+@pytest.mark.parametrize(
+    ("assigner", "most"), [(SlidingWindows(ms(256), ms(1)), 512), (CumulativeWindows(ms(256), ms(1)), 512)]
+)
+def test_slice_arms_no_window_that_the_slice_before_it_is_in(
+    assigner: WindowAssigner, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[Any] = []
+    arm = Schedule.arm
+
+    def counted(self: Schedule, window: Any) -> None:
+        armed.append(window)
+        arm(self, window)
+
+    monkeypatch.setattr(Schedule, "arm", counted)
+    run = Harness(lambda: window_operator(itemgetter(0), WindowPlan(assigner, aggregate=Count())))
+    for time in range(256):
+        run.element(("a", 1), time)
+    assert len(armed) <= most
+    run.watermark(1_000)
+    found = [(record[1].start_ms, record[1].end_ms) for record in run.records if record[0] == "out"]
+    assert len(found) == len(set(found)) == len(set(armed))
 
 
 def test_blocks_go_with_their_slices() -> None:
