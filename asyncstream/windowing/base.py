@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -34,6 +34,9 @@ __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
 
 log = logging.getLogger("asyncstream.time")
 
+MANY: Final = 12
+"""Windows of one element, of which it is worth saying that they share no work."""
+
 LATE = "late"
 """Tag of the side output for elements that came too late for all their windows."""
 
@@ -46,7 +49,7 @@ class WindowStep(MayBeLate):
 
     keeps: ClassVar[Kept]
 
-    _told_of_untimed = False  # of the class: one attribute more of each operator would be dear
+    _told_of_untimed = _told_of_order = False  # of the class: attributes of each operator would be dear
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         """The process function of the plan belongs to this operator alone."""
@@ -116,6 +119,20 @@ class WindowStep(MayBeLate):
                 extra={"step": self.context.name},
             )
         return MIN_TIMESTAMP
+
+    def _tell_of_order(self) -> None:
+        """The first value has come with which windows that overlap share no more work."""
+        step_ms, longest_ms = self._plan.slicing.overlap_ms()
+        if not self._told_of_order and longest_ms >= MANY * step_ms > 0:
+            self._told_of_order = True
+            log.warning(
+                "step %r adds elements to each of their %d windows one by one, as the results hang on their "
+                "order (sums of floats: the last digit); where that does not matter, exact=False, as in "
+                'Sum("price", exact=False), has windows share the work',
+                self.context.name,
+                longest_ms // step_ms,
+                extra={"step": self.context.name},
+            )
 
     def _late_output(self, value: Any) -> tuple[str, Any]:
         """Which side output a late element goes to if that is read, and as what."""

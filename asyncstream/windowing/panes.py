@@ -132,6 +132,7 @@ class PaneWindowOperator(PlainWindowOperator):
             except OrderMatters as found:
                 self._emitter.flush()
                 self._in_order = True
+                self._tell_of_order()
                 self._make_whole()
                 elements = iter([*found.rest, *elements])
         self._add_in_order(elements)

@@ -136,3 +136,19 @@ def test_subclasses_are_asked_themselves() -> None:
     assert shared(found)
     found.run(script[200:])
     check_is_about(results(found), results(expected))
+
+
+@pytest.mark.parametrize(
+    ("size", "exact", "told"), [(40, True, 1), (40, False, 0), (8, True, 0)], ids=["many", "inexact", "few"]
+)
+def test_that_windows_share_no_work_is_told_once(
+    size: int, exact: bool, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = WindowPlan(SlidingWindows(ms(size), ms(2)), aggregate=means(exact=exact))
+    run = a_run(plan)
+    for _ in range(2):  # all are shared again when none is left
+        run.run(measures(lambda rng: rng.choice([1, 0.5]))[:100])
+        run.watermark(1_000)
+    messages = [record.getMessage() for record in caplog.records if "exact=False" in record.getMessage()]
+    assert len(messages) == told
+    assert not told or "step 'windows' adds elements to each of their 20 windows" in messages[0]
