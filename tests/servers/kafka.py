@@ -51,9 +51,14 @@ class Kafka(ServerProcess):
             await admin.close()
 
     async def topic(self, partitions: int = 1, name: str = "", **settings: str) -> str:
-        """Make a topic, with these settings ("_" for "."); gives its name."""
+        """
+        Make a topic, with these settings ("_" for "."); gives its name.
+
+        Unless they say so, nothing is deleted by age: each few seconds that would be what has times of 1970.
+        """
         name = name or f"t{uuid4().hex[:10]}"
         async with self._admin() as admin:
+            settings = {"retention_ms": "-1", **settings}
             configs = {setting.replace("_", "."): value for setting, value in settings.items()}
             await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
         return name
