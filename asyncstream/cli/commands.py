@@ -33,11 +33,12 @@ from asyncstream.validation import is_async_function
 
 __all__ = ("main", "parser")
 
-_SETTINGS = ("every", "keep", "restore", "ahead")
+_SETTINGS = ("every", "keep", "restore", "pipeline_was", "ahead")
 """Options that say how checkpoints are kept: None where they are not given."""
 
 _WAYS_OUT = {
     "restore": "--restore WHICH",
+    "pipeline_was": "--pipeline-was NAME",
     "renamed": "--renamed OLD=NEW",
     "allow_dropped": "--allow-dropped STEP",
     "ahead": "--ahead CHOICE",
@@ -137,6 +138,9 @@ def parser() -> argparse.ArgumentParser:
         help="the checkpoint with which it ends stays, whatever --keep says, for the way back",
     )
     run.add_argument("--restore", metavar="WHICH", help="newest, none, or the number of one (newest)")
+    run.add_argument(
+        "--pipeline-was", metavar="NAME", help="what the pipeline was called when the checkpoint was taken"
+    )
     run.add_argument(
         "--renamed",
         action="append",

@@ -27,6 +27,7 @@ __all__ = (
     "ChangeLog",
     "Changes",
     "change_log",
+    "comes",
     "is_same",
 )
 
@@ -97,6 +98,20 @@ def is_same(one: Any, other: Any) -> bool:
         with suppress(CodecError):
             return CODEC.encode(one) == CODEC.encode(other)
         return False
+
+
+def comes(change: Change[Any]) -> bool:
+    """
+    Whether the row of a change comes; else it goes.
+
+    Raises:
+        TypeError: if it says neither: users make changes, too.
+    """
+    if change.kind in (INSERT, UPDATE_AFTER):
+        return True
+    if change.kind in (UPDATE_BEFORE, DELETE):
+        return False
+    raise TypeError(f"expected a Change of the kind '+I', '-U', '+U' or '-D', got {change.kind!r}")
 
 
 def change_log(changes: Changes | None, allowed: tuple[Changes, ...]) -> ChangeLog | None:

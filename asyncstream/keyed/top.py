@@ -28,6 +28,7 @@ from asyncstream.keyed.changes import (
     Change,
     ChangeKind,
     ChangeLog,
+    comes,
     is_same,
 )
 from asyncstream.operators.base import OperatorContext
@@ -147,7 +148,7 @@ class Top(KeyedStep):
             return
         if type(value) is not Change:
             raise TypeError("expected a Change, for retracts=True says that these are changes")
-        if value.kind in (INSERT, UPDATE_AFTER):
+        if comes(value):
             self._add(value.value)
         else:
             self._take_back(value.value)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncstream.elements import Timestamps
-from asyncstream.keyed import DELETE, UPDATE_BEFORE, Change
+from asyncstream.keyed.changes import UPDATE_BEFORE, Change, comes
 from asyncstream.lookup.answers import MISSED, Answers, Joined
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.ports import Receive
@@ -79,7 +79,7 @@ class StreamLookup(Operator):
                 if type(row) is Change:
                     if row.kind == UPDATE_BEFORE:
                         continue
-                    goes, row = row.kind == DELETE, row.value
+                    goes, row = not comes(row), row.value
                 if deleted is not None and not goes:
                     goes = deleted(row)
                     if type(goes) not in kinds.known and kinds.first_deferred([goes]) is not None:

@@ -4,7 +4,7 @@ Server-sent events from a feed: what a browser's `EventSource` reads, with `Last
 Each event has an id that says up to where the client has read. One that was cut off sends it along when it
 comes back, and hears what it has missed, as far as that is still kept; if something is not, an event of type
 `missed` says so first. Comments keep proxies from taking a quiet stream for a dead one, also that of a client
-that wants nothing of all that comes; they say how far it has read, too.
+that wants nothing of all that comes; they say how far it has read, too, and so does the end.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ async def _write(send: Send, opening: bytes, feed: Feed[T], events: _Events[T]) 
         body += events.next_piece()
         is_behind = events.read < feed.newest
         is_last = feed.ended and not is_behind
-        if body or is_last:
+        if is_last:  # else one that wanted nothing of the last events would come back for them for ever
+            body += _read_up_to(feed, events)
+        if body:
             await send({"type": "http.response.body", "body": body, "more_body": not is_last})
             quiet_at = time() + HEARTBEAT
         if is_last:
@@ -125,7 +127,12 @@ async def _write(send: Send, opening: bytes, feed: Feed[T], events: _Events[T]) 
             async with asyncio.timeout_at(quiet_at):
                 await feed.news(events.read)
         except TimeoutError:
-            body = b": quiet\nid: %s\n\n" % feed.mark(events.read).encode()
+            body = b": quiet\n" + _read_up_to(feed, events)
+
+
+def _read_up_to(feed: Feed[T], events: _Events[T]) -> bytes:
+    """What tells a client how far it has read, also of what it did not want."""
+    return b"id: %s\n\n" % feed.mark(events.read).encode()
 
 
 class _Events(Generic[T]):

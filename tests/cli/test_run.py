@@ -64,6 +64,18 @@ def test_run_says_from_which_checkpoint_it_goes_on(folder: Path) -> None:
     assert (folder / "out.jsonl").read_text() == "1\n2\n3\n4\n"
 
 
+def test_a_pipeline_that_was_renamed_goes_on_if_that_is_said(folder: Path) -> None:
+    kept = ("run", "work:pipeline", "--checkpoints", "kept")
+    assert run(folder, *kept)[0] == 0
+    (folder / "work.py").write_text(WORK.format(bad=0).replace('"job"', '"task"'))
+    status, said = run(folder, *kept)
+    assert status == 1
+    assert said.endswith("asyncstream: options for that: --pipeline-was NAME\n")
+    status, said = run(folder, *kept, "--pipeline-was", "job")
+    assert status == 0
+    assert said.startswith("asyncstream: pipeline 'task' goes on from checkpoint 2 of 20")
+
+
 WAITING = """
 from asyncstream import Pipeline
 

@@ -217,6 +217,17 @@ def test_a_row_that_is_not_there_is_counted() -> None:
         assert next(iter(tested.metrics().values()))["not_there"] == 2
 
 
+def test_a_change_of_no_kind_is_refused() -> None:
+    """It is the user's own; and would be lost, or keep a row that is gone."""
+    change: Any = Change("d", event("a", 1))  # type: ignore[arg-type]
+    ranked = harness(lambda stream: stream.key_by(lambda _: 0).top(1, by="v", retracts=True))
+    looked_up = harness(lambda events, rows: events.lookup(rows.as_table("key"), on="key"))
+    with ranked, pytest.raises(UserFunctionError, match=r"of the kind '\+I', '-U', '\+U' or '-D', got 'd'"):
+        ranked.push(change)
+    with looked_up, pytest.raises(UserFunctionError, match="got 'd', on element Change"):
+        looked_up.push(change, input=1)
+
+
 def test_rolling_results_come_with_each_element() -> None:
     with harness(lambda stream: stream.key_by(str.lower).reduce(lambda one, other: one + other)) as tested:
         tested.push_all(["a", "b", "A", "a"])

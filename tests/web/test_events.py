@@ -161,6 +161,22 @@ def test_job_that_is_over_is_told_by_the_status() -> None:
     assert run_virtual(main()) == (204, 503, [1])
 
 
+def test_client_that_did_not_want_the_last_events_is_told_that_the_job_is_over() -> None:
+    async def main() -> tuple[list[Any], int]:
+        async with running() as job:
+            app = at(job, filter=lambda value: value < 2)
+            async with Listening(app, http("/")) as listening:
+                await listening.until("id: ")
+                for value in (1, 2, 3):
+                    await job.submit(value)
+                await job.drain()
+                body = (await listening.ended()).body.decode()
+            back = await request(app, http("/", headers={"Last-Event-ID": marks(body)[-1]}))
+        return heard(body), back.status
+
+    assert run_virtual(main()) == ([1], 204)
+
+
 @dataclass
 class Price:
     cents: int

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
 from asyncstream.errors import PipelineError, describe_error, safe_repr
-from asyncstream.validation import function
+from asyncstream.validation import function, refuse
 
 __all__ = (
     "Check",
@@ -78,16 +78,19 @@ class Check:
 class Contract(Generic[T]):
     """
     Base of the contracts: each public coroutine method is a check, told of in its docstring; `make` gives
-    what is checked, in a folder.
+    what is checked, of this `kind`, in a folder.
     """
 
-    def __init__(self, make: Callable[[Path], T]) -> None:
+    def __init__(self, make: Callable[[Path], T], kind: type) -> None:
         self._maker: Callable[[Path], T] = function("make", make, "folder")
+        self._kind = kind
         self._made: list[T] = []
         self._limit: tuple[asyncio.Task[Any] | None, asyncio.Timeout] | None = None  # of the check that runs
 
     def _make(self, folder: Path) -> T:
         made = self._maker(folder)
+        if not isinstance(made, self._kind):
+            raise refuse("make", f"a function that gives a {self._kind.__name__}", made)
         self._made.append(made)  # and alive until the check is over, as what a crash leaves is not tidied up
         task, limit = self._limit or (None, None)
         # it gets on; lives in other processes, which have this too, do not say so

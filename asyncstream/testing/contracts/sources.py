@@ -93,7 +93,7 @@ class SourceContract(Contract[Source[Any]]):
         split_of: Callable[[Any], Any] | None,
         replays_in_order: bool,
     ) -> None:
-        super().__init__(make)
+        super().__init__(make, Source)
         self._replays_in_order = flag("replays_in_order", replays_in_order)
         self._split_of = None if split_of is None else function("split_of", split_of, "element")
         self._lease = 0

@@ -48,7 +48,7 @@ class StoreContract(Contract[CheckpointStore]):
     """The checks; see `store_contract` for the arguments."""
 
     def __init__(self, make: Callable[[Path], CheckpointStore], durable: bool) -> None:
-        super().__init__(make)
+        super().__init__(make, CheckpointStore)
         self._lead = leading(flag("durable", durable))
 
     async def _lease(self, store: CheckpointStore, seconds: float = 30.0) -> Lease:

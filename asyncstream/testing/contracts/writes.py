@@ -4,7 +4,7 @@ What every sink promises (`asyncstream.connectors.base.Sink`), as checks.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -32,7 +32,7 @@ class SinkContract(Contract[Sink[Any]]):
         elements: Sequence[Any],
         in_order: bool,
     ) -> None:
-        super().__init__(make)
+        super().__init__(make, Sink)
         if not callable(read):
             raise refuse("read", "a function", read)
         takes("read", read, "folder")
@@ -47,9 +47,16 @@ class SinkContract(Contract[Sink[Any]]):
     def _elements(self, *writes: int) -> list[Any]:
         return [element for number in writes for element in self._writes[number]]
 
+    async def _found(self, folder: Path) -> list[Any]:
+        """What readers see."""
+        found = await given(self._read(folder))
+        if not isinstance(found, Iterable):
+            raise refuse("read", "a function that gives the elements", found)
+        return list(found)
+
     async def _see(self, what: str, folder: Path, *writes: int) -> None:
         """Readers see these writes, and nothing else."""
-        found, wanted = list(await given(self._read(folder))), self._elements(*writes)
+        found, wanted = await self._found(folder), self._elements(*writes)
         if not self._in_order:
             found, wanted = sorted(found, key=repr), sorted(wanted, key=repr)
         expect_equal(f"what readers see {what}", found, wanted)
@@ -112,6 +119,6 @@ class SinkContract(Contract[Sink[Any]]):
                         break
             await sink.flush()
             await sink.close()
-            found = list(await given(self._read(place)))
+            found = await self._found(place)
             missing = [element for element in self._elements(*range(WRITES)) if element not in found]
             expect(not missing, f"cancelled after {hops} passes of the loop, these are missing: {missing!r}")

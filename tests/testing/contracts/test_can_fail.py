@@ -418,6 +418,37 @@ def test_functions_that_are_awaited_by_nobody_and_objects_in_place_of_them_are_r
             build()
 
 
+@pytest.mark.parametrize(
+    ("checks", "message"),
+    [
+        (
+            source_contract(lambda folder: cast(Any, None), NUMBERS),
+            "make: expected a function that gives a Source",
+        ),
+        (
+            sink_contract(lambda folder: cast(Any, None), lines, ELEMENTS),
+            "make: expected a function that gives a Sink",
+        ),
+        (
+            store_contract(lambda folder: cast(Any, None)),
+            "make: expected a function that gives a CheckpointStore",
+        ),
+        (
+            sink_contract(
+                lambda folder: JsonLinesSink(folder / "out.jsonl"), lambda folder: cast(Any, None), ELEMENTS
+            ),
+            "read: expected a function that gives the elements",
+        ),
+    ],
+    ids=["source", "sink", "store", "what readers see"],
+)
+async def test_functions_that_give_something_else_are_told_of(
+    checks: list[Check], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ContractBroken, match=f"{message}, got None"):
+        await checks[0](tmp_path)
+
+
 def test_elements_are_found_also_by_what_equals_them_with_another_hash() -> None:
     places = Places([b"a", bytearray(b"b")])
     assert [places.of(element) for element in (bytearray(b"a"), b"b", 2)] == [0, 1, None]
