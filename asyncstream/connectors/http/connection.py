@@ -118,7 +118,7 @@ class Connection:
         on_malformed: "fail" or "reject".
         buffer: how many elements are taken in and not read yet.
         client: options of aiohttp: `ssl` (an `SSLContext`), `proxy` (a URL), `trust_env` (use proxies that
-            the environment names), `local_addr`, `keepalive_timeout`.
+            the environment names, and passwords of its `.netrc`), `local_addr`, `keepalive_timeout`.
     """
 
     headers: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None

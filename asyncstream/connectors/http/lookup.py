@@ -133,7 +133,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         max_bytes: the largest answer, compressed or not.
         cookies: keep the cookies of all answers, and send them with all requests.
         client: options of aiohttp: `ssl` (an `SSLContext`), `proxy` (a URL), `trust_env` (use proxies that
-            the environment names), `local_addr`, `keepalive_timeout`.
+            the environment names, and passwords of its `.netrc`), `local_addr`, `keepalive_timeout`.
 
     Raises:
         HttpError: for a request that is not to be retried.

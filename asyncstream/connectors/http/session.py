@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 from ssl import SSLContext
 from typing import Any, Final
 from weakref import WeakSet
@@ -20,6 +21,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
+from asyncstream.addresses import without_secrets
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.http.answers import ENCODINGS
 from asyncstream.errors import PipelineError
@@ -133,7 +135,8 @@ def checked_client(options: Any) -> Options | None:
         if name not in _CLIENT:
             raise refuse("client", f"options of aiohttp: {', '.join(_CLIENT)}", name)
         if not _is_fit(name, value):
-            raise refuse(f"client: {name}", _CLIENT[name], value)
+            shown = without_secrets(value) if isinstance(value, str) else value
+            raise refuse(f"client: {name}", _CLIENT[name], shown)
     return dict(options)
 
 
@@ -143,9 +146,10 @@ def _is_fit(name: str, value: Any) -> bool:
         case "ssl":
             return isinstance(value, SSLContext)
         case "local_addr":
-            return isinstance(value, tuple) and list(map(type, value)) == [str, int]
+            is_pair = isinstance(value, tuple) and list(map(type, value)) == [str, int]
+            return is_pair and 0 <= value[1] <= 65535
         case "keepalive_timeout":
-            return type(value) in (int, float) and value >= 0
+            return type(value) in (int, float) and 0 <= value < inf
         case "trust_env":
             return type(value) is bool
     try:

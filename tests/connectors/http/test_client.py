@@ -133,7 +133,9 @@ def test_sources_pass_options_through(certificates: Certificates) -> None:
         ({"proxy": 5}, "client: proxy: expected a URL"),
         ({"trust_env": 1}, "client: trust_env: expected True or False"),
         ({"local_addr": "127.0.0.1"}, "client: local_addr: expected a pair of a host and a port"),
+        ({"local_addr": ("127.0.0.1", 65536)}, "client: local_addr: expected a pair of a host and a port"),
         ({"keepalive_timeout": -1}, "client: keepalive_timeout: expected seconds"),
+        ({"keepalive_timeout": float("inf")}, "client: keepalive_timeout: expected seconds, got inf"),
     ],
 )
 def test_options_that_do_not_pass_through_are_refused(client: Any, says: str) -> None:
@@ -143,6 +145,14 @@ def test_options_that_do_not_pass_through_are_refused(client: Any, says: str) ->
     with pytest.raises(PipelineError) as caught:
         RestSource("http://api.example/", client=client)
     assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize("before", ["", "//", "socks5://", "http://proxy.example:"])
+def test_a_wrong_proxy_is_refused_without_its_password(before: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        HttpLookup("http://api.example/{}", client={"proxy": f"{before}joe:sec/ret@proxy.example:3128"})
+    assert "client: proxy: expected a URL" in str(caught.value)
+    assert "ret@" not in str(caught.value)
 
 
 def test_all_options_are_the_clients() -> None:
