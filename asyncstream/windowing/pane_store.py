@@ -18,7 +18,7 @@ order of their numbers.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -230,7 +230,7 @@ class PaneStore:
             every = dict.fromkeys([*self.whole.whole(window), *self._firsts(places)])
             return {key: self.merged(window, key) for key in every}.items()
         if any(place in closed for place in places):
-            return {key: self.merged(window, key) for key in self._firsts(places)}.items()
+            return self._in_turn(places).items()
         if len(places) == 1 and places[0] in slices:
             return slices.each(places[0])
         parts = [cells for place in places if (cells := self._rows(place))]
@@ -239,6 +239,16 @@ class PaneStore:
         for cells in parts:
             self.gather(found, cells)
         return found.items()
+
+    def _in_turn(self, places: Iterable[Span]) -> Rows:
+        """What slices hold of which some have closed accumulators, merged in the order of the numbers."""
+        merge = self.aggregate.merge
+        parts = [part for place in places for part in self._every(place)]
+        found: Rows = {}
+        for key, accumulator in sorted(parts, key=lambda part: _NUMBER(part[1])):
+            merged = found.get(key, MISSING)
+            found[key] = merge(self.aggregate.create() if merged is MISSING else merged, accumulator)
+        return found
 
     def _block(self, places: Iterable[Span]) -> Rows:
         """What some slices and blocks hold, as a block does; rows that are in one only are that one's."""
@@ -261,10 +271,7 @@ class PaneStore:
         are not to come back in parts, but for the `pending` ones.
         """
         merge = self.aggregate.merge
-        parts: list[tuple[int, Any, Any]] = []
-        for place in self.ends.items():
-            keys = {**self._closed.whole(place), **self.slices.whole(place)}
-            parts += [(place[0], key, accumulator) for key in keys for accumulator in self._parts(place, key)]
+        parts = [(place[0], *part) for place in self.ends.items() for part in self._every(place)]
         for start, key, accumulator in sorted(parts, key=lambda part: _NUMBER(part[2])):
             for window in self._slicing.windows_of(start):
                 if max_timestamp(window) > gone_ms or window in pending:
@@ -289,6 +296,12 @@ class PaneStore:
         """Those of a block, or of a slice without closed ones; to be read only."""
         rows = self._blocks.rows(place)
         return self.slices.whole(place) if rows is None else rows
+
+    def _every(self, place: Span) -> Iterator[tuple[Any, Any]]:
+        """The accumulators in a slice, closed ones, too, each with its key."""
+        for key, parts in self._closed.whole(place).items():
+            yield from ((key, part) for part in parts)
+        yield from self.slices.whole(place).items()
 
     def _parts(self, place: Span, key: Any) -> Iterable[Any]:
         """The accumulators of a key in a slice or block, with numbers."""
