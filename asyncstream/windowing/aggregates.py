@@ -18,6 +18,7 @@ last digit does not matter, `exact=False` has floats shared, too.
 from __future__ import annotations
 
 import copyreg
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -124,17 +125,24 @@ class Ordering(FieldAggregate[Any]):
         super().__init__(of)
         self.exact = flag("exact", exact)
 
+    def is_order_free(self, value: Any) -> bool:
+        return self._is_free(self.value_of(value))
+
+    def holds_order_free(self, accumulator: Any) -> bool:
+        return self._is_free(accumulator)
+
+    @abstractmethod
+    def _is_free(self, value: Any) -> bool:
+        """Whether the order of a value does not matter."""
+
 
 class Adding(Ordering):
     """Adds values up."""
 
     free_if_inexact = "type({given}) is int or type({given}) is float"
 
-    def is_order_free(self, value: Any) -> bool:
-        return self.holds_order_free(self.value_of(value))
-
-    def holds_order_free(self, accumulator: Any) -> bool:
-        return _adds_exactly(accumulator) or (not self.exact and isinstance(accumulator, float))
+    def _is_free(self, value: Any) -> bool:
+        return _adds_exactly(value) or (not self.exact and isinstance(value, float))
 
 
 class Sum(Adding):
@@ -179,11 +187,8 @@ if _value is not None:
         result="{accumulator}[1] / {accumulator}[0] if {accumulator}[0] else None",
     )
 
-    def is_order_free(self, value: Any) -> bool:
-        return super().holds_order_free(self.value_of(value))
-
     def holds_order_free(self, accumulator: tuple[int, Any]) -> bool:
-        return super().holds_order_free(accumulator[1])
+        return self._is_free(accumulator[1])
 
 
 class Extreme(Ordering):
@@ -191,12 +196,8 @@ class Extreme(Ordering):
 
     free_if_inexact = "type({given}) is int or (type({given}) is float and {given} == {given})"
 
-    def is_order_free(self, value: Any) -> bool:
-        return self.holds_order_free(self.value_of(value))
-
-    def holds_order_free(self, accumulator: Any) -> bool:
-        may_have_doubles = not self.exact and isinstance(accumulator, float) and accumulator == accumulator
-        return may_have_doubles or _has_no_double(accumulator)
+    def _is_free(self, value: Any) -> bool:
+        return _has_no_double(value) or (not self.exact and isinstance(value, float) and value == value)
 
 
 def _beating(beats: str) -> Inline:

@@ -34,7 +34,7 @@ __all__ = ("LATE", "PlainWindowOperator", "WindowStep", "check_timestamp")
 
 log = logging.getLogger("asyncstream.time")
 
-MANY: Final = 12
+_MANY: Final = 12
 """Windows of one element, of which it is worth saying that they share no work."""
 
 LATE = "late"
@@ -123,7 +123,7 @@ class WindowStep(MayBeLate):
     def _tell_of_order(self) -> None:
         """The first value has come with which windows that overlap share no more work."""
         step_ms, longest_ms = self._plan.slicing.overlap_ms()
-        if not self._told_of_order and longest_ms >= MANY * step_ms > 0:
+        if not self._told_of_order and longest_ms >= _MANY * step_ms > 0:
             self._told_of_order = True
             log.warning(
                 "step %r adds elements to each of their %d windows one by one, as the results hang on their "
