@@ -297,6 +297,13 @@ def generated(spark: SparkSession, rows: int) -> DataFrame:
     return reader.load().selectExpr("unix_millis(timestamp) AS ts", "value")
 
 
+def wide(source: DataFrame) -> DataFrame:
+    """With columns that nobody looks at."""
+    texts = [f"concat('some text of number ', v % {7 + number}) AS text_{number}" for number in range(8)]
+    numbers = [f"v * {number} / 3.0 AS number_{number}" for number in range(6)]
+    return source.selectExpr("*", *texts, *numbers)
+
+
 def ours(source: DataFrame, window: int = WINDOW) -> DataFrame:
     from pyspark.sql.types import LongType, StructField, StructType
 
@@ -335,10 +342,22 @@ def windows(spark: SparkSession, batches: int) -> None:
     for keys in (1_000, 50_000):
         rows, tenth = source(spark, keys, ROWS_PER_BATCH), source(spark, keys, ROWS_PER_BATCH // 10)
         made = {"ours": ours(rows), "SQL": in_sql(rows), "call for each row": by_key(tenth, at_once=False)}
-        found = in_turn(made, batches)
-        print(f"tumbling count and sum, {keys:,} keys, {ROWS_PER_BATCH:,} rows a batch, rows/s")
-        for name, rate in found.items():
-            print(f"  {name:<20}{rate:>12,.0f}   {rate / found['SQL']:.2f} of Spark SQL")
+        compared(f"{keys:,} keys, {ROWS_PER_BATCH:,} rows a batch", made, batches)
+    rows = wide(source(spark, 1_000, ROWS_PER_BATCH))
+    compared("1,000 keys, rows of 17 columns", {"ours": ours(rows), "SQL": in_sql(rows)}, batches)
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+    for factor in (1, 4):
+        rows = source(spark, 1_000, factor * ROWS_PER_BATCH)
+        title = f"1,000 keys, {factor * ROWS_PER_BATCH:,} rows a batch, their bytes not measured"
+        compared(title, {"ours": ours(rows), "SQL": in_sql(rows)}, batches)
+    spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")
+
+
+def compared(title: str, made: Mapping[str, DataFrame], batches: int) -> None:
+    found = in_turn(made, batches)
+    print(f"tumbling count and sum, {title}, rows/s")
+    for name, rate in found.items():
+        print(f"  {name:<20}{rate:>12,.0f}   {rate / found['SQL']:.2f} of Spark SQL")
 
 
 def sparse_state(spark: SparkSession, batches: int) -> None:

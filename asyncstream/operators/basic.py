@@ -27,6 +27,7 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import Operator
 from asyncstream.operators.failures import FAILED, Failures, OnError, failure_counters, routed_to
+from asyncstream.operators.fields import fields_read
 from asyncstream.operators.origins import compressed, spread
 from asyncstream.operators.results import (
     KEY_ADVICE,
@@ -53,9 +54,11 @@ class PerElement(Operator):
 
     Attributes:
         sides: tags of outputs by which it passes elements on.
+        passes_on: it passes them on by the main output, too.
     """
 
     sides: ClassVar[tuple[str, ...]] = ()
+    passes_on: ClassVar[bool] = True
 
     def __init__(self, function: Callable[[Any], Any], on_error: OnError = "fail") -> None:
         super().__init__()
@@ -133,6 +136,8 @@ class Map(PerElement):
 
     Snapshot holds: nothing.
     """
+
+    passes_on = False
 
     def __init__(self, function: Callable[[Any], Any], on_error: OnError = "fail") -> None:
         super().__init__(function, on_error)
@@ -275,6 +280,8 @@ class FlatMap(PerElement):
     Snapshot holds: nothing.
     """
 
+    passes_on = False
+
     def _results(self, values: Sequence[Any]) -> Iterator[Any]:
         return map(several, map(self._function, values))
 
@@ -313,6 +320,14 @@ class PerElementSpec(Spec):
     @property
     def is_chained(self) -> bool:
         return not self.applies.sides
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return fields_read([self.function])
+
+    def passes_on(self, tag: str | None) -> bool:
+        # a function that takes fields only has no element to return
+        return tag is not None or self.applies.passes_on
 
     def keeps_origins(self, tag: str | None) -> bool:
         return tag != FAILED

@@ -177,6 +177,24 @@ class Spec:
         """The first of several such steps in a row runs them all, without a call of one by another."""
         return False
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """
+        The fields of its elements, which are dicts, that it looks at itself; None: any.
+
+        What it `passes_on` is looked at by others.
+        """
+        return None
+
+    def passes_on(self, tag: str | None) -> bool:
+        """
+        Whether what it emits by an output may be elements that it has read, as they are.
+
+        Args:
+            tag: of the output; None: the main one.
+        """
+        return True
+
     def keeps_origins(self, tag: str | None) -> bool:
         """
         Whether what it emits by an output is known by where it comes from, if what it reads is.

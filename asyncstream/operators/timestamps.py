@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.eventtime import WatermarkStrategy, warn_of_unit
+from asyncstream.eventtime import (
+    AscendingTimestamps,
+    BoundedOutOfOrderness,
+    NoWatermarks,
+    WatermarkStrategy,
+    warn_of_unit,
+)
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.failures import FAILED, Failures, OnError, failure_counters, routed_to
+from asyncstream.operators.fields import fields_read
 from asyncstream.operators.origins import carried
 from asyncstream.operators.results import is_deferred, not_a_value
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
@@ -23,6 +30,9 @@ from asyncstream.state.schema import Schema, described
 from asyncstream.validation import instant_ms
 
 __all__ = ("AdvanceWhenQuiet", "AdvanceWhenQuietSpec", "AssignEventTime", "EventTimeSpec")
+
+_BY_TIME: Final = (AscendingTimestamps, BoundedOutOfOrderness, NoWatermarks)
+"""Strategies that look at timestamps, and not at elements; a subclass may do otherwise."""
 
 
 class AssignEventTime(Operator):
@@ -264,6 +274,10 @@ class EventTimeSpec(Spec):
     @property
     def counters(self) -> tuple[str, ...]:
         return failure_counters(self.on_error)
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return fields_read([self.timestamp]) if type(self.gives.strategy) in _BY_TIME else None
 
     def keeps_origins(self, tag: str | None) -> bool:
         return tag != FAILED

@@ -52,6 +52,7 @@ class UnionSpec(Spec):
     operator = Union
     frames = 5  # of a watermark
     keeps_only_watermarks = True
+    reads = frozenset[str]()
 
     def build(self) -> Union:
         return Union(len(self.inputs), self.names)

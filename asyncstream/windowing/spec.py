@@ -11,13 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from asyncstream.operators.base import Operator
+from asyncstream.operators.fields import fields_read
 from asyncstream.operators.spec import ClockUse, KeyedSpec
 from asyncstream.state.schema import Schema, described
-from asyncstream.windowing.aggregates import Aggregates
-from asyncstream.windowing.assigners import GlobalWindows
+from asyncstream.windowing.aggregates import (
+    Aggregates,
+    Collect,
+    Count,
+    CountDistinct,
+    FieldAggregate,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    Sum,
+)
+from asyncstream.windowing.assigners import DynamicSessionWindows, GlobalWindows
 from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
@@ -28,6 +42,9 @@ from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.upgrade import in_tables
 
 __all__ = ("WindowSpec", "window_operator", "window_schema")
+
+_OF_VALUES: Final = (Collect, Count, CountDistinct, First, Last, Max, Mean, Min, Quantile, Sum)
+"""Aggregates that look at nothing but their value of an element; a subclass may do otherwise."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,22 @@ class WindowSpec(KeyedSpec):
     @property
     def owns(self) -> object:
         return self.plan.process
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        plan = self.plan
+        if plan.kept == "contents" or type(plan.assigner) is DynamicSessionWindows:
+            return None
+        aggregate, values = plan.folding, [self.key_by]
+        for part in aggregate.parts.values() if type(aggregate) is Aggregates else (aggregate,):
+            if not isinstance(part, FieldAggregate) or type(part) not in _OF_VALUES:
+                return None
+            if part.of is not None or type(part) is not Count:
+                values.append(part.value_of)
+        return fields_read(values)
+
+    def passes_on(self, tag: str | None) -> bool:
+        return tag is not None
 
     @property
     def schema(self) -> Schema:

@@ -15,6 +15,7 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import delay_ms, timed_inputs
 from asyncstream.runtime.spark.one_row import one_row
+from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer
@@ -124,6 +125,8 @@ class StageFrames:
         if name in self._tracking:
             frame = with_partition(frame)
             asked = (self.identity, "" if self.terms.streaming else self.title, name)
+        else:
+            frame = pruned(frame, columns_read(self.graph, name))
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)

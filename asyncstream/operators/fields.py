@@ -1,0 +1,71 @@
+"""
+Which fields of an element functions look at, where that can be told: whoever reads elements need not read
+the others.
+
+A function is asked by its byte code. It is known where all that it ever does with its argument is to take one
+field after the other, `element["user"]`, by names that are written there. Whatever else is done with it (it
+is given to a function, changed, caught by an inner one) may have anything looked at.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from asyncstream.validation import fields_of
+
+__all__ = ("fields_read",)
+
+_LOADS: Final = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
+"""What has an argument, and no other, put where the next instruction finds it, in versions of Python."""
+
+_SEE_ALL: Final = frozenset({"dir", "eval", "exec", "locals", "vars"})
+"""Functions that see the arguments of who calls them."""
+
+
+def fields_read(functions: Iterable[Callable[[Any], Any]]) -> frozenset[str] | None:
+    """The fields that any of these looks at in an element, which is a dict; None: one may look at others."""
+    found = set[str]()
+    for function in functions:
+        fields: Iterable[str] | None = fields_of(function)
+        if isinstance(fields, str):
+            fields = (fields,)
+        elif fields is None and type(function) is FunctionType:
+            fields = _taken(function.__code__)
+        if fields is None:
+            return None
+        found.update(fields)
+    return frozenset(found)
+
+
+def _taken(code: CodeType) -> set[str] | None:
+    """The fields that code takes of its first argument; None: it may do something else with it."""
+    if not code.co_argcount or not _SEE_ALL.isdisjoint(code.co_names):
+        return None
+    element, *_ = code.co_varnames
+    if element in code.co_cellvars:
+        return None
+    found = set[str]()
+    steps = list(dis.get_instructions(code))
+    for place, step in enumerate(steps):
+        # one instruction may load or store two
+        named = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if "FAST" not in step.opname or element not in named:
+            continue
+        field = _field_taken(steps[place + 1 : place + 3])
+        if step.opname not in _LOADS or field is None:
+            return None
+        found.add(field)
+    return found
+
+
+def _field_taken(steps: list[dis.Instruction]) -> str | None:
+    """The name by which these instructions take a field; None: they do not."""
+    if [step.is_jump_target for step in steps] != [False, False]:
+        return None
+    name, take = steps
+    is_taken = take.opname == "BINARY_SUBSCR" or (take.opname == "BINARY_OP" and take.argrepr == "[]")
+    is_name = name.opname == "LOAD_CONST" and type(name.argval) is str
+    return name.argval if is_name and is_taken else None

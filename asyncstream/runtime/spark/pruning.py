@@ -1,0 +1,53 @@
+"""
+Which columns of its rows a pipeline looks at, so that Spark reads no others: what becomes of a row that ends
+in windows is known where fields are named, `key_by("user")` and `Sum("amount")`.
+
+As column pruning in Spark SQL, which cannot see into Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ("columns_read", "pruned")
+
+
+def columns_read(graph: Graph, source: str) -> frozenset[str] | None:
+    """The columns that any step looks at of the rows of a source; None: that may be any."""
+    found = frozenset[str]()
+    ahead, seen = [Output(source)], set[Output]()
+    while ahead:
+        output = ahead.pop()
+        if output in seen:
+            continue
+        seen.add(output)
+        for step, _ in graph.ports(output):
+            if isinstance(step, SinkStep) and step.kind == "discard":
+                continue
+            spec = step.spec if isinstance(step, OperatorStep) else None
+            if spec is None or spec.reads is None:
+                return None
+            found |= spec.reads
+            ahead += [other for other in graph.outputs(step) if spec.passes_on(other.tag)]
+    return found
+
+
+def pruned(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
+    """
+    A source's rows without other columns; all of them where `columns` are not known, or not all there.
+
+    Names are looked for by Spark whatever their case, and as fields of structs: where that leads elsewhere,
+    all columns remain.
+    """
+    names = frame.schema.names
+    lower = [name.lower() for name in names]
+    if not columns or not columns <= set(names) or len(set(lower)) < len(names):
+        return frame
+    if any({".", "`"} & set(name) for name in columns):
+        return frame
+    return frame.select(*(name for name in names if name in columns))
