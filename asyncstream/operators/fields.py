@@ -18,8 +18,8 @@ from asyncstream.validation import fields_of
 
 __all__ = ("fields_read",)
 
-_LOADS: Final = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"})
-"""What has an argument, and no other, put where the next instruction finds it, in versions of Python."""
+_LOADS: Final = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
+"""With what those instructions end that put an argument where the next one finds it, in versions of Python."""
 
 _SEE_ALL: Final = frozenset({"dir", "eval", "exec", "locals", "vars"})
 """Functions that see the arguments of who calls them."""
@@ -50,22 +50,21 @@ def _taken(code: CodeType) -> set[str] | None:
     found = set[str]()
     steps = list(dis.get_instructions(code))
     for place, step in enumerate(steps):
-        # one instruction may load or store two
-        named = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if "FAST" not in step.opname or element not in named:
+        # one instruction may load or store two, of which the last is found
+        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if "FAST" not in step.opname or element not in names:
             continue
-        field = _field_taken(steps[place + 1 : place + 3])
-        if step.opname not in _LOADS or field is None:
+        is_found = step.opname.endswith(_LOADS) and names.index(element) == len(names) - 1
+        field = _field_taken(steps[place + 1 : place + 3]) if is_found else None
+        if field is None:
             return None
         found.add(field)
     return found
 
 
 def _field_taken(steps: list[dis.Instruction]) -> str | None:
-    """The name by which these instructions take a field; None: they do not."""
-    if [step.is_jump_target for step in steps] != [False, False]:
-        return None
-    name, take = steps
+    """The name by which these two instructions take a field; None: they do not."""
+    name, take = steps[0], steps[-1]
     is_taken = take.opname == "BINARY_SUBSCR" or (take.opname == "BINARY_OP" and take.argrepr == "[]")
     is_name = name.opname == "LOAD_CONST" and type(name.argval) is str
     return name.argval if is_name and is_taken else None

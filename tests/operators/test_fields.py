@@ -58,6 +58,7 @@ KNOWN: list[tuple[Callable[[Any], Any], set[str]]] = [
     (with_default, {"a"}),
     (named_like_a_global, {"a"}),
     (of_the_global, set()),
+    (of_either, {"a"}),
     (itemgetter("a", "b"), {"a", "b"}),
     (selector("key", ("a", "b")), {"a", "b"}),
 ]
@@ -114,7 +115,6 @@ UNKNOWN: list[Callable[..., Any]] = [
     lambda element: [other["a"] for other in [element]],
     lambda *elements: elements[0]["a"],
     lambda **given: 1,
-    of_either,
     changes,
     adds_to,
     forgets,
