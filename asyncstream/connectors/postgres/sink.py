@@ -5,9 +5,9 @@ and `PostgresUpsertSink`, by key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import column_names
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
 __all__ = ("PostgresSink", "PostgresUpsertSink")
-
-_Numbered: TypeAlias = tuple[Any, ...]
-"""A place among the elements, whether the row goes, and its cells."""
 
 
 class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
@@ -197,25 +194,27 @@ class PostgresUpsertSink(CountingSink[Any]):
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
         coming, going = self._by_what_becomes(values)
-        rows = _numbered(coming, False, self._to.rows)
-        gone = _numbered(going, True, lambda keys: self._keys.rows(keys, f"table {self._to.table.name!r}"))
+        cells = self._to.rows(list(coming.values()))
+        rows = [(number, *row) for number, row in zip(coming, cells, strict=True)]
+        keys = self._keys.rows(list(going.values()), f"table {self._to.table.name!r}") if going else []
+        gone = [(number, True, *key) for number, key in zip(going, keys, strict=True)]
         if not self._takes_null:
-            places = [self._to.columns.index(name) for name in self._key]
-            self._refuse_null(values, rows, places)
-            self._refuse_null(values, gone, range(len(self._key)))
+            self._refuse_null(values, rows, [1 + self._to.columns.index(name) for name in self._key])
+            self._refuse_null(values, gone, range(2, 2 + len(self._key)))
 
         async def put(connection: Connection) -> None:
-            copy = "COPY {batch} (asyncstream_number, asyncstream_goes, {columns}) FROM STDIN"
+            copy = "COPY {batch} (asyncstream_number, {columns}) FROM STDIN"
             await copy_rows(connection, self._sql(copy), rows)
             if gone:
-                await copy_rows(connection, self._sql(copy.replace("columns", "key")), gone)
+                copy = "COPY {batch} (asyncstream_number, asyncstream_goes, {key}) FROM STDIN"
+                await copy_rows(connection, self._sql(copy), gone)
                 delete = "DELETE FROM {table} AS here USING {batch} AS gone WHERE asyncstream_goes AND {same}"
                 await connection.execute(self._sql(delete))
             await connection.execute(
                 self._sql(
                     "INSERT INTO {table} ({columns}) SELECT {columns} FROM (SELECT DISTINCT ON ({key}) * "
                     "FROM {batch} ORDER BY {key}, asyncstream_number DESC) AS last "
-                    "WHERE NOT asyncstream_goes ON CONFLICT ({key}) DO {update}"
+                    "WHERE asyncstream_goes IS NULL ON CONFLICT ({key}) DO {update}"
                 )
             )
 
@@ -238,13 +237,13 @@ class PostgresUpsertSink(CountingSink[Any]):
                 rows[number] = value.value
         return coming, going
 
-    def _refuse_null(self, values: Sequence[Any], rows: Sequence[_Numbered], places: Iterable[int]) -> None:
-        """Raise `SinkError` if a cell of the key is null."""
-        for number, _, *cells in rows:
-            if any(cells[place] is None for place in places):
+    def _refuse_null(self, values: Sequence[Any], rows: Sequence[Any], places: Iterable[int]) -> None:
+        """Raise `SinkError` if a row has null in one of the places, which are those of its key."""
+        for row in rows:
+            if any(row[place] is None for place in places):
                 # to the index they differ, and in a batch they would be one
                 error = ValueError(f"its key, {' and '.join(self._key)}, is null")
-                raise SinkError(why_unwritten(values[number], self._to.what, error)) from error
+                raise SinkError(why_unwritten(values[row[0]], self._to.what, error)) from error
 
     def _sql(self, statement: LiteralString) -> Composed:
         from psycopg.sql import SQL, Identifier
@@ -262,9 +261,3 @@ class PostgresUpsertSink(CountingSink[Any]):
 
     async def close(self) -> None:
         await self._to.close()
-
-
-def _numbered(
-    rows: dict[int, Any], goes: bool, cells: Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
-) -> list[_Numbered]:
-    return [(number, goes, *row) for number, row in zip(rows, cells(list(rows.values())), strict=True)]
