@@ -95,6 +95,8 @@ def harmless(error: Exception) -> Exception | None:
     """`error`, unless its text may quote the URL, the headers, or what came."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # a ValueError, which names host and port
         return error
+    if isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str):
+        return None  # it is the head of the answer that was broken off
     return None if isinstance(error, (*UNFIT_URL, aiohttp.ClientResponseError)) else error
 
 
