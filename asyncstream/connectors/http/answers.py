@@ -24,11 +24,11 @@ from asyncstream.errors import HttpError, describe_error
 
 __all__ = (
     "ENCODINGS",
-    "UNFIT_URL",
     "TooLarge",
     "Undecodable",
     "decoded",
     "harmless",
+    "of_request",
     "read_body",
     "refusal",
     "told",
@@ -49,7 +49,7 @@ class Undecodable(Exception):
 
 
 def refusal(
-    answer: aiohttp.ClientResponse | aiohttp.WSServerHandshakeError,
+    answer: aiohttp.ClientResponse | aiohttp.WSServerHandshakeError | aiohttp.ClientHttpProxyError,
     url: URL,
     reason: str | None = None,
     body: bytes = b"",
@@ -74,19 +74,29 @@ def refusal(
     )
 
 
+def of_request(error: Exception, url: URL) -> HttpError:
+    """The error for what is raised of a request: by its status if a proxy gives one, and makes no tunnel."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return refusal(error, url, f"the proxy: {error.message}")
+    # what is no URL or no header will not become one
+    return HttpError(shown(url), None, told(error), retryable=not isinstance(error, UNFIT_URL))
+
+
 _RETRYABLE = frozenset({408, 425, 429})
 
 UNFIT_URL: Final = (ValueError, aiohttp.NonHttpUrlClientError)
 """What is raised about a URL that cannot be asked; InvalidURL is a ValueError."""
 
 _QUOTE: Final = re.compile(r"[:'\"\n]")
-"""With what a quotation begins, in what the client says of an answer that is no HTTP."""
+"""With what a quotation begins, in what the client says of an answer that is no HTTP, or of a request."""
 
 
 def harmless(error: Exception) -> Exception | None:
     """`error`, unless its text may quote the URL, the headers, or what came."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # a ValueError, which names host and port
         return error
+    if isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str):
+        return None  # it is the head of the answer that was broken off
     return None if isinstance(error, (*UNFIT_URL, aiohttp.ClientResponseError)) else error
 
 
@@ -95,7 +105,9 @@ def told(error: Exception) -> str:
     known = harmless(error)
     if known is not None:
         return describe_error(known)
-    said = _QUOTE.split(error.message, 1)[0].strip() if isinstance(error, aiohttp.ClientResponseError) else ""
+    said = ""
+    if isinstance(error, aiohttp.ClientResponseError) or type(error) is ValueError:
+        said = _QUOTE.split(getattr(error, "message", str(error)), 1)[0].strip()
     return ": ".join(filter(None, (type(error).__name__, said)))
 
 

@@ -30,7 +30,7 @@ from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
 from asyncstream.connectors.client_options import Options
-from asyncstream.connectors.http.answers import harmless, refusal, told
+from asyncstream.connectors.http.answers import harmless, of_request, refusal, told
 from asyncstream.connectors.http.session import checked_client, checked_headers, new_session
 from asyncstream.connectors.http.urls import shown
 from asyncstream.connectors.json_values import loads
@@ -247,7 +247,9 @@ class ConnectedSource(Source[T]):
                             self._arrived.set()
                             place = arrival.place
                     self._has_ended = True
-                except (aiohttp.ClientError, OSError, TimeoutError, HttpError) as error:
+                except (aiohttp.ClientError, OSError, TimeoutError, HttpError) as broken:
+                    is_of_proxy = isinstance(broken, aiohttp.ClientHttpProxyError)
+                    error = of_request(broken, self._url) if is_of_proxy else broken
                     if isinstance(error, HttpError) and not error.retryable:
                         raise SourceError(f"cannot read {error}") from error
                     self._failed += 1

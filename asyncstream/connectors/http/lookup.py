@@ -19,14 +19,13 @@ from yarl import URL
 from asyncstream.addresses import HTTP_METHODS, refuse_address
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.http.answers import (
-    UNFIT_URL,
     TooLarge,
     Undecodable,
     decoded,
     harmless,
+    of_request,
     read_body,
     refusal,
-    told,
 )
 from asyncstream.connectors.http.session import checked_client, checked_headers, new_session
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
@@ -299,9 +298,7 @@ class HttpLookup(AsyncFunction[In, Out]):
                     if target is None:
                         return self._answer(response, url, await self._body(response, url))
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                # what is no URL or no header will not become one
-                may_pass = not isinstance(error, UNFIT_URL)
-                raise HttpError(shown(url), None, told(error), retryable=may_pass) from harmless(error)
+                raise of_request(error, url) from harmless(error)
             if target.origin() != url.origin():
                 headers, body = {}, None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):

@@ -148,7 +148,11 @@ class RestSource(ConnectedSource[Any]):
             return self._url.update_query({self._page: str(self._first if at is None else at)})
         if at is None:
             return self._url
-        return self._url.update_query({self._param: str(at)}) if self._param is not None else URL(at)
+        if self._param is not None:
+            return self._url.update_query({self._param: str(at)})
+        page = URL(at).with_user(None)  # it does not choose who asks for it, and often does not name him
+        user = self._url.user
+        return page if user is None else page.with_user(user).with_password(self._url.password)
 
     def _following(
         self, response: aiohttp.ClientResponse, url: URL, page: Any, at: Any, items: list[Any]
@@ -166,11 +170,10 @@ class RestSource(ConnectedSource[Any]):
             if self._param is not None:
                 return found
         else:
-            link: Any = response.links.get("next", {})
-            found = link.get("url")
+            found = _next_of(response)
             if found is None:
                 return None
-        target = url.join(URL(str(found)))
+        target = url.join(URL(str(found))).with_user(None)
         if target.origin() != self._url.origin():  # which would get the headers
             raise SourceError(f"{shown(url)} names a page of another origin: {shown(target)}")
         return str(target)
@@ -205,6 +208,15 @@ class RestSource(ConnectedSource[Any]):
             if not self.rejects:
                 raise SourceError(f"{shown(self._url)}: {error}") from error
             return RejectedMessage(shown(self._url), "", item, str(error))
+
+
+def _next_of(response: aiohttp.ClientResponse) -> Any:
+    """The page that the header `Link` says to be the next one; None: there is none."""
+    for link in response.links.values():
+        relations = [value for name, value in link.items() if name.lower() == "rel"]
+        if relations and "next" in str(relations[0]).lower().split():
+            return link.get("url")
+    return None
 
 
 class _RoundTrip:

@@ -200,15 +200,10 @@ async def columns_of(connection: Connection, table: sql.Identifier) -> list[str]
     return [name for (name,) in await cursor.fetchall()]
 
 
-async def make_batch(
-    connection: Connection,
-    table: Table,
-    columns: Sequence[str],
-    added: Sequence[str] = (),
-) -> None:
+async def make_batch(connection: Connection, table: Table, columns: Sequence[str]) -> None:
     """
-    Make the table `BATCH`, with some of the columns of another, their types and checks, and the numbers that
-    are `added`. It is gone with the connection, and what is in it with the transaction.
+    Make the table `BATCH`, with some of the columns of another, their types and checks. It is gone with the
+    connection, and what is in it with the transaction.
     """
     from psycopg.sql import SQL, Identifier
 
@@ -216,10 +211,9 @@ async def make_batch(
     create = SQL("CREATE TEMPORARY TABLE {} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DELETE ROWS")
     await connection.execute(create.format(batch, table.identifier))
     names = await columns_of(connection, batch)
-    changes = [SQL("DROP COLUMN {}").format(Identifier(name)) for name in names if name not in columns]
-    changes += [SQL("ADD COLUMN {} bigint").format(Identifier(name)) for name in added]
-    if changes:
-        await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(changes)))
+    drops = [SQL("DROP COLUMN {}").format(Identifier(name)) for name in names if name not in columns]
+    if drops:
+        await connection.execute(SQL("ALTER TABLE {} {}").format(batch, SQL(", ").join(drops)))
 
 
 async def follow_types(connection: Connection, table: Table) -> bool:

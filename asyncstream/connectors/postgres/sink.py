@@ -5,19 +5,20 @@ and `PostgresUpsertSink`, by key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, LiteralString
 
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import column_names
-from asyncstream.connectors.postgres.connection import joined, make_batch
+from asyncstream.connectors.postgres.connection import NATIVE, joined
 from asyncstream.connectors.postgres.epochs import Epochs
 from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.connectors.postgres.writing import TableWriter, copy_rows
-from asyncstream.connectors.rows import Default, why_unwritten
+from asyncstream.connectors.rows import Default, RowWriter, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
+from asyncstream.keyed.changes import UPDATE_BEFORE, Change, comes
 from asyncstream.validation import choice, refuse
 
 if TYPE_CHECKING:
@@ -140,6 +141,10 @@ class PostgresUpsertSink(CountingSink[Any]):
     key, such as the counts of a window, are right in the end without being exactly once on the way, and can
     be seen before the next checkpoint.
 
+    Elements may be `Change`s, as a change log has them: `-D` deletes the row of its key, of which the element
+    need not have more than the key, and `-U` is passed over, for `+U` follows. Both rows of a replacement
+    must have the same key.
+
     Args:
         url, table, columns: as for `PostgresSink`.
         key: the columns of a unique key of the table; among `columns`. An element in which one is null is
@@ -161,6 +166,7 @@ class PostgresUpsertSink(CountingSink[Any]):
         missing = [name for name in self._key if name not in self._to.columns]
         if missing:
             raise refuse("key", "names that are among columns", key, f"missing there: {missing}")
+        self._keys = RowWriter(self._key, default, NATIVE)
         self._takes_null = False  # there is an index to which nulls are equal
 
     async def open(self) -> None:
@@ -168,8 +174,16 @@ class PostgresUpsertSink(CountingSink[Any]):
         await self._to.do(self._make_batch)
 
     async def _make_batch(self, connection: Connection) -> None:
-        """A table for one batch: to copy rows and to insert them from there is the quickest way."""
-        await make_batch(connection, self._to.table, self._to.columns, ("asyncstream_number",))
+        """
+        A table for one batch: to copy rows and to insert them from there is the quickest way. It has no
+        constraints, which a key alone, of a row that goes, might break.
+        """
+        await connection.execute(
+            self._sql(
+                "CREATE TEMPORARY TABLE {batch} ON COMMIT DELETE ROWS AS SELECT {columns}, "
+                "0::bigint AS asyncstream_number, false AS asyncstream_goes FROM {table} WITH NO DATA"
+            )
+        )
         query = (
             "SELECT coalesce(bool_or((to_jsonb(i)->>'indnullsnotdistinct')::bool), false) FROM pg_index AS i "
             "WHERE indrelid = to_regclass(%s)"
@@ -179,38 +193,69 @@ class PostgresUpsertSink(CountingSink[Any]):
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
-        rows = [(number, *row) for number, row in enumerate(self._to.rows(values))]
+        coming, going = self._by_what_becomes(values)
+        cells = self._to.rows(list(coming.values()))
+        rows = [(number, *row) for number, row in zip(coming, cells, strict=True)]
+        keys = self._keys.rows(list(going.values()), f"table {self._to.table.name!r}") if going else []
+        gone = [(number, True, *key) for number, key in zip(going, keys, strict=True)]
         if not self._takes_null:
-            places = [1 + self._to.columns.index(name) for name in self._key]
-            for value, row in zip(values, rows, strict=True):
-                if any(row[place] is None for place in places):
-                    # to the index they differ, and in a batch they would be one
-                    error = ValueError(f"its key, {' and '.join(self._key)}, is null")
-                    raise SinkError(why_unwritten(value, self._to.what, error)) from error
+            self._refuse_null(values, rows, [1 + self._to.columns.index(name) for name in self._key])
+            self._refuse_null(values, gone, range(2, 2 + len(self._key)))
 
         async def put(connection: Connection) -> None:
-            await copy_rows(
-                connection, self._sql("COPY {batch} (asyncstream_number, {columns}) FROM STDIN"), rows
-            )
+            copy = "COPY {batch} (asyncstream_number, {columns}) FROM STDIN"
+            await copy_rows(connection, self._sql(copy), rows)
+            if gone:
+                copy = "COPY {batch} (asyncstream_number, asyncstream_goes, {key}) FROM STDIN"
+                await copy_rows(connection, self._sql(copy), gone)
+                delete = "DELETE FROM {table} AS here USING {batch} AS gone WHERE asyncstream_goes AND {same}"
+                await connection.execute(self._sql(delete))
             await connection.execute(
                 self._sql(
-                    "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {batch} "
-                    "ORDER BY {key}, asyncstream_number DESC ON CONFLICT ({key}) DO {update}"
+                    "INSERT INTO {table} ({columns}) SELECT {columns} FROM (SELECT DISTINCT ON ({key}) * "
+                    "FROM {batch} ORDER BY {key}, asyncstream_number DESC) AS last "
+                    "WHERE asyncstream_goes IS NULL ON CONFLICT ({key}) DO {update}"
                 )
             )
 
         await self._to.write(put, whole=True)
-        self._taken = len(rows)
+        self._taken = len(values)
+
+    def _by_what_becomes(self, values: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        """The rows that come and those that go, by their places among the elements."""
+        if Change not in map(type, values):
+            return dict(enumerate(values)), {}
+        coming, going = dict[int, Any](), dict[int, Any]()
+        for number, value in enumerate(values):
+            if type(value) is not Change:
+                coming[number] = value
+            elif value.kind != UPDATE_BEFORE:
+                try:
+                    rows = coming if comes(value) else going
+                except TypeError as error:
+                    raise SinkError(why_unwritten(value, self._to.what, error)) from error
+                rows[number] = value.value
+        return coming, going
+
+    def _refuse_null(self, values: Sequence[Any], rows: Sequence[Any], places: Iterable[int]) -> None:
+        """Raise `SinkError` if a row has null in one of the places, which are those of its key."""
+        for row in rows:
+            if any(row[place] is None for place in places):
+                # to the index they differ, and in a batch they would be one
+                error = ValueError(f"its key, {' and '.join(self._key)}, is null")
+                raise SinkError(why_unwritten(values[row[0]], self._to.what, error)) from error
 
     def _sql(self, statement: LiteralString) -> Composed:
         from psycopg.sql import SQL, Identifier
 
         rest = [name for name in self._to.columns if name not in self._key]
         values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
+        equal = "here.{0} IS NOT DISTINCT FROM gone.{0}" if self._takes_null else "here.{0} = gone.{0}"
         return self._to.table.filled(
             statement,
             self._to.columns,
             key=joined(self._key),
+            same=SQL(" AND ").join(SQL(equal).format(Identifier(name)) for name in self._key),
             update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),
         )
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from asyncstream.connectors.http import HttpLookup, RestSource, SseSource, WebSocketSource
-from asyncstream.errors import HttpError, PipelineError
+from asyncstream.errors import HttpError, PipelineError, SourceError
 from tests.connectors.http.services import echo, read_all, run, serve
 from tests.servers.certificates import Certificates
 
@@ -89,6 +89,66 @@ def test_a_proxy_is_used_where_it_is_given(
             for option in ({"proxy": proxy}, {"trust_env": True}):
                 assert await name_of(address, client={"ssl": trusted, **option}) == "a"
                 assert asked.pop() == f"CONNECT {address.removeprefix('https://')} HTTP/1.1"
+
+    run(main())
+
+
+@asynccontextmanager
+async def refusing(answer: str) -> AsyncIterator[tuple[str, list[None]]]:
+    """A proxy that gives each request this answer; its address, and what has one entry for each."""
+    asked = list[None]()
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(None)
+        writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    async with server:
+        yield f"http://joe:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        server.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_what_a_proxy_does_not_let_through_is_not_asked_again(scheme: str) -> None:
+    async def main() -> None:
+        async with refusing("407 Proxy Authentication Required") as (proxy, asked):
+            client = {"proxy": proxy}
+            async with HttpLookup(f"{scheme}://api.example/{{}}", attempts=5, client=client) as lookup:
+                with pytest.raises(HttpError, match=r"407 .*Proxy Authentication Required") as caught:
+                    await lookup.invoke("a")
+            assert caught.value.status == 407
+            with pytest.raises(SourceError, match=r"407 .*Proxy Authentication Required"):
+                await read_all(RestSource(f"{scheme}://api.example/items", client=client))
+            socket = f"{scheme.replace('http', 'ws')}://api.example/socket"
+            with pytest.raises(SourceError, match="407"):
+                await read_all(WebSocketSource(socket, client=client))
+            assert len(asked) == 3
+
+    run(main())
+
+
+def test_a_proxy_that_cannot_now_is_asked_again_when_it_says() -> None:
+    async def main() -> None:
+        async with refusing("503 Busy\r\nRetry-After: 7") as (proxy, _):
+            async with HttpLookup("https://api.example/{}", attempts=1, client={"proxy": proxy}) as lookup:
+                with pytest.raises(HttpError, match="503 the proxy: Busy") as caught:
+                    await lookup.invoke("a")
+            assert caught.value.retryable
+            assert caught.value.retry_after == "7"
+
+    run(main())
+
+
+def test_two_passwords_for_one_request_are_told_of() -> None:
+    async def main() -> None:
+        async with serve(echo) as address:
+            address = address.replace("//", "//joe:secret@")
+            with pytest.raises(HttpError, match="Cannot combine AUTHORIZATION header") as caught:
+                await name_of(address, headers={"Authorization": "Bearer secret"})
+            assert "secret" not in str(caught.value)
 
     run(main())
 

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import time
 import traceback
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -402,6 +403,40 @@ async def test_pages_by_link_and_by_number() -> None:
         assert service.asked == [0, 7, 14, 21, 28, 35]
         source = RestSource(f"{url}/numbered", page="page")
         assert await read_all(source, {"page": 3, "items": 2}) == NUMBERS[16:]
+
+
+@pytest.mark.parametrize("rel", ['rel="NEXT"', "REL=next", 'rel="last next"', "title=\"a; b\"; rel='next'"])
+async def test_a_link_to_the_next_page_is_found_however_it_is_written(rel: str) -> None:
+    async def service(request: web.Request) -> web.StreamResponse:
+        number = int(request.query.get("at", 1))
+        links = f'</pages?at=1>; rel="first", </pages?at={number + 1}>; {rel}'
+        return web.json_response([number], headers={"Link": links} if number < 3 else {})
+
+    async with serve(service) as url:
+        assert await read_all(RestSource(f"{url}/pages")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("user", ["", "mallory:guess@"])
+async def test_all_pages_are_asked_for_by_the_user_of_the_first(user: str) -> None:
+    asked = list[str | None]()
+
+    async def service(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers.get("Authorization"))
+        more = {"next": f"http://{user}{request.host}/pages?at=2"} if not request.query else {}
+        return web.json_response({"data": [len(asked)], **more})
+
+    async with serve(service) as url:
+        named = f"{url.replace('//', '//joe:secret@')}/pages"
+        source = RestSource(named, items="data", cursor="next")
+        assert await read_all(source) == [1, 2]
+        assert asked == [f"Basic {b64encode(b'joe:secret').decode()}"] * 2
+        assert "secret" not in str(source.position())
+        again = RestSource(named, items="data", cursor="next")
+        await again.seek({"page": f"{named.replace('secret', 'former')}?at=2", "items": 0})
+        assert await read_all(again) == [3]
+        assert asked[2] == asked[0]
+        await read_all(RestSource(f"{url}/pages", items="data", cursor="next"))
+        assert asked[3:] == [None, None]
 
 
 @pytest.mark.parametrize("param", [None, "after"])

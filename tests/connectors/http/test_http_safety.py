@@ -26,7 +26,7 @@ from asyncstream.connectors.http import HttpLookup, RestSource, SseSource, WebSo
 from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
 from asyncstream.errors import HttpError, PipelineError, RetriesExhausted, SourceError
 from asyncstream.operators.functions import FailedCall
-from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
+from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, read_all, run, serve, status
 
 SECRETS = ("passw0rd", "SECRET", "s3cr3t")
 
@@ -345,6 +345,31 @@ def test_secrets_are_in_no_error_of_a_source(
 async def repeats_the_request(request: web.Request) -> web.StreamResponse:
     said = f"{request.headers['X-Key']} is not to ask for {request.rel_url}"
     return web.Response(status=422, body=gzip.compress(said.encode()), headers={"Content-Encoding": "gzip"})
+
+
+def test_head_of_an_answer_that_is_broken_off_is_in_no_error() -> None:
+    async def breaks_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nSet-Cookie: id=secret\r\nContent-Length: 5\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(breaks_off, "127.0.0.1", 0)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+            async with HttpLookup(url, attempts=1) as lookup:
+                with pytest.raises(HttpError) as caught:
+                    await lookup.invoke("a")
+            with pytest.raises(SourceError) as told:
+                await read_all(RestSource(url, attempts=1))
+            server.close()
+        assert caught.value.retryable
+        for error in (caught.value, told.value):
+            assert "ServerDisconnectedError" in str(error)
+            assert "secret" not in "".join(traceback.format_exception(error))
+
+    run(main())
 
 
 def test_what_a_service_says_of_a_request_can_be_asked_for_and_is_in_no_text(

@@ -10,7 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from asyncstream import AsyncStreamError, Checkpoints, MemoryStore, Pipeline, PipelineError, SinkError
+from asyncstream import (
+    AsyncStreamError,
+    Change,
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    SinkError,
+)
 from asyncstream.connectors import PostgresSink, PostgresUpsertSink, Sink
 from asyncstream.connectors.postgres import writing
 from asyncstream.connectors.writer import Writer
@@ -323,6 +331,79 @@ async def test_by_key_the_last_value_stays(postgres_url: str) -> None:
         PostgresUpsertSink(postgres_url, "t", columns=["user_id", "day"], key=["user_id", "day"]), rows
     )
     assert do(postgres_url, "SELECT * FROM t ORDER BY n") == [(1, "Monday", 5, 5), (0, "Monday", 6, 5)]
+
+
+async def test_a_change_log_is_followed(postgres_url: str) -> None:
+    do(
+        postgres_url,
+        'CREATE TABLE t ("user" int, "order" int, price int NOT NULL CHECK (price > 0), '
+        'note text DEFAULT \'new\', PRIMARY KEY ("user", "order"))',
+    )
+
+    def row(order: int, price: int) -> dict[str, int]:
+        return {"user": 1, "order": order, "price": price}
+
+    def sink() -> PostgresUpsertSink:
+        return PostgresUpsertSink(
+            postgres_url, "t", columns=["price", "order", "user"], key=["user", "order"]
+        )
+
+    rows = [row(order, 10) for order in range(1, 7)]
+    await write(sink(), [*rows[:2], *(Change("+I", one) for one in rows[2:])])
+    do(postgres_url, "UPDATE t SET note = 'noted'")
+    log = [
+        Change("-U", rows[0]),
+        Change("+U", row(1, 11)),
+        Change("-D", rows[1]),
+        Change("+U", row(3, 13)),  # and gone: the last counts
+        Change("-D", {"user": 1, "order": 3}),  # of a row that goes, the key is enough
+        Change("-D", rows[3]),  # and comes again: as a new one
+        Change("+I", row(4, 14)),
+        Change("-U", rows[4]),
+        Change("-D", row(9, 10)),  # was never there
+        row(6, 16),
+    ]
+    expected = [(1, 11, "noted"), (4, 14, "new"), (5, 10, "noted"), (6, 16, "noted")]
+    for changes in (log, log[:4], log[4:6], log[6:]):  # the rest is read a second time, as after a crash
+        await write(sink(), changes)
+        if changes is log:
+            assert do(postgres_url, 'SELECT "order", price, note FROM t ORDER BY 1') == expected
+    assert do(postgres_url, 'SELECT "order", price, note FROM t ORDER BY 1') == expected
+
+
+async def test_a_change_log_is_followed_where_nulls_are_one_key(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (k int, v int, UNIQUE NULLS NOT DISTINCT (k))")
+    do(postgres_url, "INSERT INTO t VALUES (NULL, 1), (2, 2)")
+    sink = PostgresUpsertSink(postgres_url, "t", columns=["k", "v"], key="k")
+    await write(sink, [Change("-D", {"k": None, "v": 1})])
+    assert do(postgres_url, "SELECT * FROM t") == [(2, 2)]
+
+
+async def test_a_step_that_corrects_itself_keeps_a_table_right(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (item text PRIMARY KEY, price int)")
+    prices = [("tea", 5), ("jam", 3), ("tea", 2), ("oil", 1), ("jam", 9), ("oil", 4)]
+    pipeline = Pipeline("cheapest")
+    rows = pipeline.source({"item": item, "price": price} for item, price in prices)
+    last = rows.key_by("item").deduplicate(keep="last", changes="all")
+    cheapest = last.key_by(lambda change: 0).top(2, "price", order="ascending", retracts=True, changes="all")
+    cheapest.to(PostgresUpsertSink(postgres_url, "t", columns=["item", "price"], key="item"))
+    await pipeline.run()
+    assert do(postgres_url, "SELECT * FROM t ORDER BY price") == [("tea", 2), ("oil", 4)]
+
+
+async def test_a_change_that_is_none_is_one_failed_element(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (k int PRIMARY KEY)")
+    pipeline, failed = Pipeline("orders"), list[Any]()
+    log = [Change[Any](kind, {"k": k}) for k, kind in enumerate(("+I", "gone", "-U", "+I"))]  # type: ignore[arg-type]
+    log.append(Change("-D", {"n": 1}))
+    sink = PostgresUpsertSink(postgres_url, "t", columns=["k"], key="k")
+    written = pipeline.source(log, name="in").to(sink, name="out", on_error="route")
+    written.failed.map(lambda call: str(call.error)).to(failed, name="failed")
+    await pipeline.run()
+    assert do(postgres_url, "SELECT k FROM t ORDER BY k") == [(0,), (3,)]
+    assert len(failed) == 2
+    assert "expected a Change of the kind '+I', '-U', '+U' or '-D', got 'gone'" in failed[0]
+    assert "there are: 'n'" in failed[1]
 
 
 @pytest.mark.parametrize(
