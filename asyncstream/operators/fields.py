@@ -19,7 +19,7 @@ from asyncstream.validation import fields_of
 __all__ = ("fields_read",)
 
 _LOADS: Final = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
-"""With what those instructions end that put an argument where the next one finds it, in versions of Python."""
+"""With what those instructions end, in versions of Python, that put an argument on top of the stack."""
 
 _SEE_ALL: Final = frozenset({"dir", "eval", "exec", "locals", "vars"})
 """Functions that see the arguments of who calls them."""
