@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from asyncstream.state import MISSING
 from asyncstream.state.rows import Rows
 from asyncstream.windowing.windows import Span
 
@@ -57,7 +56,7 @@ class Blocks:
             self._widths.append(width)
             width *= _FACTOR
         self._ends, self._starts, self._merge = ends, starts, merge
-        self._rows: dict[Span, Rows | None] = {}  # None: it was wanted once, or is not good any more
+        self._rows: dict[Span, Rows | None] = {}  # None: it was wanted once
 
     def rows(self, place: Span) -> Rows | None:
         """Those of a block; None: it is a slice."""
@@ -97,27 +96,18 @@ class Blocks:
         yield from self._cover(stop, end, narrower, makes)
 
     def _is_there(self, block: Span, narrower: int, makes: bool) -> bool:
-        rows = self._rows.get(block, MISSING)
-        if makes and rows is MISSING:
+        if makes and block not in self._rows:
             self._rows[block] = None
-        elif makes and rows is None:
-            rows = self._rows[block] = self._merge(self._cover(*block, narrower, makes))
-        return rows is not MISSING and rows is not None
-
-    def spoil(self, start: int) -> None:
-        """Have no block with the slice at `start`, which has changed."""
-        for block in self._with(start):
-            if block in self._rows:
-                self._rows[block] = None
+        elif makes and self._rows[block] is None:
+            self._rows[block] = self._merge(self._cover(*block, narrower, makes))
+        return self._rows.get(block) is not None
 
     def drop(self, start: int) -> None:
-        """The same for good: the slice has gone."""
-        for block in self._with(start):
-            self._rows.pop(block, None)
+        """Have no block with the slice at `start`, which has changed or gone."""
+        for width in self._widths:
+            begin = start - start % width
+            self._rows.pop((begin, begin + width), None)
 
     def clear(self) -> None:
         """Have no blocks."""
         self._rows.clear()
-
-    def _with(self, start: int) -> Iterator[Span]:
-        return ((start - start % width, start - start % width + width) for width in self._widths)

@@ -139,7 +139,7 @@ class PaneStore:
     def put(self, place: Span, key: Any, value: Any) -> None:
         """Put an element into a slice, which may be before the latest one."""
         table = self.slices
-        self._blocks.spoil(place[0])
+        self._blocks.drop(place[0])
         if self.has_epochs:
             later = self.starts[bisect_right(self.starts, place[0]) :]
             places = [(start, self.ends[start]) for start in later]
@@ -155,7 +155,7 @@ class PaneStore:
         """Put folded elements into a slice, by key; their accumulators are given away."""
         table, merge, numbers = self.slices, self.aggregate.merge, self.numbers
         is_alone = not isinstance(self.aggregate, InPlace)
-        self._blocks.spoil(place[0])
+        self._blocks.drop(place[0])
         rows, has_older = table.rows(place), table.has_older_rows(place)
         for key, accumulator in parts:
             found = accumulator[0] if is_alone else accumulator

@@ -40,10 +40,6 @@ class _FiringSession(Session):
     tick: int | None = None
     ticked: int = 0
 
-    def __reduce__(self) -> Any:
-        kept = (self.start, self.end, self.accumulator, self.number, self.armed, self.waits)
-        return _FiringSession, (*kept, *self.firings())
-
     def firings(self) -> Sequence[Any]:
         return [self.early, self.late, self.tick, self.ticked]
 

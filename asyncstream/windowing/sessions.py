@@ -66,11 +66,12 @@ class Session:
     waits: int = MIN_TIMESTAMP
 
     def __deepcopy__(self, memo: Any) -> Session:
-        held = detached(self.accumulator)
-        return type(self)(self.start, self.end, held, self.number, self.armed, self.waits, *self.firings())
+        made, (start, end, held, *others) = self.__reduce__()
+        return made(start, end, detached(held), *others)
 
-    def __reduce__(self) -> Any:
-        return Session, (self.start, self.end, self.accumulator, self.number, self.armed)
+    def __reduce__(self) -> tuple[type[Session], tuple[Any, ...]]:
+        kept = (self.start, self.end, self.accumulator, self.number, self.armed, self.waits)
+        return type(self), (*kept, *self.firings())
 
     def firings(self) -> Sequence[Any]:
         """What is kept besides of one that fires not only at its end."""

@@ -170,7 +170,7 @@ def test_blocks_go_with_their_slices() -> None:
         covered = list(blocks.cover((1, 64), makes=True))
     assert covered == [(1, 2), (2, 3), (3, 4), (4, 8), (8, 12), (12, 16), (16, 32), (32, 48), (48, 64)]
     assert blocks.rows((16, 32)) == dict.fromkeys([(16, 20), (20, 24), (24, 28), (28, 32)])
-    blocks.spoil(17)
+    blocks.drop(17)
     assert blocks.rows((16, 32)) is blocks.rows((16, 20)) is None
     assert (20, 24) in blocks.cover((1, 64), makes=False)
     while starts:
@@ -178,6 +178,21 @@ def test_blocks_go_with_their_slices() -> None:
         blocks.drop(starts.pop(0))
     assert not blocks.rows((4, 8))
     assert not list(blocks.cover((0, 64), makes=False))
+
+
+def test_an_operator_that_is_restored_while_it_runs_has_no_blocks_of_before() -> None:
+    plan = WindowPlan(SlidingWindows(ms(64), ms(1)), aggregate=Count())
+    runs = [Harness(lambda: window_operator(itemgetter(0), plan)) for _ in range(2)]
+    for time in range(100):
+        for elements, run in enumerate(runs, 1):
+            run.operator.process_batch([("a", 1)] * elements, [time] * elements)
+            run.watermark(time)
+    one, other = runs
+    other.outputs()
+    other.operator.restore(one.operator.snapshot())
+    other.operator.restore_watermark(99)
+    other.watermark(100)
+    assert [result.value for result in other.outputs()] == [63]
 
 
 def test_slices_that_lie_far_apart_are_looked_at_alone() -> None:
