@@ -173,6 +173,7 @@ def frame_of(*names: str) -> Any:
         (("a", "b.c"), {"a"}, ["a"]),
         (("a", "b.c"), {"b.c"}, ["a", "b.c"]),
         (("a", "b`c"), {"b`c"}, ["a", "b`c"]),
+        (("a", "*"), {"*"}, ["a", "*"]),
     ],
 )
 def test_columns_remain_where_names_do_not_tell_them_apart(

@@ -41,13 +41,13 @@ def pruned(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     """
     A source's rows without other columns; all of them where `columns` are not known, or not all there.
 
-    Names are looked for by Spark whatever their case, and as fields of structs: where that leads elsewhere,
+    Names are looked for by Spark whatever their case, as fields of structs, or as all: where that may be,
     all columns remain.
     """
     names = frame.schema.names
     lower = [name.lower() for name in names]
     if not columns or not columns <= set(names) or len(set(lower)) < len(names):
         return frame
-    if any({".", "`"} & set(name) for name in columns):
+    if any({".", "`", "*"} & set(name) for name in columns):
         return frame
     return frame.select(*(name for name in names if name in columns))
