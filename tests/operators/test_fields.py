@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncstream.operators.fields import fields_read
 from asyncstream.validation import selector
@@ -144,3 +147,76 @@ def test_fields_of_several_functions_are_told_together() -> None:
     assert fields_read(known) == frozenset().union(*(fields for _, fields in KNOWN))
     assert fields_read([*known, UNKNOWN[0]]) is None
     assert fields_read([]) == frozenset()
+
+
+class Watched(dict[str, Any]):
+    """Notes which fields are taken, and whether anything else is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(a=1, b=0, c={"a": 1})
+        self.taken = set[str]()
+        self.is_asked = False
+
+    def __getitem__(self, name: str) -> Any:
+        self.taken.add(name)
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Any:
+        self.is_asked = True
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self.is_asked = True
+        return super().__len__()
+
+    def keys(self) -> Any:
+        self.is_asked = True
+        return super().keys()
+
+
+LEAVES = ["row['a']", "row['b']", "row['c']", "row", "other", "1", "'a'"]
+
+FORMS = [
+    "({0} if {1} else {2})",
+    "({0} and {1} or {2})",
+    "({0})[{1}]",
+    "(row if {0} else other)['b']",
+    "row['a' if {0} else 'b']",
+    "[{0}, *({1},), {2}]",
+    "{{**other, 'z': {0}}}",
+    "{{**{0}}}",
+    "[{0} for row in [{1}]]",
+    "[({0}, {1}) for one in [{2}]]",
+    "(lambda: {0})()",
+    "str({0})",
+]
+
+EXPRESSIONS = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: st.tuples(st.sampled_from(FORMS), inner, inner, inner).map(
+        lambda of: of[0].format(*of[1:])
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(EXPRESSIONS, max_size=3), EXPRESSIONS)
+def test_no_other_field_is_looked_at(before: list[str], last: str) -> None:
+    lines = [*(f"    other = {expression}" for expression in before), f"    return {last}"]
+    scope: dict[str, Any] = {}
+    with catch_warnings():
+        simplefilter("ignore", SyntaxWarning)  # such as of a number that has no fields
+        exec("\n".join(["def looks(row, other={'a': 1, 'b': 2}):", *lines]), scope)
+    fields, row, found = fields_read([scope["looks"]]), Watched(), None
+    if fields is not None:
+        with suppress(Exception):
+            found = scope["looks"](row)
+        assert row.taken <= fields
+        assert not row.is_asked
+        assert not is_in(row, found)
+
+
+def is_in(row: Watched, found: Any) -> bool:
+    if found is row or not isinstance(found, list | tuple | dict):
+        return found is row
+    return any(is_in(row, part) for part in (found.values() if isinstance(found, dict) else found))
