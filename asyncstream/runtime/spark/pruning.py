@@ -29,11 +29,10 @@ def columns_read(graph: Graph, source: str) -> frozenset[str] | None:
         for step, _ in graph.ports(output):
             if isinstance(step, SinkStep) and step.kind == "discard":
                 continue
-            spec = step.spec if isinstance(step, OperatorStep) else None
-            if spec is None or spec.reads is None:
+            if not isinstance(step, OperatorStep) or (reads := step.spec.reads) is None:
                 return None
-            found |= spec.reads
-            ahead += [other for other in graph.outputs(step) if spec.passes_on(other.tag)]
+            found |= reads
+            ahead += [other for other in graph.outputs(step) if step.spec.passes_on(other.tag)]
     return found
 
 
@@ -45,8 +44,7 @@ def pruned(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     all columns remain.
     """
     names = frame.schema.names
-    lower = [name.lower() for name in names]
-    if not columns or not columns <= set(names) or len(set(lower)) < len(names):
+    if not columns or not columns <= set(names) or len(set(map(str.lower, names))) < len(names):
         return frame
     if any({".", "`", "*"} & set(name) for name in columns):
         return frame
