@@ -216,16 +216,22 @@ def test_frames_of_another_thread_are_not_read_without_a_global_lock(
     assert caplog.records == []
 
 
-def test_thread_ends_with_the_last_job() -> None:
-    def watching() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "asyncstream watch"]
+def watching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "asyncstream watch"]
 
+
+def let_others_end() -> None:
+    """Of jobs that have just ended."""
+    for thread in watching():
+        thread.join(10)
+
+
+def test_thread_ends_with_the_last_job() -> None:
     async def main() -> None:
         one, other = Pipeline(), Pipeline()
         for pipeline in (one, other):
             pipeline.submissions().discard()
-        for thread in watching():  # of jobs that have just ended
-            thread.join(10)
+        let_others_end()
         async with one.start():
             async with other.start():
                 assert len(watching()) == 1
@@ -237,13 +243,29 @@ def test_thread_ends_with_the_last_job() -> None:
     asyncio.run(main())
 
 
+def test_thread_ends_with_a_loop_that_was_closed_before_it_answered() -> None:
+    async def begin() -> LoopWatch:
+        let_others_end()
+        watch = LoopWatch("left open", {})
+        watch.begin()
+        return watch
+
+    loop = asyncio.new_event_loop()
+    watch = loop.run_until_complete(begin())
+    (thread,) = watching()
+    watch.knock()  # nobody is there to answer
+    loop.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_loop_on_virtual_time_is_not_watched() -> None:
     async def main() -> None:
         pipeline = Pipeline()
         pipeline.submissions().discard()
+        let_others_end()
         async with pipeline.start():
-            names = [thread.name for thread in threading.enumerate()]
-            assert "asyncstream watch" not in names
+            assert watching() == []
 
     run(main())
 

@@ -26,6 +26,7 @@ import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -110,6 +111,9 @@ class LoopWatch:
 
     def knock(self) -> None:
         """Ask for an answer, or look at what keeps the loop from giving one."""
+        if self._loop.is_closed():  # with its job left open: an answer that is still awaited never comes
+            self.end()
+            return
         knocked, now = self._knocked, monotonic()
         if knocked is None:
             frame = self._innermost()
@@ -117,10 +121,8 @@ class LoopWatch:
                 self._rests += 1
                 return
             self._knocked = now
-            try:
+            with suppress(RuntimeError):  # closed just now
                 self._loop.call_soon_threadsafe(self._answer, now)
-            except RuntimeError:  # it is closed
-                self.end()
         elif now - knocked >= TICK / 2:
             frame = self._innermost()
             if frame is not None:
