@@ -292,10 +292,14 @@ class WindowOperator(TimedOperator, WindowStep):
         return window, windows.state_window(window)
 
     def _merge(self, key: Any, window: Any, merged: Sequence[Any], state_windows: list[Any]) -> None:
-        states, scope, trigger = self._states, self._scope, self._trigger
+        states, scope, trigger, event = self._states, self._scope, self._trigger, self._timers.event
+        last_ms = window.max_timestamp
+        is_due = last_ms <= scope.watermark and any(event.has(old.max_timestamp, key, old) for old in merged)
         states.namespace = window
         scope.merged[:] = merged
         trigger.on_merge(window, scope)
+        if is_due:  # since a restore: triggers take it that what ends by now has fired
+            event.register(last_ms, key, window)
         for old in merged:
             states.namespace = old
             trigger.clear(old, scope)

@@ -278,7 +278,7 @@ class SessionWindowOperator(PlainWindowOperator):
         touched = slice(first, bisect_right(sessions, end, first, key=_START))
         is_alone = touched.start == touched.stop
         if not is_alone:
-            session = self._merge(sessions, touched, start, end)
+            session = self._merge(key, sessions, touched, start, end)
         elif end - 1 + self._lateness_ms <= self._watermark:
             self._leave_out(value, timestamp, start)
             return
@@ -289,9 +289,9 @@ class SessionWindowOperator(PlainWindowOperator):
             if len(sessions) == 1:
                 self._sessions.put(None, key, sessions)
         session.accumulator = self._aggregate.add(session.accumulator, value)
-        if session.end - 1 > self._watermark:
-            if not session.armed:
-                self._arm(key, session, start)
+        if not session.armed and session.end - 1 > self._watermark:
+            self._arm(key, session, start)
+        if session.armed:  # also one that is due since a restore: the next watermark fires it
             if self._early:
                 self._count_early(key, session)
             return
@@ -299,7 +299,7 @@ class SessionWindowOperator(PlainWindowOperator):
             self._clean_later(key, session)
         self._count_late(key, session)
 
-    def _merge(self, sessions: list[Session], touched: slice, start: int, end: int) -> Session:
+    def _merge(self, key: Any, sessions: list[Session], touched: slice, start: int, end: int) -> Session:
         """One session for those that `start` to `end` touches, and for that."""
         session, *others = sessions[touched]
         covered = (min(start, session.start), max(end, sessions[touched.stop - 1].end))
@@ -308,6 +308,8 @@ class SessionWindowOperator(PlainWindowOperator):
             session.number = next(self._numbers)
         for other in others:
             self._join(session, other)
+            if other.armed and not session.armed:
+                self._arm(key, session, start)
         sessions[touched] = [session]
         self._waiting.open -= len(others)
         return session

@@ -604,6 +604,27 @@ def test_a_restart_loses_nothing(script: list[Step], plan: WindowPlan, data: st.
 
 GAPS = st.integers(1, 9).map(lambda gap: SessionWindows(ms(gap)))
 SESSIONS = GAPS | st.just(DynamicSessionWindows(gap_of))
+
+
+@settings(max_examples=200, deadline=None)
+@example(  # it comes before a session that is due, and into it
+    [("el", ("a", 1), 0), ("restart",), ("known", 20), ("el", ("a", 2), -2), ("wm", 21)],
+    SessionWindows(ms(3)),
+    0,
+)
+@given(scripts(known=True), SESSIONS, LATENESS)
+def test_sessions_that_are_due_since_a_restart_fire_once_with_all_that_has_come(
+    script: list[Step], assigner: WindowAssigner, lateness: int
+) -> None:
+    plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=Collect(itemgetter(1)))
+    records = Harness(chosen(plan)).run([*script, ("wm", MAX_TIMESTAMP)])
+    results = [(*result[:3], *result.value) for kind, result, *_ in records if kind == "out"]
+    assert len(set(results)) == len(results)
+    shown = {number for _, _, _, *numbers in results for number in numbers}
+    late = {element[1] for kind, element, *_ in records if kind == "late"}
+    assert shown | late == {step[1][1] for step in script if step[0] == "el"}
+
+
 TICKS = st.integers(1, 8).map(lambda interval: ContinuousEventTimeTrigger(ms(interval)))
 COUNTS = st.integers(1, 4).map(CountTrigger)
 FIRINGS = st.builds(AfterWatermark, early=TICKS | TICKS | COUNTS, late=st.none() | COUNTS)

@@ -21,6 +21,7 @@ from asyncstream.windowing import (
     WindowPlan,
     window_operator,
 )
+from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.session_firings import FiringSessionOperator
 from asyncstream.windowing.sessions import SessionWindowOperator, _Calendar
 from tests.windowing.harness import Harness, Step, ms
@@ -176,3 +177,23 @@ def test_sessions_that_fire_late_go_on_with_another_lateness_that_makes_them_pla
     run.run([*script, ("wm", 20)])
     assert type(run.operator) is kinds[1]
     assert [value.value for value in run.outputs()] == [3]
+
+
+@pytest.mark.parametrize("kind", [SessionWindowOperator, WindowOperator], ids=["sessions", "general"])
+@pytest.mark.parametrize("ended_ms", [[], [-6]], ids=["one", "several"])
+@pytest.mark.parametrize("late", [None, CountTrigger(3)], ids=["at_once", "counted"])
+def test_a_session_that_is_due_since_a_restart_fires_though_what_comes_late_gives_it_another_window(
+    kind: type[WindowStep], ended_ms: list[int], late: CountTrigger | None
+) -> None:
+    plan = WindowPlan(SessionWindows(ms(5)), AfterWatermark(late=late), None, 90, Count())
+    if kind is SessionWindowOperator and late is not None:
+        kind = FiringSessionOperator
+    run = Harness(lambda: kind(itemgetter(0), plan))
+    run.run([*(("el", ("a", 1), time_ms) for time_ms in ended_ms), ("wm", -1), ("el", ("a", 1), 4)])
+    run.outputs()
+    run.run([("restart",), ("known", 50), ("el", ("a", 1), -1), ("wm", 51)])
+    fired = {(-6 if ended_ms else -1, 9, 2 + len(ended_ms))}
+    assert {tuple(value[1:]) for value in run.outputs()} == fired
+    run.watermark(200)
+    assert run.operator.metrics()["windows_open"] == 0
+    assert not run.outputs()
