@@ -174,8 +174,6 @@ class AfterWatermark(Trigger):
         return CONTINUE if part is None else part.on_processing_time(timestamp, window, inside(ctx))
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        if window.max_timestamp > ctx.watermark:
-            ctx.register_event_timer(window.max_timestamp)
         for part, inside in ((self.early, _early), (self.late, _late)):
             if part is not None:
                 part.on_merge(window, inside(ctx))

@@ -147,7 +147,6 @@ class WindowOperator(TimedOperator, WindowStep):
         self._rows.clear()
 
     def _restored(self) -> None:
-        self._forget_rows()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
 

@@ -96,8 +96,7 @@ class PaneStore:
     def open(self, place: Span) -> None:
         """Have a slice from now on."""
         start, end = place
-        if start not in self.ends:
-            insort(self.starts, start)
+        insort(self.starts, start)
         self.ends[start] = end
 
     def drop(self, place: Span) -> None:
@@ -286,7 +285,7 @@ class PaneStore:
 
         Where one has closed accumulators there are slices only: what is closed goes between those of a block.
         """
-        if self.has_epochs and len(self._closed):
+        if len(self._closed):
             places = list(self._blocks.slices(window))
             if any(place in self._closed for place in places):
                 return places
@@ -371,10 +370,7 @@ class SliceRows:
 
     def forget_until(self, time_ms: float) -> None:
         """Have no rows of slices that have ended by then."""
-        if self._slices:
-            self._slices = {
-                place: rows for place, rows in self._slices.items() if max_timestamp(place) > time_ms
-            }
+        self._slices = {place: rows for place, rows in self._slices.items() if max_timestamp(place) > time_ms}
 
     def clear(self) -> None:
         """Have no rows."""

@@ -88,7 +88,6 @@ class PaneWindowOperator(PlainWindowOperator):
         if firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
-        self._shares_counted = firings.late > 1 and not plan.slicing.is_disjoint
         self._is_unsure = False  # whether `fired_ms` says too little of the windows behind event time
         self._lateness_before_ms = self._lateness_ms
         self._schedule = Schedule(self._lateness_ms)
@@ -345,7 +344,7 @@ class PaneWindowOperator(PlainWindowOperator):
             panes.put(place, key, value)
         for window in windows:
             if max_timestamp(window) <= self._watermark:
-                if self._shares_counted and window not in self._late:
+                if self._firings.late > 1 and window not in self._late:
                     self._schedule.keep(window, window, "window")
                 self._count(self._late, self._firings.late, window, key, panes.merged(window, key))
                 continue

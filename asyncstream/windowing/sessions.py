@@ -344,7 +344,7 @@ class SessionWindowOperator(PlainWindowOperator):
         yield from self._firing_armed(watermark)
         table, to_clean = self._sessions, self._waiting.to_clean
         while (come := to_clean.pop(watermark)) is not None:
-            for time_ms, key in sorted(come[1], key=_TIME):
+            for time_ms, key in come[1]:
                 sessions = table.get(None, key)
                 session = _session_at(sessions, time_ms + 1 - self._lateness_ms)
                 if session is None or session.armed or time_ms < session.waits:

@@ -137,7 +137,7 @@ class Trigger(Shown):
         return CONTINUE
 
     def on_merge(self, window: Window, ctx: TriggerContext, /) -> None:
-        """Several windows became `window`; each of them is cleared afterwards."""
+        """Several windows became `window`: each of them is cleared, and then `on_element` asked."""
 
     def clear(self, window: Window, ctx: TriggerContext, /) -> None:
         """The window goes: delete its timers and state."""
@@ -163,10 +163,6 @@ class EventTimeTrigger(Trigger):
     def on_event_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         return FIRE if timestamp == window.max_timestamp else CONTINUE
 
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        if window.max_timestamp > ctx.watermark:
-            ctx.register_event_timer(window.max_timestamp)
-
     def clear(self, window: Window, ctx: TriggerContext) -> None:
         ctx.delete_event_timer(window.max_timestamp)
 
@@ -187,10 +183,6 @@ class ProcessingTimeTrigger(Trigger):
 
     def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> TriggerResult:
         return FIRE
-
-    def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        if window.max_timestamp > ctx.now_ms:
-            ctx.register_processing_timer(window.max_timestamp)
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
         ctx.delete_processing_timer(window.max_timestamp)
