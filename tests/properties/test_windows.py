@@ -674,6 +674,14 @@ EARLY_TICKS = AfterWatermark(early=ContinuousEventTimeTrigger(ms(7)))
     False,
     False,
 )
+@example(  # the tick of the end that it had at first comes, though it has grown
+    [("el", ("a", 1), 0), ("el", ("a", 2), 3), ("wm", 4), ("wm", 8)],
+    SessionWindows(ms(5)),
+    EARLY_TICKS,
+    0,
+    False,
+    False,
+)
 @example(  # two sessions have become one, and what each waited for comes at once
     [("el", ("a", 1), 0), ("el", ("a", 2), 6), ("el", ("a", 3), 3), ("wm", 40)],
     SessionWindows(ms(5)),

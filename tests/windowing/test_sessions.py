@@ -130,6 +130,18 @@ def test_a_session_that_two_have_merged_into_fires_once_where_it_stays_for_late_
     assert [value for name, value, *_ in records if name == "out"] == [("a", 0, 13, 3)]
 
 
+def test_the_second_time_of_two_sessions_that_have_become_one_since_a_restart_fires_no_later_one() -> None:
+    plan = WindowPlan(SessionWindows(ms(5)), aggregate=Count())
+    script: list[Step] = [
+        *(("el", ("a", 1), time_ms) for time_ms in (0, 8, 40)),
+        ("restart",),
+        ("el", ("a", 1), 4),
+    ]
+    run = Harness(lambda: SessionWindowOperator(itemgetter(0), plan))
+    run.run([*script, ("wm", 30)])
+    assert run.outputs() == [("a", 0, 13, 3)]
+
+
 @pytest.mark.parametrize("steps", [[(150, 0), (75, 50)], [(150, 270), (75, 290)]], ids=["merges", "fires"])
 def test_a_session_without_an_end_leaves_no_trail_of_times_at_which_it_might_have_ended(
     steps: list[tuple[int, int]],
