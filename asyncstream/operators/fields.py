@@ -21,8 +21,8 @@ __all__ = ("fields_read",)
 _LOADS: Final = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
 """With what those instructions end, in versions of Python, that put an argument on top of the stack."""
 
-_SEE_ALL: Final = frozenset({"dir", "eval", "exec", "locals", "vars"})
-"""Functions that see the arguments of who calls them."""
+_SEE_ALL: Final = frozenset({"dir", "eval", "exec", "f_locals", "locals", "vars"})
+"""Names by which code sees its own arguments."""
 
 
 def fields_read(functions: Iterable[Callable[[Any], Any]]) -> frozenset[str] | None:

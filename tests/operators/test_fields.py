@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -89,6 +90,10 @@ def sees_locals(element: Any) -> Any:
     return locals()["element"]["b"], element["a"]
 
 
+def sees_its_frame(element: Any) -> Any:
+    return sys._getframe().f_locals["element"]["b"], element["a"]
+
+
 def evaluates(element: Any) -> Any:
     return eval("element['b']")
 
@@ -123,6 +128,7 @@ UNKNOWN: list[Callable[..., Any]] = [
     forgets,
     begins_anew,
     sees_locals,
+    sees_its_frame,
     evaluates,
     caught,
     matches,

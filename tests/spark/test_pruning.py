@@ -104,6 +104,15 @@ def late(rows: Stream[Any]) -> None:
     windows.late.to([])
 
 
+def failed(told: Any) -> Define:
+    def define(rows: Stream[Any]) -> None:
+        kept = rows.filter(lambda row: row["kind"] == "sale", on_error="route")
+        kept.failed.map(told).to([])
+        counted(kept)
+
+    return define
+
+
 def united(rows: Stream[Any]) -> None:
     counted(rows.filter(lambda row: row["a"]).union(rows.filter(lambda row: row["b"])))
 
@@ -143,6 +152,8 @@ UNKNOWN: list[Define] = [
     lambda rows: keyed(rows).window(TumblingWindows(1)).evictor(CountEvictor(1)).aggregate(Count()).to([]),
     lambda rows: counted(rows.event_time("at", PunctuatedWatermarks(lambda row, at: row["mark"]))),
     lambda rows: rows.event_time("at", TIMED, on_error="route").failed.to([]),
+    failed("value"),
+    failed(lambda call: 1),
 ]
 
 
@@ -174,6 +185,7 @@ def frame_of(*names: str) -> Any:
         (("a", "b.c"), {"b.c"}, ["a", "b.c"]),
         (("a", "b`c"), {"b`c"}, ["a", "b`c"]),
         (("a", "*"), {"*"}, ["a", "*"]),
+        (("a", "_corrupt_record"), {"_corrupt_record"}, ["a", "_corrupt_record"]),
     ],
 )
 def test_columns_remain_where_names_do_not_tell_them_apart(
@@ -218,3 +230,12 @@ def test_spark_reads_no_other_columns(spark: SparkSession, tmp_path: Path) -> No
     assert [set(re.findall(r"(\w+):", each)) for each in read_columns] == [{"at", "user", "kind", "n"}]
     found = sorted((row.key, row.start_ms, row.value.n, row.value.total) for row in out.collect())
     assert found == expected()
+
+
+def test_of_streams_that_spark_joins_it_keeps_all_columns(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("value", "timestamp AS at", "'x' AS other")
+    names = frozenset({"value", "at"})
+    assert pruned(rows.union(rows), names).columns == ["value", "at"]
+    assert pruned(rows.join(spark.range(3), rows.value == 1), names).columns == ["value", "at"]
+    joined = rows.join(rows.selectExpr("value", "other AS name"), "value")
+    assert pruned(joined, names).columns == joined.columns

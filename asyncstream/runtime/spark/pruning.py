@@ -7,14 +7,19 @@ As column pruning in Spark SQL, which cannot see into Python.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from asyncstream.operators.failures import FAILED
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
+from asyncstream.runtime.spark.session import joins_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ("columns_read", "pruned")
+
+CORRUPT: Final = ("spark.sql.columnNameOfCorruptRecord", "_corrupt_record")
+"""Spark's setting for the column that has the text of a row in which something is wrong, and what it is."""
 
 
 def columns_read(graph: Graph, source: str) -> frozenset[str] | None:
@@ -29,7 +34,9 @@ def columns_read(graph: Graph, source: str) -> frozenset[str] | None:
         for step, _ in graph.ports(output):
             if isinstance(step, SinkStep) and step.kind == "discard":
                 continue
-            if not isinstance(step, OperatorStep) or (reads := step.spec.reads) is None:
+            # one that has failed is inside of a FailedCall, whose fields are no columns
+            is_inside = output.tag == FAILED
+            if is_inside or not isinstance(step, OperatorStep) or (reads := step.spec.reads) is None:
                 return None
             found |= reads
             ahead += [other for other in graph.outputs(step) if step.spec.passes_on(other.tag)]
@@ -41,11 +48,15 @@ def pruned(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     A source's rows without other columns; all of them where `columns` are not known, or not all there.
 
     Names are looked for by Spark whatever their case, as fields of structs, or as all: where that may be,
-    all columns remain.
+    all columns remain. So they do where others hang on which are read. Of streams that it joins Spark keeps
+    those, and a pipeline that looks at others could not go on from there; and only in those it sees that
+    something is wrong with a row.
     """
     names = frame.schema.names
     if not columns or not columns <= set(names) or len(set(map(str.lower, names))) < len(names):
         return frame
     if any({".", "`", "*"} & set(name) for name in columns):
+        return frame
+    if frame.sparkSession.conf.get(*CORRUPT) in columns or joins_streams(frame):
         return frame
     return frame.select(*(name for name in names if name in columns))

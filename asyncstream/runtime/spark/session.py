@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "has_watermark",
+    "joins_streams",
     "local_spark",
     "need_frame",
     "need_java",
@@ -237,16 +238,24 @@ def has_watermark(frame: DataFrame) -> bool:
     Whether Spark has been given a watermark on the way to a stream, whatever columns are left, as far as it
     tells.
     """
+    return re.search(r"^\W*EventTimeWatermark\b", _analyzed(frame), re.MULTILINE) is not None
+
+
+def joins_streams(frame: DataFrame) -> bool:
+    """Whether Spark may join two streams on the way to a stream, of which it keeps the rows."""
+    shown = _analyzed(frame) if frame.isStreaming else ""
+    return re.search(r"^\W*Join\b", shown, re.MULTILINE) is not None and shown.count("StreamingRelation") > 1
+
+
+def _analyzed(frame: DataFrame) -> str:
+    """How Spark shows the operators that make a frame; empty if it does not."""
     given: Any = frame
     try:
-        shown = (
-            given._explain_string(extended=True)
-            if _is_remote(frame)
-            else given._jdf.queryExecution().analyzed().toString()
-        )
+        if _is_remote(frame):
+            return str(given._explain_string(extended=True))
+        return str(given._jdf.queryExecution().analyzed().toString())
     except Exception:  # what fails will fail again when it runs
-        return False
-    return re.search(r"^\W*EventTimeWatermark\b", shown, re.MULTILINE) is not None
+        return ""
 
 
 def _version(java: str) -> int | None:
