@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from asyncstream.connectors.base import Source
 from asyncstream.connectors.http import HttpLookup, RestSource, SseSource, WebSocketSource
-from asyncstream.connectors.http.connection import ConnectedSource
 from asyncstream.errors import HttpError, PipelineError, SourceError
 from tests.connectors.http.services import QUICK, echo, read_all, run, serve
 from tests.servers.certificates import Certificates
@@ -63,7 +63,7 @@ def test_an_authority_of_ones_own_is_trusted_where_it_is_given(certificates: Cer
 
 @pytest.mark.parametrize("source", [SseSource, RestSource, WebSocketSource])
 def test_a_certificate_that_is_not_trusted_ends_a_source_at_once(
-    source: type[ConnectedSource[Any]], certificates: Certificates, caplog: pytest.LogCaptureFixture
+    source: Callable[..., Source[Any]], certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with serve(echo, certificates.server()) as address:
