@@ -170,7 +170,8 @@ class Tasks(set[asyncio.Task[Any]]):
 class DiskThread:
     """
     A thread of one's own that does one piece of work after the other; begun with the first. When it has ended
-    another one is begun with the next, which is not done before all that was asked for until then.
+    another one is begun with the next, which is not done before all that was asked for until then. It also
+    ends with its owner, if that is gone without having ended it: its event loop was closed, say.
     """
 
     def __init__(self) -> None:
@@ -181,6 +182,10 @@ class DiskThread:
     def __reduce__(self) -> Any:
         """A copy has a thread of its own, so that what is not in use yet can be copied and pickled."""
         return DiskThread, ()
+
+    def __del__(self) -> None:
+        if self._thread is not None:
+            self._works.put(None)
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do `work` after all that was asked for before; goes on to its end if the future is cancelled."""

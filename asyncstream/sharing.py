@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Protocol
+from weakref import ref
 
 from asyncstream.errors import PipelineError
 
@@ -31,7 +32,8 @@ class _Hold:
     How an async function is held.
 
     Attributes:
-        function: keeps its identity from being given to another.
+        function: when it is gone, with a job that was never closed, it is held no more.
+        loop: which needs not be there for this, nor keep the job.
         turn: it is opened and closed by one at a time.
         holders: how many have asked for it and not let go.
         is_begun: it was asked to open, perhaps in vain, and has not been closed since.
@@ -39,8 +41,9 @@ class _Hold:
     """
 
     def __init__(self, function: Shared, loop: asyncio.AbstractEventLoop) -> None:
-        self.function = function
-        self.loop = loop
+        place = id(function)
+        self.function = ref(function, lambda _: _held.pop(place, None))
+        self.loop = ref(loop)
         self.turn = asyncio.Lock()
         self.holders = 0
         self.is_begun = self.is_open = False
@@ -60,9 +63,10 @@ async def hold(function: Shared) -> None:
     loop = asyncio.get_running_loop()
     mine = _Hold(function, loop)
     held = _held.setdefault(id(function), mine)  # in one step: a job in another thread may begin
-    if held.loop.is_closed():  # of a loop that ended with the job in it
+    holding = held.loop()
+    if holding is None or holding.is_closed():  # it ended with the job in it
         held = _held[id(function)] = mine
-    elif held.loop is not loop:
+    elif holding is not loop:
         raise PipelineError(
             f"one {type(function).__name__} is in use in two event loops at once; make one for each"
         )
@@ -80,7 +84,7 @@ async def hold(function: Shared) -> None:
 async def release(function: Shared) -> None:
     """Close it, unless others hold it."""
     held = _held.get(id(function))
-    if held is None or held.loop is not asyncio.get_running_loop():
+    if held is None or held.loop() is not asyncio.get_running_loop():
         return  # it was refused
     held.holders -= 1
     async with held.turn:

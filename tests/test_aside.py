@@ -73,6 +73,16 @@ async def test_a_thread_that_has_nothing_to_do_holds_nothing_of_what_it_has_done
     thread.end()
 
 
+async def test_a_thread_ends_with_who_had_it() -> None:
+    before = threading.enumerate()
+    disk = DiskThread()
+    await disk.do(int)
+    (thread,) = set(threading.enumerate()).difference(before)
+    del disk
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 async def test_who_waits_hears_of_what_no_future_can_hold() -> None:
     thread = DiskThread()
     works = (aside(lambda: next(iter(()))), thread.do(lambda: next(iter(()))))

@@ -54,6 +54,9 @@ class FolderFiles:
         self._dirty: set[str] = set()
         self._is_named = True  # the directory's own entries are on the disk
 
+    def __del__(self) -> None:
+        self.close()  # of a job that was never closed
+
     def __str__(self) -> str:
         return str(self._folder / f"{self._prefix}*")
 

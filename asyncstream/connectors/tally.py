@@ -31,6 +31,9 @@ class Tally:
         self.path = f"{os.path.abspath(path)}-newest"  # the program may go to another folder
         self._file: int | None = None
 
+    def __del__(self) -> None:
+        self.close(all_is_safe=False)  # of a job that was never closed
+
     def read(self, identity: str) -> int:
         """What it says of the inbox with this identity; 0: nothing."""
         try:

@@ -1,31 +1,41 @@
 """
-An object of the user's that serves one at a time, since it may remember things: an operator works with a
-function, a run with its sources and sinks.
+What serves one user at a time, since it may remember things: an operator works with a function of the
+user's, a run with its graph, and with the sources and sinks of that.
 
 Within a pipeline the plan refuses it in a second step; here it is refused in a second job, and in any other
-operator, while the first still serves. A user that is gone without giving it back is served no more; nor is a
-run whose event loop is closed, as where a program has left its job to `asyncio.run`.
+operator, while the first still serves. A user that is gone without giving it back is served no more; nor is
+one that took it in an event loop that is closed, as where a program has left its job to `asyncio.run`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
 from weakref import ref
 
+from asyncstream.aside import running_loop
 from asyncstream.errors import PipelineError
 
-__all__ = ("give_back", "take")
+__all__ = ("give_back", "serves", "take")
 
 
-@runtime_checkable
-class _OnLoop(Protocol):
-    """A user that can do nothing without its event loop."""
+class _Use:
+    """Who uses something, and in which event loop, if in one."""
 
-    loop: Any
+    def __init__(self, user: object) -> None:
+        self._user = ref(user)
+        loop = running_loop()
+        self._loop = None if loop is None else ref(loop)
+
+    def user(self) -> object | None:
+        """Whom it serves; None: he is gone, or can do nothing any more."""
+        if self._loop is not None:
+            loop = self._loop()
+            if loop is None or loop.is_closed():
+                return None
+        return self._user()
 
 
-_users: dict[int, ref[object]] = {}
-"""Whom an object serves, by the object's identity."""
+_uses: dict[int, _Use] = {}
+"""Of what is served, by its identity."""
 
 
 def take(user: object, step: str, thing: object) -> None:
@@ -33,10 +43,10 @@ def take(user: object, step: str, thing: object) -> None:
     Have `thing` of this step serve `user` alone, until that gives it back; raises `PipelineError` if it
     serves another one.
     """
-    mine = ref(user)
-    taken = _users.setdefault(id(thing), mine)()  # in one step: a job in another thread may begin
-    if taken is None or (isinstance(taken, _OnLoop) and taken.loop.is_closed()):
-        _users[id(thing)] = mine
+    mine = _Use(user)
+    taken = _uses.setdefault(id(thing), mine).user()  # in one step: a job in another thread may begin
+    if taken is None:
+        _uses[id(thing)] = mine
     elif taken is not user:
         raise PipelineError(
             f"step {step!r}: its {type(thing).__name__} serves another job that runs, and can serve one at a "
@@ -46,8 +56,14 @@ def take(user: object, step: str, thing: object) -> None:
 
 def give_back(user: object, thing: object) -> bool:
     """Let others have it; False if it did not serve `user`, who was refused."""
-    taken = _users.get(id(thing))
-    if taken is not None and taken() not in (user, None):
+    use = _uses.get(id(thing))
+    if use is not None and use.user() not in (user, None):
         return False
-    _users.pop(id(thing), None)
+    _uses.pop(id(thing), None)
     return True
+
+
+def serves(thing: object) -> bool:
+    """Whether somebody has taken it, and not given it back."""
+    use = _uses.get(id(thing))
+    return use is not None and use.user() is not None

@@ -20,6 +20,7 @@ from asyncstream.connectors.memory import Items
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
+from asyncstream.operators.exclusive import serves
 from asyncstream.operators.failures import OnError
 from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec, no_key
 from asyncstream.state.schema import Schema
@@ -185,13 +186,11 @@ class Graph:
         name: of the pipeline.
 
     Attributes:
-        in_use: a run is under way; sources and sinks serve one at a time.
         unnamed: the steps that the user gave no name, so that it changes with their position.
     """
 
     def __init__(self, name: str = "pipeline") -> None:
         self.name = name
-        self.in_use = False
         self.unnamed: set[str] = set()
         self._begin()
 
@@ -203,9 +202,14 @@ class Graph:
         self._positions: dict[str, int] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What is copied or unpickled has ends of its own, and no run of its own."""
-        self.__dict__.update(state, in_use=False)
+        """What is copied or unpickled has ends of its own."""
+        self.__dict__.update(state)
         self._ends = {id(end): step for step in self for end in _ends_of(step)}
+
+    @property
+    def in_use(self) -> bool:
+        """A run is under way; sources and sinks serve one at a time."""
+        return serves(self)
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps.values())

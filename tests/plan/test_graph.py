@@ -8,6 +8,7 @@ import pytest
 
 from asyncstream import Items, PipelineError
 from asyncstream.connectors import ListSink
+from asyncstream.operators.exclusive import take
 from asyncstream.operators.spec import Spec
 from asyncstream.plan import Graph, Input, OperatorStep, Output, SinkStep, SourceStep
 
@@ -95,8 +96,9 @@ def test_whole_plan_passes() -> None:
 
 @pytest.mark.parametrize("copied", [deepcopy, lambda steps: pickle.loads(pickle.dumps(steps))])
 def test_a_copy_has_ends_of_its_own(copied: Any) -> None:
-    steps = graph()
-    steps.in_use = True
+    steps, run = graph(), graph()
+    take(run, "run", steps)
+    assert steps.in_use
     other = copied(steps)
     assert not other.in_use
     other.check()

@@ -259,6 +259,16 @@ def test_thread_ends_with_a_loop_that_was_closed_before_it_answered() -> None:
     assert not thread.is_alive()
 
 
+async def test_thread_ends_with_a_job_that_is_gone() -> None:
+    let_others_end()
+    watch = LoopWatch("left open", {})
+    watch.begin()
+    (thread,) = watching()
+    del watch
+    await asyncio.to_thread(thread.join, 10)
+    assert not thread.is_alive()
+
+
 def test_loop_on_virtual_time_is_not_watched() -> None:
     async def main() -> None:
         pipeline = Pipeline()

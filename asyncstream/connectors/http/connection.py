@@ -6,7 +6,8 @@ tells the other side. `read` gives what is there. So a read that is cancelled ha
 position is behind the last element that was given, whatever was taken in since.
 
 When the connection breaks, or the service says that it cannot now, the task comes again, later and later, and
-asks for what is behind the last element that it took in. `attempts` in a row without an element are an error.
+asks for what is behind the last element that it took in. `attempts` in a row without an element are an error;
+so is at once what another attempt would not mend, such as a certificate that is not trusted.
 """
 
 from __future__ import annotations
@@ -248,12 +249,11 @@ class ConnectedSource(Source[T]):
                             place = arrival.place
                     self._has_ended = True
                 except (aiohttp.ClientError, OSError, TimeoutError, HttpError) as broken:
-                    is_of_proxy = isinstance(broken, aiohttp.ClientHttpProxyError)
-                    error = of_request(broken, self._url) if is_of_proxy else broken
-                    if isinstance(error, HttpError) and not error.retryable:
+                    error = broken if isinstance(broken, HttpError) else of_request(broken, self._url)
+                    if not error.retryable:
                         raise SourceError(f"cannot read {error}") from error
                     self._failed += 1
-                    delay = self._after(error, self._failed)
+                    delay = self._after(broken if error.status is None else error, self._failed)
                 await asyncio.sleep(delay)
         except SourceError as error:
             self._error = error

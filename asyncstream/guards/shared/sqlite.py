@@ -43,9 +43,6 @@ class SqliteRecords:
         self._thread = DiskThread()
         self._database = _Database(path, asyncio.get_running_loop())
 
-    def __del__(self) -> None:
-        self._thread.end()  # a guard that is used without being opened is not closed either
-
     async def update(self, name: str, change: Change[T]) -> T:
         return await self._thread.do(partial(self._database.update, name, change))
 

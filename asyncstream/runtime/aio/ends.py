@@ -1,5 +1,5 @@
 """
-The sources and sinks of a graph, which serve one run at a time, also where several pipelines have them.
+A graph, which serves one run at a time, and its sources and sinks, also where several pipelines have them.
 
 Two jobs that read one source would each have a part of its elements, and the first that ends would close the
 sink of the other.
@@ -18,6 +18,7 @@ def take_ends(user: object, graph: Graph) -> None:
     try:
         for step, end in graph.ends():
             take(user, step, end)
+        take(user, graph.name, graph)
     except BaseException:
         give_back_ends(user, graph)
         raise
@@ -27,3 +28,4 @@ def give_back_ends(user: object, graph: Graph) -> None:
     """Let others have those that serve `user`."""
     for _, end in graph.ends():
         give_back(user, end)
+    give_back(user, graph)

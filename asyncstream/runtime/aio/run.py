@@ -162,7 +162,6 @@ class Run:
                 driver.number(self.name)
         self.loop_watch = LoopWatch(self.name, self.wiring.parts())
         self.phase = "opening"  # not before: a clock or a part that cannot be made leaves all as it was
-        self.graph.in_use = True
         self.loop_watch.begin()
         try:
             await self._opened.open_in_time(self._open_all())
@@ -485,7 +484,6 @@ class Run:
         self.loop_watch.end()
         if not self.finished.done():
             self.finished.set_result(None)
-        self.graph.in_use = False
         give_back_ends(self, self.graph)
 
     async def _closed(self, work: Coroutine[Any, Any, None]) -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Final, NamedTuple
+from weakref import ref
 
 from asyncstream.clock import Clock
 from asyncstream.metrics import Timings
@@ -201,13 +202,13 @@ class _WatchingThread:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: list[LoopWatch] = []
+        self._watched: list[ref[LoopWatch]] = []  # a job that is gone, and its loop, are watched no more
         self._thread: threading.Thread | None = None
         self._left = threading.Event()
 
     def add(self, watch: LoopWatch) -> None:
         with self._lock:
-            self._watched = [*self._watched, watch]
+            self._watched = [*self._watched, ref(watch)]
             if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
                 self._left = threading.Event()
                 self._thread = threading.Thread(
@@ -215,17 +216,23 @@ class _WatchingThread:
                 )
                 self._thread.start()
 
-    def remove(self, watch: LoopWatch) -> None:
+    def remove(self, watch: LoopWatch | None) -> None:
+        """Watch this one no more, nor those that are gone."""
         with self._lock:
-            self._watched = [other for other in self._watched if other is not watch]
+            self._watched = [other for other in self._watched if other() not in (None, watch)]
             if not self._watched and self._thread is not None:
                 self._thread = None
                 self._left.set()
 
     def _run(self, left: threading.Event) -> None:
         while not left.wait(TICK):
-            for watch in self._watched:
-                watch.knock()
+            for watched in self._watched:
+                watch = watched()
+                if watch is None:
+                    self.remove(None)
+                else:
+                    watch.knock()
+                del watch
 
 
 _THREAD = _WatchingThread()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from asyncstream.connectors.base import Source
 from asyncstream.connectors.http import HttpLookup, RestSource, SseSource, WebSocketSource
 from asyncstream.errors import HttpError, PipelineError, SourceError
-from tests.connectors.http.services import echo, read_all, run, serve
+from tests.connectors.http.services import QUICK, echo, read_all, run, serve
 from tests.servers.certificates import Certificates
 
 
@@ -58,6 +59,19 @@ def test_an_authority_of_ones_own_is_trusted_where_it_is_given(certificates: Cer
                 await name_of(address)
 
     run(main())
+
+
+@pytest.mark.parametrize("source", [SseSource, RestSource, WebSocketSource])
+def test_a_certificate_that_is_not_trusted_ends_a_source_at_once(
+    source: Callable[..., Source[Any]], certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with serve(echo, certificates.server()) as address:
+            await read_all(source(address, attempts=2, **QUICK))
+
+    with pytest.raises(SourceError, match=r"cannot read https://.*CERTIFICATE_VERIFY_FAILED"):
+        run(main())
+    assert [record.getMessage() for record in caplog.records if "connecting again" in record.msg] == []
 
 
 def test_a_service_that_asks_for_a_certificate_is_shown_ones_own(certificates: Certificates) -> None:

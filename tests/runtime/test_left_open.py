@@ -1,0 +1,156 @@
+"""
+A job whose block is never left, in an event loop that is closed, as where a program is interrupted: with it
+goes all that it had, and what it has used serves another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    AsyncFunction,
+    Checkpoints,
+    Inbox,
+    Job,
+    KeyedContext,
+    KeyedProcessFunction,
+    MemoryStore,
+    Pipeline,
+    SqliteSink,
+)
+from asyncstream.guards import SharedLimit, cached, rate_limit
+from asyncstream.operators.emitting import Emitter
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+
+pytestmark = pytest.mark.usefixtures("others_gone")
+
+
+def left_open(pipeline: Pipeline, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+    """Start a job, give it an element, and close its loop."""
+
+    async def begin() -> None:
+        job: Job = await pipeline.start(**options).__aenter__()
+        await job.submit(1)
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(begin())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+
+
+class Never(AsyncFunction[int, int]):
+    async def invoke(self, value: int) -> int:
+        await asyncio.Event().wait()
+        return value
+
+
+async def never(value: int) -> int:
+    await asyncio.Event().wait()
+    return value
+
+
+class Passing(KeyedProcessFunction[int, int]):
+    def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+        out(value)
+
+
+def of_an_inbox(folder: Path) -> Pipeline:
+    pipeline = Pipeline("p")
+    pipeline.submissions(name="in", inbox=Inbox(folder / "inbox.db")).discard(name="out")
+    return pipeline
+
+
+def of_a_table(folder: Path) -> Pipeline:
+    pipeline = Pipeline("p")
+    numbers = pipeline.submissions(name="in").map(lambda number: {"n": number})
+    numbers.to(SqliteSink(folder / "out.db", "t", columns=["n"]), name="out")
+    return pipeline
+
+
+def of_a_cache(folder: Path) -> Pipeline:
+    pipeline = Pipeline("p")
+    asked = cached(never, store=folder / "cache.db")
+    pipeline.submissions(name="in").async_map(asked, name="ask").discard(name="out")
+    return pipeline
+
+
+def of_a_rate(folder: Path) -> Pipeline:
+    pipeline = Pipeline("p")
+    asked = rate_limit(never, rate=1, scope=SharedLimit(f"sqlite:///{folder}/rate.db"))
+    pipeline.submissions(name="in").async_map(asked, name="ask").discard(name="out")
+    return pipeline
+
+
+def of_a_journal(folder: Path) -> Pipeline:
+    async def called(number: int) -> int:
+        return number
+
+    pipeline = Pipeline("p")
+    numbers = pipeline.submissions(name="in").async_map(called, name="do", effect=lambda number: number)
+    numbers.discard(name="out")
+    return pipeline
+
+
+def files_open_in(folder: Path) -> set[str]:
+    descriptors = Path("/proc/self/fd")
+    places = [os.readlink(one) for one in descriptors.iterdir() if one.is_symlink()]
+    return {place for place in places if place.startswith(str(folder))}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # which newer Pythons have for databases
+@pytest.mark.skipif(sys.platform != "linux", reason="which files are open is seen on Linux")
+@pytest.mark.parametrize("build", [of_an_inbox, of_a_table, of_a_cache, of_a_rate, of_a_journal])
+def test_no_thread_and_no_file_stays_open(build: Callable[[Path], Pipeline], tmp_path: Path) -> None:
+    before = threading.enumerate()
+    checkpoints = Checkpoints(store=MemoryStore(), every=100, journal=tmp_path / "journal")
+    left_open(build(tmp_path), VirtualTimeLoop(), checkpoints=checkpoints)
+    assert files_open_in(tmp_path)
+    for _ in range(3):  # what is ended as it is collected lets go of more
+        gc.collect()
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(10)
+            assert not thread.is_alive(), thread
+    gc.collect()  # what such a thread has had
+    assert files_open_in(tmp_path) == set()
+
+
+def test_functions_that_were_open_are_gone_with_it() -> None:
+    function, pipeline = Never(), Pipeline()
+    pipeline.submissions().async_map(function).discard()
+    left_open(pipeline, VirtualTimeLoop())
+    held = weakref.ref(function)
+    del function, pipeline
+    gc.collect()
+    assert held() is None
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_the_pipeline_and_its_functions_serve_again(stays: bool) -> None:
+    done: list[int] = []
+    pipeline = Pipeline()
+    numbers = pipeline.submissions().async_map(Never(), timeout=5, on_timeout="skip")
+    numbers.key_by(lambda number: number).process(Passing()).to(done)
+
+    async def again() -> None:
+        async with pipeline.start() as job:
+            await job.submit(1)
+        pipeline.source([2]).to(done)  # it does not run any more, or this would be refused
+
+    loop = VirtualTimeLoop()
+    left_open(pipeline, loop)
+    if not stays:
+        del loop
+        gc.collect()
+    run_virtual(again())
