@@ -220,14 +220,32 @@ def _delete(options: argparse.Namespace) -> int:
         numbers = await history.look()
         if number not in numbers:
             raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
-        if number == numbers[-1]:
+        if number == await _newest_whole(history, numbers):
             raise CheckpointError(f"checkpoint {number} is the newest, from which the next start goes on")
+        if number == numbers[-1]:
+            raise CheckpointError(
+                f"checkpoint {number} is damaged, but its number must not come again: delete it once there "
+                "is a newer one"
+            )
         async with holding(store, _LEASE) as lease:
             await history.clean(lease, [number])
 
     asyncio.run(delete())
     say(f"checkpoint {number} is deleted")
     return 0
+
+
+async def _newest_whole(history: History, numbers: list[int]) -> int | None:
+    """The checkpoint that a start would use; None if all are damaged."""
+    for number in reversed(numbers):
+        try:
+            await history.parts(number, to_decode=False)
+        except DamagedCheckpoint:
+            continue
+        except CheckpointError:  # of a newer version, or out of reach for now: it is used, or refused
+            pass
+        return number
+    return None
 
 
 def _tables_of(parts: Iterable[Part]) -> Iterator[str]:
