@@ -45,6 +45,7 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.async_wait.way_out import WayOut
 from asyncstream.elements import Control, Timestamps
 from asyncstream.errors import UserFunctionError
+from asyncstream.eventtime.strategy import kept_ms
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.call_context import on_behalf_of_none
 from asyncstream.operators.failures import FAILED
@@ -328,7 +329,7 @@ class BatchJobs(Holding):
         }
 
     def restore(self, state: Any) -> None:
-        self._restore_reached(state["watermark"])
+        self._restore_reached(kept_ms(state["watermark"]))
         jobs = []
         for key, began_ms, parked in state["jobs"]:
             job = _Job(key, [], began_ms)

@@ -15,12 +15,30 @@ from __future__ import annotations
 from typing import Any, Final
 
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Routed, Several
-from asyncstream.elements import CONTROLS, MAX_TIMESTAMP, EndOfInput, IdleStatus, Mark, Watermark
-from asyncstream.errors import InternalError, safe_repr
+from asyncstream.elements import (
+    CONTROLS,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    EndOfInput,
+    IdleStatus,
+    Mark,
+    Watermark,
+)
+from asyncstream.errors import safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 
-__all__ = ("MARKED", "OF_THIS_RUN", "REACHED", "UNCALLED", "Finished", "Known", "entry_of", "inbox_item")
+__all__ = (
+    "MARKED",
+    "OF_THIS_RUN",
+    "REACHED",
+    "UNCALLED",
+    "Finished",
+    "Known",
+    "entry_of",
+    "inbox_item",
+    "reached_in",
+)
 
 
 REACHED: Final = "reached"
@@ -95,18 +113,45 @@ def _known(origin: Origin | None) -> list[list[Any]]:
 
 
 def inbox_item(entry: list[Any], *, call_all: bool) -> tuple[Any, Any, Origin | None]:
-    """The inbox item for an entry; with `call_all`, calls are made again whose results are known."""
+    """
+    The inbox item for an entry; with `call_all`, calls are made again whose results are known. Raises
+    `ValueError` if it is no entry: `migrate=` may give anything.
+    """
     match entry:
-        case ["watermark", timestamp]:
+        case ["watermark", int(timestamp)]:
             return None, Watermark(timestamp), None
         case ["idle", idle]:
             return None, IdleStatus(idle), None
         case ["end"]:
             return None, EndOfInput(), None
-        case ["emitted", result, timestamp, *origin]:
+        case ["emitted", result, None | int() as timestamp, *origin]:
             return _EMITTED, Finished(Several([result]), timestamp), tuple(origin[0]) if origin else None
-        case ["finished", value, timestamp, results, *origin] if not call_all:
-            return value, Finished(Several(results), timestamp), tuple(origin[0]) if origin else None
-        case ["call", value, timestamp, *origin] | ["finished", value, timestamp, _, *origin]:
+        case ["finished", value, None | int() as timestamp, list(results), *origin]:
+            stamp = timestamp if call_all else Finished(Several(results), timestamp)
+            return value, stamp, tuple(origin[0]) if origin else None
+        case ["call", value, None | int() as timestamp, *origin]:
             return value, timestamp, tuple(origin[0]) if origin else None
-    raise InternalError(f"not an entry of a snapshot: {safe_repr(entry)}")
+    raise _no_entry(entry)
+
+
+def reached_in(entries: Any) -> int:
+    """The last watermark that was emitted, as the entries of a snapshot say. Raises as `inbox_item`."""
+    if type(entries) is not list:
+        raise ValueError(f"expected a list of elements, got {safe_repr(entries)}")
+    reached = MIN_TIMESTAMP
+    for entry in entries:
+        match entry:
+            case ["reached", int(timestamp)]:
+                reached = max(reached, timestamp)
+            case [str(kind), *_] if kind != REACHED:
+                pass
+            case _:
+                raise _no_entry(entry)
+    return reached
+
+
+def _no_entry(entry: Any) -> ValueError:
+    return ValueError(
+        "expected elements as ['call', value, timestamp] or ['finished', value, timestamp, results], got "
+        f"{safe_repr(entry)}"
+    )

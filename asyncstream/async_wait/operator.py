@@ -61,7 +61,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from asyncstream.async_wait.entries import OF_THIS_RUN, REACHED, entry_of, inbox_item
+from asyncstream.async_wait.entries import OF_THIS_RUN, REACHED, entry_of, inbox_item, reached_in
 from asyncstream.async_wait.holding import Holding
 from asyncstream.async_wait.pool import WorkerPool
 from asyncstream.async_wait.promise import PENDING, Promise
@@ -261,10 +261,8 @@ class AsyncWaitOperator(Holding):
 
     def restore(self, state: Any) -> None:
         call_all = self.settings.replay == "all"
+        self._restore_reached(reached_in(state))
         entries = [entry for entry in state if entry[0] != REACHED]
-        self._restore_reached(
-            max((entry[1] for entry in state if entry[0] == REACHED), default=MIN_TIMESTAMP)
-        )
         if self._pool.serializer is not None:
             entries = list(self._pool.serializer.in_order(entries))
         for entry in entries:

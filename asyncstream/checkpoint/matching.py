@@ -8,6 +8,7 @@ program that is started again after a crash, do nothing to a state twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ from asyncstream.state.schema import Schema, adapted, compare
 from asyncstream.state.snapshots import check_snapshot
 
 __all__ = ("fit", "match", "migration", "noted")
+
+log = logging.getLogger("asyncstream.checkpoint")
 
 
 def match(
@@ -131,11 +134,13 @@ def fit(
             keeps_tables = is_snapshot(before) and kind == info.steps[old].kind and after is not None
             if keeps_tables or is_snapshot(after):
                 check_snapshot(after)
-            return after
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint {info.id}: migrate[{name!r}] failed: {describe_error(error)}"
             ) from error
+        if after is None:
+            log.warning("step %r starts from nothing: migrate[%r] has returned None", name, name)
+        return after
     try:
         return adapted(name, state, info.steps[old].schema, now)
     except CheckpointError as error:

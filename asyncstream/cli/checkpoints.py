@@ -24,7 +24,7 @@ from typing import Any
 from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import Encoded, Part
 from asyncstream.checkpoint.stores import holding
-from asyncstream.cli.logs import say
+from asyncstream.cli.logs import say, show
 from asyncstream.cli.places import add_key, key_of, store_of
 from asyncstream.cli.state import add_import, diff
 from asyncstream.codec import JsonCodec, NamedClass, named_classes
@@ -138,9 +138,9 @@ def _list(options: argparse.Namespace) -> int:
         info = looked.info
         if isinstance(info, CheckpointInfo):
             ending = "  finished" * info.finished + "  savepoint" * info.savepoint
-            print(f"{number:8}  {_moment(info)}  {info.size:12,} bytes  {info.pipeline}{ending}")
+            show(f"{number:8}  {_moment(info)}  {info.size:12,} bytes  {info.pipeline}{ending}")
         else:
-            print(f"{number:8}  {_state(looked)}: {_why(number, info)}")
+            show(f"{number:8}  {_state(looked)}: {_why(number, info)}")
     return 0
 
 
@@ -150,13 +150,13 @@ def _verify(options: argparse.Namespace) -> int:
         raise _nothing(options)
     for number, looked in found.items():
         if isinstance(looked.info, CheckpointError):
-            print(f"{number:8}  {_state(looked)}: {_why(number, looked.info)}")
+            show(f"{number:8}  {_state(looked)}: {_why(number, looked.info)}")
             continue
-        print(f"{number:8}  {_state(looked)}, {_seal(looked, options)}")
+        show(f"{number:8}  {_state(looked)}, {_seal(looked, options)}")
         if looked.classes is None:
-            print(f"          values of codec {looked.info.codec!r} are not looked into")
+            show(f"          values of codec {looked.info.codec!r} are not looked into")
         for named in looked.classes or ():
-            print(f"          {named.path}: {_judgement(named)}")
+            show(f"          {named.path}: {_judgement(named)}")
     return int(not all(_state(looked) == "whole" for looked in found.values()))
 
 
@@ -194,21 +194,21 @@ def _show(options: argparse.Namespace) -> int:
     info = found[number].info
     if isinstance(info, CheckpointError):
         raise CheckpointError(f"checkpoint {number} is {_state(found[number])}: {_why(number, info)}")
-    print(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
-    print(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
+    show(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
+    show(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
     if info.savepoint:
-        print("  stays     as a savepoint, until it is deleted")
-    print(f"  size      {info.size:,} bytes, codec {info.codec}")
-    print(f"  seal      {_seal(found[number], options)}")
-    print(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
+        show("  stays     as a savepoint, until it is deleted")
+    show(f"  size      {info.size:,} bytes, codec {info.codec}")
+    show(f"  seal      {_seal(found[number], options)}")
+    show(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
     width = max(map(len, info.steps), default=0)
     for name, step in info.steps.items():
-        print(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
+        show(f"  {step.role:<8}  {name:<{width}}  {step.kind:<12}  {step.size:12,} bytes")
         for line in _tables_of(step.parts):
-            print(f"            {line}")
+            show(f"            {line}")
         for what, described in (step.schema or {}).items():
             if described:
-                print(f"            {what} {shown(described)}")
+                show(f"            {what} {shown(described)}")
     return 0
 
 
@@ -220,14 +220,32 @@ def _delete(options: argparse.Namespace) -> int:
         numbers = await history.look()
         if number not in numbers:
             raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
-        if number == numbers[-1]:
+        if number == await _newest_whole(history, numbers):
             raise CheckpointError(f"checkpoint {number} is the newest, from which the next start goes on")
+        if number == numbers[-1]:
+            raise CheckpointError(
+                f"checkpoint {number} is damaged, but its number must not come again: delete it once there "
+                "is a newer one"
+            )
         async with holding(store, _LEASE) as lease:
             await history.clean(lease, [number])
 
     asyncio.run(delete())
     say(f"checkpoint {number} is deleted")
     return 0
+
+
+async def _newest_whole(history: History, numbers: list[int]) -> int | None:
+    """The checkpoint that a start would use; None if all are damaged."""
+    for number in reversed(numbers):
+        try:
+            await history.parts(number, to_decode=False)
+        except DamagedCheckpoint:
+            continue
+        except CheckpointError:  # of a newer version, or out of reach for now: it is used, or refused
+            pass
+        return number
+    return None
 
 
 def _tables_of(parts: Iterable[Part]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ("LEVELS", "Log", "logging_to_stderr", "say", "tell")
+__all__ = ("LEVELS", "Log", "logging_to_stderr", "say", "show", "tell")
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -21,6 +21,16 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 def say(text: str) -> None:
     """Write a line of what the command has to say."""
     print(f"asyncstream: {text}", file=sys.stderr, flush=True)
+
+
+def show(line: str) -> None:
+    """
+    Print a line, with escapes for what is no text to be read: names and values in a checkpoint may hold line
+    breaks, and what a terminal acts on.
+    """
+    if not line.isprintable():
+        line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    print(line)
 
 
 def tell(error: BaseException, *, tracebacks: bool) -> None:

@@ -18,11 +18,12 @@ import orjson
 from asyncstream.checkpoint import CheckpointInfo, History
 from asyncstream.checkpoint.parts import Encoded
 from asyncstream.checkpoint.segments import decoded
+from asyncstream.cli.logs import show
 from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
 from asyncstream.codec.classes import Classes, NotImported
 from asyncstream.codec.unpacking import Unpacker
-from asyncstream.errors import CheckpointError, encodable
+from asyncstream.errors import CheckpointError
 from asyncstream.state import MISSING, Kept, Table
 from asyncstream.state.schema import Schema, compare
 from asyncstream.state.tables import of_key
@@ -79,10 +80,10 @@ def query(options: argparse.Namespace) -> int:
         raise CheckpointError(f"step {options.step!r} keeps no tables, so there is nothing to look up by key")
     found = of_key(kept.tables.values(), _key(options.key))
     for name, value in found.items():
-        print(f"{name}: {_shown(value)}")
+        show(f"{name}: {_shown(value)}")
     if not found:
         like = f"; its keys are written like {text}" if (text := _written_key(kept)) else ""
-        print(encodable(f"nothing of {options.key} in step {options.step!r} of checkpoint {info.id}{like}"))
+        show(f"nothing of {options.key} in step {options.step!r} of checkpoint {info.id}{like}")
     return int(not found)
 
 
@@ -90,15 +91,15 @@ def diff(options: argparse.Namespace) -> int:
     """Print what has changed from one checkpoint to another."""
     before, was = asyncio.run(_open(options.before, options))
     after, now = asyncio.run(_open(options.after, options))
-    print(f"checkpoint {before.id} to {after.id} of pipeline {after.pipeline!r}")
+    show(f"checkpoint {before.id} to {after.id} of pipeline {after.pipeline!r}")
     for step in {**was, **now}:
         if step not in now or step not in was:
-            print(f"  {step}: only in {before.id if step in was else after.id}")
+            show(f"  {step}: only in {before.id if step in was else after.id}")
             continue
         for line in _changes(step, before, after, was[step], now[step]):
-            print(f"  {step}{line}")
+            show(f"  {step}{line}")
     shared = before.stored & after.stored
-    print(f"  they share {len(shared)} of {len(after.stored)} parts in the store")
+    show(f"  they share {len(shared)} of {len(after.stored)} parts in the store")
     return 0
 
 
@@ -221,6 +222,6 @@ def _hashable(value: Any) -> Hashable:
 
 def _shown(value: Any) -> str:
     try:
-        return encodable(json.dumps(value, default=repr, ensure_ascii=False))
+        return json.dumps(value, default=repr, ensure_ascii=False)
     except TypeError:  # of keys that JSON has no word for
-        return encodable(repr(value))
+        return repr(value)

@@ -13,9 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
-from enum import Enum, Flag
-from functools import reduce
-from operator import or_
+from enum import Enum
 from pickle import PicklingError
 from types import NoneType
 from typing import Any, Final
@@ -36,6 +34,7 @@ from asyncstream.codec.classes import (
     members_besides,
     name_of,
 )
+from asyncstream.codec.enums import names_of
 from asyncstream.codec.fields import MODEL_PARTS, fields_of, is_model, is_record
 from asyncstream.codec.library import KINDS, is_pandas, pandas_parts
 from asyncstream.errors import describe_error, safe_repr
@@ -69,7 +68,7 @@ class Packer:
         if pack is not None:
             return pack(self, value)
         if issubclass(kind, Enum):
-            return {"$enum": [self._path(kind), self._enum_member(value)]}
+            return {"$enum": [self._path(kind), self.pack(names_of(value))]}
         if issubclass(kind, BaseException):
             return self._error(value)
         if is_record(kind):
@@ -133,17 +132,6 @@ class Packer:
             return {tag: value.isoformat()}
         naive = value.replace(tzinfo=None, fold=0).isoformat()
         return {tag: [naive, value.fold, self._at(".tzinfo", zone)]}
-
-    def _enum_member(self, value: Enum) -> Any:
-        name = value._name_  # `name` may be a property, or a member, of its class
-        if type(value).__members__.get(name) is value:
-            return name
-        if isinstance(value, Flag):  # a combination is no member, but made of some, or a number
-            # of a bit by itself there may be no member, or one without a name
-            members = [member for member in value if member is not None and member._name_ is not None]
-            is_made_of = bool(members) and reduce(or_, members) == value
-            return [member._name_ for member in members] if is_made_of else self.pack(value._value_)
-        raise Refused(f"cannot keep {safe_repr(value, 80)}, which is no member of its enum")
 
     def _attributes(self, value: Any) -> dict[str, Any]:
         kind: Any = type(value)

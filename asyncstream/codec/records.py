@@ -1,19 +1,22 @@
 """
-How pickle is to keep objects that consist of fields: by the names of these.
+How pickle is to keep objects that consist of fields: by the names of these; and members of enums by theirs.
 
 By itself it keeps a NamedTuple, or a frozen dataclass with slots, as values in the order of their fields, and
 gives other objects back the attributes that they had. So if the class has changed since, fields would hold
-each other's values, what is renamed would be lost, and what is new would not be there.
+each other's values, what is renamed would be lost, and what is new would not be there. A member of an enum it
+keeps as its value, which is another member's if they are numbered anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
-from asyncstream.codec.classes import fill, is_named_tuple, name_of, slots_of
+from asyncstream.codec.classes import Refused, fill, is_named_tuple, name_of, slots_of
+from asyncstream.codec.enums import member_of, names_of
 from asyncstream.codec.fields import (
     Field,
     changed,
@@ -38,6 +41,9 @@ PICKLES: Final = (
 )
 """Methods by which a class says itself what pickle is to make of its objects."""
 
+SET: Final = "__pydantic_fields_set__"
+"""What the state of a model of pydantic has, and no other."""
+
 MAKERS: Final = ("attr", "collections", "dataclasses", "pydantic")
 """Packages which give some of those to the classes that they make; "collections" makes NamedTuples."""
 
@@ -50,8 +56,11 @@ def by_name(value: Any) -> tuple[Any, ...] | None:
 
 
 @lru_cache(maxsize=1000)
-def _reducer(kind: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+def _reducer(kind: Any) -> Callable[[Any], tuple[Any, ...] | None] | None:
     """What does `by_name` for a class; None: its objects are not kept by their fields."""
+    if issubclass(kind, Enum):
+        is_its_own = any(_maker_of(kind, method) not in (None, "enum") for method in PICKLES[:2])
+        return None if is_its_own else _by_names
     if not _leaves_it_to_pickle(kind):
         return None
     names = tuple(field.name for field in fields_of(kind))
@@ -61,6 +70,13 @@ def _reducer(kind: Any) -> Callable[[Any], tuple[Any, ...]] | None:
     is_list = _maker_of(kind, "__getstate__") == "dataclasses"
     state_of = object.__getstate__ if is_list else kind.__getstate__
     return lambda value: (_object_of, (kind, names), (names, state_of(value)), None, None, _settle)
+
+
+def _by_names(value: Any) -> tuple[Any, ...] | None:
+    try:
+        return _member_of, (type(value), names_of(value))
+    except Refused:  # one that its class makes for each value it does not know
+        return None
 
 
 def _leaves_it_to_pickle(kind: type) -> bool:
@@ -82,6 +98,12 @@ def _is_plain(kind: type) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _member_of(kind: Any, names: str | list[str] | int) -> Any:
+    if not issubclass(kind, Enum):
+        raise changed(f"{name_of(kind)} is not an enum")
+    return member_of(kind, name_of(kind), names)
 
 
 def _tuple_of(kind: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
@@ -112,11 +134,14 @@ def _filler(kind: type, names: tuple[str, ...]) -> Callable[[Any, Any], None]:
     # or by now the class says itself what is made of older objects
     is_compared = _leaves_it_to_pickle(kind)
     is_grown = is_compared and bool(_new_fields(kind, names))
-    private = private_fields_of(kind) if is_compared and is_model(kind) else ()
+    is_of_model = is_model(kind)
+    private = private_fields_of(kind) if is_compared and is_of_model else ()
     has_own = hasattr(kind, "__setstate__") and _maker_of(kind, "__setstate__") != "dataclasses"
     is_simple = not slots_of(kind)
 
     def settle(made: Any, state: Any) -> None:
+        if is_compared and is_of_model != (type(state) is dict and SET in state):
+            raise changed(f"{name_of(kind)} is not a {'dataclass' if is_of_model else 'model of pydantic'}")
         if has_own:
             made.__setstate__(state)
         elif is_simple and type(state) is dict:

@@ -8,9 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum, Flag
-from functools import reduce
-from operator import or_
+from enum import Enum
 from types import NoneType
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +17,7 @@ from zoneinfo import ZoneInfo
 from asyncstream.codec.arrays import array_of, numpy_array, numpy_scalar
 from asyncstream.codec.base import ForeignError
 from asyncstream.codec.classes import Classes, NotImported, fill, is_named_tuple, make_error
+from asyncstream.codec.enums import member_of
 from asyncstream.codec.fields import (
     MODEL_PARTS,
     Field,
@@ -96,13 +95,7 @@ class Unpacker:
     def enum(self, packed: list[Any]) -> Any:
         path, member = packed[0], self.unpack(packed[1])
         kind = self._class("$enum", path)
-        if issubclass(kind, Flag) and type(member) is int:
-            return kind(member)
-        names = member if issubclass(kind, Flag) and type(member) is list else [member]
-        for name in names:
-            if name not in kind.__members__:
-                raise changed(f"the enum {path} has no member {name!r}")
-        return reduce(or_, map(kind.__members__.__getitem__, names))
+        return member_of(kind, path, member)
 
     def named_tuple(self, packed: list[Any]) -> Any:
         path, parts = packed

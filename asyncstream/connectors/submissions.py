@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
-from asyncstream.errors import JobStopped, PipelineError
+from asyncstream.errors import JobStopped, PipelineError, SourceError, safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.validation import count, flag, refuse, text
 
@@ -179,6 +179,10 @@ class Submissions(Source[T], Generic[T]):
 
     def position(self) -> Any:
         return list(self._waiting)
+
+    async def can_seek(self, position: Any) -> None:
+        if type(position) is not list:
+            raise SourceError(f"expected a list of the elements that wait, got {safe_repr(position)}")
 
     async def seek(self, position: Any) -> None:
         self._waiting.extend(position)

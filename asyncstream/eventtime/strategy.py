@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import safe_repr
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, duration_ms, function, instant_ms
 
@@ -30,7 +31,15 @@ __all__ = (
     "PunctuatedWatermarks",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "kept_ms",
 )
+
+
+def kept_ms(kept: Any) -> int:
+    """A time, as a snapshot has it; raises `TypeError` if it is none: a snapshot may be made by hand."""
+    if type(kept) is not int:
+        raise TypeError(f"expected a time, an int (milliseconds since the epoch), got {safe_repr(kept)}")
+    return kept
 
 
 class WatermarkGenerator(Shown, ABC):
@@ -169,7 +178,7 @@ class _Bounded(WatermarkGenerator):
         return self.threshold
 
     def restore(self, state: Any) -> None:
-        self.threshold = state
+        self.threshold = kept_ms(state)
 
 
 class _Punctuated(WatermarkGenerator):
@@ -191,4 +200,4 @@ class _Punctuated(WatermarkGenerator):
         return self._latest
 
     def restore(self, state: Any) -> None:
-        self._latest = state
+        self._latest = kept_ms(state)

@@ -14,6 +14,7 @@ from typing import Any
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.eventtime import IngestionTime
+from asyncstream.eventtime.strategy import kept_ms
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.origins import carried
 from asyncstream.operators.spec import ClockUse, EventTime, Spec
@@ -81,7 +82,7 @@ class AssignIngestionTime(Operator):
         return [self._latest_ms, self._watermark]
 
     def restore(self, state: Any) -> None:
-        self._latest_ms, self._watermark = state
+        self._latest_ms, self._watermark = map(kept_ms, state)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Mark, Timestamps
+from asyncstream.eventtime.strategy import kept_ms
 from asyncstream.operators.base import Operator
 from asyncstream.operators.whereabouts import TimeReached
 from asyncstream.state.tables import Cell
@@ -228,12 +229,13 @@ class Valve:
 
     def restore(self, state: list[Any]) -> None:
         """Take up what `snapshot` gave; inputs of another number are waited for, each until it speaks."""
-        self.watermark, ports, *rest = state
+        watermark, ports, *rest = state
+        self.watermark = kept_ms(watermark)
         self._idle = rest[0] if rest else all(idle for _, idle, *_ in ports)
         if len(ports) != len(self.ports):
             return  # it is not known which is which
         for port, (watermark, idle, *over) in zip(self.ports, ports, strict=True):
-            port.watermark, port.idle = watermark, idle
+            port.watermark, port.idle = kept_ms(watermark), idle
             port.over = bool(over and over[0])  # older snapshots do not say; its source says it again
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.eventtime import WatermarkGenerator, WatermarkStrategy
+from asyncstream.eventtime.strategy import kept_ms
 
 __all__ = ("SplitTimes",)
 
@@ -139,4 +140,7 @@ class SplitTimes:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `snapshot` gave, for splits that are assigned from now on."""
-        self._kept = dict(state)
+        self._kept = {
+            name: [generator, kept_ms(watermark), idle]
+            for name, (generator, watermark, idle) in state.items()
+        }

@@ -18,6 +18,7 @@ from asyncstream.eventtime import (
     WatermarkStrategy,
     warn_of_unit,
 )
+from asyncstream.eventtime.strategy import kept_ms
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.failures import FAILED, Failures, OnError, failure_counters, routed_to
 from asyncstream.operators.fields import fields_read
@@ -228,7 +229,8 @@ class AssignEventTime(Operator):
 
     def restore(self, state: Any) -> None:
         # idle too: those downstream remember that this stream is, and must hear when it is back
-        generator, self._watermark, self._idle, *splits = state
+        generator, watermark, self._idle, *splits = state
+        self._watermark = kept_ms(watermark)
         self._kept_splits = splits[0] if splits else {}
         self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
@@ -359,7 +361,7 @@ class AdvanceWhenQuiet(Operator):
         return self._watermark
 
     def restore(self, state: Any) -> None:
-        self._watermark = self._at_heard = state
+        self._watermark = self._at_heard = kept_ms(state)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ def check_snapshot(snapshot: Any) -> None:
         found: set[Any] = set()
         for namespace, rows in kept:
             for key, _ in rows:
+                if name in snapshot["compound"] and not (type(key) is tuple and len(key) > 1):
+                    raise ValueError(
+                        f"table {name!r} has keys that are tuples, of a key of the stream and what tells its "
+                        f"rows apart, got {safe_repr(key)}"
+                    )
                 check_key(key)
                 row = (plain_namespace(namespace), key)
                 if row in found:

@@ -326,7 +326,10 @@ class PaneStore:
     def index(self) -> None:
         """Find out which slices and whole windows there are."""
         self.ends.clear()
-        self.ends.update([*self.slices.namespaces(), *self._closed.namespaces()])
+        for place in (*self.slices.namespaces(), *self._closed.namespaces()):
+            if place != self._slicing.slice_at(place[0]):
+                raise ValueError(f"{place} is no slice of these windows, as (start, end) in milliseconds")
+            self.ends[place[0]] = place[1]
         self.starts[:] = sorted(self.ends)
         self._blocks.clear()
         self.windows = set(self.whole.namespaces())

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from asyncstream.elements import Control, EndOfInput, IdleStatus, Watermark
-from asyncstream.errors import InternalError
 from tests.async_wait.rig import Rig, Service, passes
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -283,6 +282,6 @@ async def test_end_of_input_is_not_kept_because_the_source_tells_it_again() -> N
 
 
 async def test_what_is_no_snapshot_of_this_step_is_refused() -> None:
-    with pytest.raises(InternalError, match="entry"):
+    with pytest.raises(ValueError, match="expected elements as"):
         async with Rig(Service(), state=[["something", 1]]):
             pass

@@ -142,6 +142,39 @@ def test_class_that_is_not_imported_is_told_with_what_imports_it(
         monkeypatch.delitem(sys.modules, "colours_of_mine")
 
 
+class Noted(KeyedProcessFunction[Any, Any]):
+    def open(self, ctx: Any) -> None:
+        self.note = ctx.state(ValueDescriptor[str]("a\nnote \x1b[31m"))
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        self.note.set("\x1b[2J über \x9b31m")
+
+
+def test_nothing_in_a_checkpoint_acts_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def noted() -> None:
+        pipeline = Pipeline("noted")
+        pipeline.submissions(name="in").key_by(len).process(Noted(), name="notes").discard(name="out")
+        async with pipeline.start(checkpoints=Checkpoints(store=DirectoryStore(tmp_path / "kept"))) as job:
+            await job.submit("one")
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    asyncio.run(noted())
+    store = str(tmp_path / "kept")
+    for command in (
+        ["state", "query", store, "notes", "3"],
+        ["checkpoint", "show", store],
+        ["checkpoint", "diff", store, "1", "2"],
+    ):
+        assert main(command) == 0
+        out = capsys.readouterr().out
+        assert r"state/a\nnote \x1b[31m: " in out
+        assert out.replace("\n", "").isprintable()
+        assert "query" not in command or out.endswith(r'"\u001b[2J über \x9b31m"' + "\n")
+
+
 def test_diff_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(fed(tmp_path, [("a", 1), ("b", 5), ("c", 1)], [("a", 1), ("d", 1), ("c", 3)]))
     assert main(["checkpoint", "diff", str(tmp_path), "2", "3"]) == 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -58,6 +60,63 @@ def test_the_log_says_once_what_a_class_has_got(
         PickleCodec().decode(data)
     [told] = caplog.messages
     assert told.endswith("Kept has a new field 'n': values that were kept without have its default")
+
+
+UNKNOWN = """
+    @classmethod
+    def _missing_(cls, value):
+        made = object.__new__(cls)
+        made._name_, made._value_ = "unknown", value
+        return made
+"""
+
+
+def kept_enum(monkeypatch: pytest.MonkeyPatch, base: str, *members: str, methods: str = "") -> Any:
+    module = ModuleType("kept")
+    monkeypatch.setitem(sys.modules, "kept", module)
+    body = "".join(f"\n    {name} = enum.auto()" for name in members)
+    exec(f"import enum\nclass Kept(enum.{base}):{body}{methods}", module.__dict__)
+    return vars(module)["Kept"]
+
+
+@pytest.mark.parametrize("base", ["Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"])
+def test_a_member_of_an_enum_is_found_by_its_name_whatever_its_number(
+    monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    by_json, by_pickle = JsonCodec(), PickleCodec()
+    before = kept_enum(monkeypatch, base, "RED", "GREEN")
+    values = [before.RED, {"a": before.GREEN}]
+    if "Flag" in base:
+        values += [before.RED | before.GREEN, before(0)]
+    kept = [by_json.encode(values), by_pickle.encode(values), dumps_state(values)]
+    after = kept_enum(monkeypatch, base, "BLUE", "RED", "GREEN")
+    expected = [after.RED, {"a": after.GREEN}]
+    if "Flag" in base:
+        expected += [after.RED | after.GREEN, after(0)]
+    assert [by_json.decode(kept[0]), by_pickle.decode(kept[1]), loads(kept[2])] == [expected] * 3
+    kept_enum(monkeypatch, base, "RED")
+    said = list(map(read, (by_json.decode, by_pickle.decode, loads), kept))
+    assert said[0].startswith("the enum kept.Kept has no member 'GREEN' any more; leave the class as it was")
+    assert said[1:] == said[:1] * 2
+
+
+def test_what_an_enum_makes_of_a_value_that_it_does_not_know_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unknown = kept_enum(monkeypatch, "Enum", "RED", methods=UNKNOWN)(99)
+    again = PickleCodec().decode(PickleCodec().encode(unknown))
+    assert (again._name_, again._value_) == ("unknown", 99)
+
+
+@pytest.mark.parametrize(("before", "after"), [("pydantic", "dataclass"), ("slots", "pydantic")])
+def test_a_model_of_pydantic_is_not_read_as_another_class_nor_one_as_a_model(
+    monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    value = kept_class(monkeypatch, before, CHANGES["none"])(x=1, y=2)
+    kept = PickleCodec().encode(value)
+    kept_class(monkeypatch, after, CHANGES["none"])
+    with pytest.raises(CodecError, match=r"kept\.Kept is not a .* any more; leave the class as it was"):
+        PickleCodec().decode(kept)
 
 
 def test_what_a_class_has_got_is_made_for_each_object(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from asyncstream import (
     PipelineError,
     SessionWindows,
     SlidingWindows,
+    SourceError,
     SqliteSink,
     Stream,
     Sum,
@@ -369,6 +370,89 @@ async def test_a_migration_after_which_there_is_no_state_is_refused_before_anyth
     for build in (BASE, lambda s: s.key_by(lambda e: e["k"]).process(Ticks(), name="w")):
         with pytest.raises(CheckpointError, match=r"migrate\['w'\] failed: ValueError: expected a dict with"):
             await two_runs(build, build, migrate={"w": lambda state: after})
+
+
+async def _never(event: Any) -> Any:
+    await asyncio.sleep(3600)
+
+
+def _with(path: tuple[Any, ...], value: Any) -> Callable[[Any], Any]:
+    """A migration that puts a value in place of what is at a path in the state."""
+
+    def replaced(state: Any, path: tuple[Any, ...] = path) -> Any:
+        if not path:
+            return value
+        made = dict(state) if isinstance(state, dict) else list(state)
+        made[path[0]] = replaced(state[path[0]], path[1:])
+        return tuple(made) if isinstance(state, tuple) else made
+
+    return replaced
+
+
+CALLS: Step = lambda s: s.async_map(_never, name="w")  # noqa: E731
+TICKS: Step = lambda s: s.key_by(lambda e: e["k"]).process(Ticks(), name="w")  # noqa: E731
+JOINED: Step = lambda s: s.union(s.filter(lambda e: True), name="w")  # noqa: E731
+OVERLAPPING = windows(SlidingWindows(2, 1), n=Count())
+QUIET: Step = lambda s: s.advance_when_quiet(60, name="w")  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "path", "value", "why"),
+    [
+        (CALLS, "w", (), "nonsense", "expected a list of elements, got 'nonsense'"),
+        (CALLS, "w", (), 3, "expected a list of elements"),
+        (CALLS, "w", (0,), {"k": "a"}, r"expected elements as \['call', value, timestamp\]"),
+        (CALLS, "w", (0, 0), "cal", r"expected elements as \['call', value, timestamp\]"),
+        (CALLS, "w", (0, 2), "now", r"expected elements as \['call', value, timestamp\]"),
+        (CALLS, "w", (), [["reached", "now"]], r"expected elements as \['call', value, timestamp\]"),
+        (CALLS, "t", (1,), "now", "expected a time, an int"),
+        (CALLS, "t", (0,), None, "expected a time, an int"),
+        (CALLS, "t", (), "nonsense", "step 't' cannot go on"),
+        (JOINED, "w", ("cells", "inputs", 0), "now", "expected a time, an int"),
+        (JOINED, "w", ("cells", "inputs", 1, 0, 0), "now", "expected a time, an int"),
+        (QUIET, "w", (), "now", "expected a time, an int"),
+        (TICKS, "w", ("tables", "timers/event", 0, 1, 0, 0), 1, "has keys that are tuples"),
+        (BASE, "w", ("cells",), {"n": 1}, "it holds n"),
+        (BASE, "w", ("tables", "slices", 0, 0), (1, 2), r"\(1, 2\) is no slice"),
+        (
+            OVERLAPPING,
+            "w",
+            ("tables", "slices", 0, 1, 0, 1, 0, 0),
+            None,
+            "migrate= has made the state of 'w'",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_is_no_state_of_the_step_is_refused_with_what_was_expected(
+    step: Step, name: str, path: tuple[Any, ...], value: Any, why: str
+) -> None:
+    with pytest.raises(CheckpointError, match=why):
+        await two_runs(step, step, migrate={name: _with(path, value)})
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_of_what_waits_to_be_read_gives_a_list() -> None:
+    with pytest.raises(
+        SourceError, match=r"'in': .*expected a list of the elements that wait, got 'nonsense'"
+    ):
+        await two_runs(CALLS, CALLS, migrate={"in": lambda state: "nonsense"})
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_of_a_step_that_remembers_nothing_is_refused() -> None:
+    plain: Step = lambda s: s.map(lambda e: e, name="w")  # noqa: E731
+    with pytest.raises(PipelineError, match="migrate: step 'w' remembers nothing"):
+        await two_runs(plain, plain, migrate={"w": lambda state: state})
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_migration_that_returns_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    def changed_in_place(state: Any) -> None:
+        state["tables"]["slices"].clear()
+
+    await two_runs(BASE, BASE, migrate={"w": changed_in_place})
+    assert "step 'w' starts from nothing: migrate['w'] has returned None" in caplog.text
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 5), (5, 0), (5, 1)])

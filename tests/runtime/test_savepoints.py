@@ -19,6 +19,7 @@ from asyncstream import (
     SourceError,
     SqliteStore,
 )
+from asyncstream.checkpoint.stores import holding
 from asyncstream.cli import main
 
 STORES = {"directory": DirectoryStore, "sqlite": SqliteStore}
@@ -125,6 +126,29 @@ def test_savepoints_are_listed_and_deleted_from_a_shell(
     assert said("delete", store, str(number)) == (0, f"asyncstream: checkpoint {number} is deleted\n")
     assert "savepoint" not in said("list", store)[1]
     assert said("verify", store)[0] == 0
+    asyncio.run(life(firsts(tmp_path), kept(), "i"))
+
+
+def test_the_newest_whole_one_is_not_deleted(
+    tmp_path: Path, kept: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(life(firsts(tmp_path), kept(), "abcdefgh"))
+    store = kept().store
+
+    async def damage() -> list[int]:
+        numbers: list[int] = await store.numbers()
+        async with holding(store, 30.0) as lease:
+            await store.commit(lease, numbers[-1], b"something else")
+        return numbers
+
+    *_, before, newest = asyncio.run(damage())
+
+    def refused(number: int) -> str:
+        assert main(["checkpoint", "delete", str(store), str(number)]) == 1
+        return capsys.readouterr().err
+
+    assert f"checkpoint {before} is the newest, from which the next start goes on" in refused(before)
+    assert f"checkpoint {newest} is damaged, but its number must not come again" in refused(newest)
     asyncio.run(life(firsts(tmp_path), kept(), "i"))
 
 

@@ -22,6 +22,8 @@ def check_settings(settings: Checkpoints, graph: Graph) -> None:
     for name in settings.migrate:
         if name not in graph:
             raise PipelineError(f"migrate: the pipeline has no step {name!r}")
+        if graph[name].schema is None:
+            raise PipelineError(f"migrate: step {name!r} remembers nothing that could be made to fit")
     unnamed = graph.unnamed_with_state()
     if unnamed:
         example = _EXAMPLES.get(graph[unnamed[0]].kind)

@@ -98,6 +98,7 @@ class Checkpointer:
         resumed_from: the checkpoint that the job goes on from; None: it begins at the beginning.
         durations, pauses, sizes: of the checkpoints taken: seconds until each was safe, seconds for which the
             loop stood still, and bytes.
+        migrated: the steps that go on with what functions of `migrate=` have made.
         last: the one that a job that started now would go on from; None: there is none.
         tables: what of tables is in them.
         journal: the calls that end between them; None: no step has them written down.
@@ -129,6 +130,7 @@ class Checkpointer:
         self._number = 0  # of the last checkpoint that was begun
         self._is_first = True
         self.resumed_from: CheckpointInfo | None = None
+        self.migrated: list[str] = []
         self._forgetful: list[str] = []  # the sources that are told what no checkpoint needs any more
         self._positions: dict[int, dict[str, Any]] = {}  # theirs, by checkpoint
         self._finished: dict[str, Any] = {}  # by source, what had been through at the last cut
@@ -172,17 +174,11 @@ class Checkpointer:
             if type(driver.source).forget is not Source.forget:
                 self._forgetful.append(name)
         await fence(wiring, writer, bound)
+        rows = self.tables.rows
         answers = await survey(
-            self._settings,
-            self._history,
-            self._graph,
-            self._pipeline,
-            wiring,
-            writer,
-            self.tables.rows,
-            bound,
+            self._settings, self._history, self._graph, self._pipeline, wiring, writer, rows, bound
         )
-        found = answers.agreed()
+        found, self.migrated = answers.agreed(), answers.migrated()
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
             self._is_first = found.info.id != self._number

@@ -109,6 +109,10 @@ class Survey:
         self.steps[step] = StepRecovery(step, role, "refused", str(refusal))
         self.refusals.append(refusal)
 
+    def migrated(self) -> list[str]:
+        """The steps whose state a function of `migrate=` has made."""
+        return [name for name, step in self.steps.items() if step.outcome == "migrated"]
+
     def agreed(self) -> Found:
         """
         Where a job goes on from, on which all agree.

@@ -203,6 +203,7 @@ class Run:
         """Find what an earlier job has left, and let the clock show no time before that."""
         if self.checkpointer is not None:
             self._from = JobSnapshot(*await self.checkpointer.load(self.wiring, self._opened.bounded))
+            self._tasks.migrated = self.checkpointer.migrated
             if self.checkpointer.resumed_from is not None:
                 self._clock.not_before(self.checkpointer.resumed_from.created_ms)
         elif self._from is not None:

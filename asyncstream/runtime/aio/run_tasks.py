@@ -5,13 +5,13 @@ The tasks of a run: one for each source and sink, and those that supervise them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextvars import copy_context
 from typing import Any
 
 from asyncstream.aside import Tasks
 from asyncstream.async_wait.tasks import end_tasks
-from asyncstream.errors import AsyncStreamError, InternalError, describe_error
+from asyncstream.errors import AsyncStreamError, CheckpointError, InternalError, describe_error
 from asyncstream.runtime.aio.inside import enter
 
 __all__ = ("RunTasks",)
@@ -29,6 +29,7 @@ class RunTasks:
 
     Attributes:
         running: by task, the name of the step that it drives.
+        migrated: steps whose state the user's functions have made, which may be to blame.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class RunTasks:
         self._failed = failed
         self._told = ended
         self.running: dict[asyncio.Task[None], str] = {}
+        self.migrated: Collection[str] = ()
         self._stubborn: set[asyncio.Task[Any]] = set()
         self._helpers = Tasks()
 
@@ -70,10 +72,20 @@ class RunTasks:
             self._failed(error)
             raise
         except Exception as error:
-            broken = InternalError(f"behind step {name!r}: {describe_error(error)}")
+            broken = self._broken(f"behind step {name!r}: {describe_error(error)}")
             broken.__cause__ = error
             self._failed(broken)
             raise broken from error
+
+    def _broken(self, what: str) -> AsyncStreamError:
+        """The error for one that is nobody's own, and perhaps that of who has made state by hand."""
+        if not self.migrated:
+            return InternalError(what)
+        steps = ", ".join(map(repr, self.migrated))
+        return CheckpointError(
+            f"{what}; migrate= has made the state of {steps}, in which everything must be as in what it was "
+            "given, but for the values of your own"
+        )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._told(self.running.pop(task), task)

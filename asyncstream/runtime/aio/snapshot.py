@@ -105,10 +105,10 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_
             if isinstance(state, Kept):
                 with without_collector(all_stays=True):
                     await in_slices(operator.tables.take_over(state))
+                operator.resume()
             else:
                 # tables copy what they take up
                 _restore(name, operator, _own(state) if is_shared and not operator.tables else state)
-            operator.resume()
             if states := unasked(operator.tables):
                 tell_unasked(name, states)
 
@@ -117,6 +117,7 @@ def _restore(step: str, operator: Operator, state: Any) -> None:
     """What is no state of this step may come from `migrate=`, or from a snapshot that was made by hand."""
     try:
         operator.restore(state)
+        operator.resume()
     except AsyncStreamError:
         raise
     except Exception as error:
