@@ -75,7 +75,7 @@ def test_row_that_does_not_fit_begins_with_step_and_element(
     spark: SparkSession, sinks: tuple[str, ...]
 ) -> None:
     pipeline = Pipeline("rows")
-    rows = pipeline.source([], name="in").map(lambda row: {"v": row["v"]}, name="some")
+    rows = pipeline.source(ROWS, name="in").map(lambda row: {"v": row["v"]}, name="some")
     for sink in sinks:
         rows.to([], name=sink)
     plan = pipeline.on_spark(spark, inputs={"in": frame(spark, ROWS)}, outputs=dict.fromkeys(sinks, "w long"))
