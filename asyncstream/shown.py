@@ -16,7 +16,7 @@ from typing import Any, Final
 from asyncstream.addresses import without_secrets
 from asyncstream.errors import safe_repr
 
-__all__ = ("Shown", "name_of", "shown_ms", "shown_value")
+__all__ = ("Shown", "name_of", "shown_length", "shown_ms", "shown_value")
 
 _PLAIN: Final = (bool, int, float, type(None), Enum)
 
@@ -120,7 +120,7 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, _PLAIN):
         return str(value) if isinstance(value, Enum) else repr(value)
     if isinstance(value, timedelta):
-        return str(value)
+        return shown_length(value)
     if isinstance(value, bytes | bytearray | Mapping):
         return "..."
     if isinstance(value, _SEVERAL):
@@ -144,6 +144,11 @@ def name_of(function: object) -> str | None:
 def shown_ms(length_ms: int) -> timedelta:
     """A length of time as plans show it; one that no timedelta holds as the longest that there is."""
     return timedelta(milliseconds=min(length_ms, timedelta.max // timedelta(milliseconds=1)))
+
+
+def shown_length(length: timedelta) -> str:
+    """A length of time as plans show it: a negative one with its sign, not as days before and hours since."""
+    return f"-{-length}" if length < timedelta() else str(length)
 
 
 def _is_ours(kind: type) -> bool:

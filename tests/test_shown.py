@@ -232,6 +232,14 @@ def test_argument_is_shown_in_part_if_it_is_long() -> None:
         assert len(shown_value("of", value)) <= 200
 
 
+def test_negative_length_of_time_has_its_sign() -> None:
+    assert shown_value("before", timedelta(minutes=-1)) == "-0:01:00"
+    pipeline = Pipeline()
+    stream = pipeline.source([1]).key_by(str)
+    stream.join(stream).within(timedelta(minutes=-1), timedelta(hours=1)).discard()
+    assert "before=-0:01:00, after=1:00:00" in pipeline.describe()
+
+
 @pytest.mark.parametrize("length", [5, timedelta(seconds=5)])
 @pytest.mark.parametrize("slide", [5, timedelta(seconds=5)])
 @pytest.mark.parametrize("time", ["event", "processing"])

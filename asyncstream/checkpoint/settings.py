@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.checkpoint.directory import DirectoryStore
@@ -41,7 +41,7 @@ _EVERY = 10.0
 """Seconds between two checkpoints where only a place is given."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Checkpoints:
     """
     How a job keeps what it must not lose, and where it goes on from.
@@ -91,6 +91,7 @@ class Checkpoints:
     """
 
     store: CheckpointStore
+    _: KW_ONLY
     every: Duration | None = None
     keep: int = 3
     savepoint: bool = False
@@ -112,7 +113,8 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, CheckpointStore) or isinstance(self.store, type):
-            raise refuse("store", "a checkpoint store", self.store, "e.g. DirectoryStore('checkpoints')")
+            folder = self.store if isinstance(self.store, str | os.PathLike) else "checkpoints"
+            raise refuse("store", "a checkpoint store", self.store, f"e.g. DirectoryStore({str(folder)!r})")
         if self.every is not None:
             duration_seconds("every", self.every)
         count("keep", self.keep)

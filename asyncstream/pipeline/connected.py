@@ -19,7 +19,7 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process_spec import KeyedFunctionSpec
 from asyncstream.operators.spec import KeyBy, no_key
 from asyncstream.pipeline.ending import shown_on_error
-from asyncstream.pipeline.missing_methods import Unfinished
+from asyncstream.pipeline.missing_methods import Unfinished, where_it_goes
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.shown import Shown
 from asyncstream.validation import instance
@@ -69,7 +69,7 @@ class Several(Unfinished, Shown, Generic[T]):
         of = KeyedCoProcessFunction
         own = getattr(type(function), "process_input", None) is not of.process_input
         needs = () if own else ("process_left", "process_right")
-        instance("function", function, of, *needs)
+        instance("function", function, of, *needs, advice=where_it_goes(function))
         if len(self._streams) > 2 and not own:
             raise PipelineError(
                 f"function: expected one that overrides process_input, for {len(self._streams)} streams; "
@@ -120,7 +120,8 @@ class ConnectedToBroadcast(Unfinished, Shown, Generic[T, U]):
             on_error: the same, of an element of either stream.
         """
         needs = ("process_element", "process_broadcast")
-        instance("function", function, KeyedBroadcastProcessFunction, *needs)
+        advice = where_it_goes(function)
+        instance("function", function, KeyedBroadcastProcessFunction, *needs, advice=advice)
         spec = BroadcastSpec(function, on_error_choice(on_error), self._key_by)
         shown = {"broadcast_state": "in memory, grows until process_broadcast removes"}
         return _function_step("broadcast", name, spec, self._streams, shown)

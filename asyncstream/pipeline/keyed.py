@@ -17,7 +17,7 @@ from asyncstream.operators.failures import OnError, on_error_choice
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.operators.process_spec import ProcessSpec
 from asyncstream.pipeline.ending import shown_on_error
-from asyncstream.pipeline.missing_methods import Unfinished
+from asyncstream.pipeline.missing_methods import Unfinished, where_it_goes
 from asyncstream.pipeline.per_key import PerKey
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.shown import shown_ms
@@ -66,7 +66,7 @@ class KeyedStream(PerKey[K, T]):
             on_error: what becomes of an element on which `process_element` raises, as for `map`; what it had
                 changed in state and timers by then stays. A timer is no element: `on_timer` must not fail.
         """
-        advice = "for a plain function use map or flat_map"
+        advice = where_it_goes(function, "for a plain function use map or flat_map")
         instance("function", function, KeyedProcessFunction, "process_element", advice=advice)
         spec = ProcessSpec(function, on_error_choice(on_error), self._key_by)
         details = {"function": type(function).__name__} | shown_on_error(on_error)
@@ -191,7 +191,7 @@ class WindowedStream(Unfinished, Generic[K, T]):
                 "function",
                 "a ProcessWindowFunction",
                 function,
-                "for a plain function use collect() and map",
+                where_it_goes(function, "for a plain function use collect() and map"),
             )
         return self._add("process_window", name, None, function)
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from asyncstream.joins import KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.other_words import by_word
+from asyncstream.windowing import ProcessWindowFunction
 
-__all__ = ("PIPELINE_WORDS", "WORDS", "Fluent", "Unfinished")
+__all__ = ("PIPELINE_WORDS", "WORDS", "Fluent", "Unfinished", "where_it_goes")
 
 _ROLLING: Final = ".reduce(...) for a result with each element, .window(...).aggregate(...) for one of many"
 _ENDS: Final = ".to(...) of a sink, a list or a function"
@@ -23,6 +26,7 @@ WORDS: Final = by_word(
     ("flatMap flatten flat_map_values", ".flat_map(...)"),
     ("merge concat", ".union(...)"),
     ("split", ".branch(...)"),
+    ("distinct unique drop_duplicates dropDuplicates", ".deduplicate(...)"),
     ("assign_timestamps_and_watermarks assignTimestampsAndWatermarks", ".event_time(...)"),
     ("stateful_map stateful transform flat_map_with_state", ".key_by(...).process(...)"),
     ("sum count fold aggregate_by", _ROLLING),
@@ -64,6 +68,22 @@ PIPELINE_WORDS: Final = by_word(
     ("execute", "await pipeline.run(), or .run_blocking()"),
 )
 """What pipelines and their like have elsewhere."""
+
+
+_PROCESS: Final = (
+    (KeyedProcessFunction, "stream.key_by(...).process(...)"),
+    (KeyedCoProcessFunction, "a.connect(b).process(...)"),
+    (KeyedBroadcastProcessFunction, "a.connect(b.broadcast()).process(...)"),
+    (ProcessWindowFunction, "stream.window(...).process(...)"),
+)
+
+
+def where_it_goes(function: object, otherwise: str = "") -> str:
+    """The advice for a process function that was given to a step for another kind of them."""
+    for kind, step in _PROCESS:
+        if isinstance(function, kind):
+            return f"a {kind.__name__} belongs in {step}"
+    return otherwise
 
 
 class Fluent:

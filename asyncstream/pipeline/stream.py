@@ -8,7 +8,7 @@ arguments at once, and returns the stream that comes out. Nothing runs before th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
@@ -32,6 +32,7 @@ from asyncstream.pipeline.sources_and_sinks import element_type
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.pipeline.windowing import Windowing
 from asyncstream.plan import Graph, Input, OperatorStep, Output
+from asyncstream.shown import shown_length
 from asyncstream.validation import (
     Duration,
     Fields,
@@ -476,4 +477,6 @@ def _shown(value: object) -> object:
         return type(value).__name__
     if isinstance(value, partial):
         return _shown(value.func)
+    if isinstance(value, timedelta):
+        return shown_length(value)
     return getattr(value, "__name__", type(value).__name__) if callable(value) else value

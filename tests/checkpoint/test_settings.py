@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,16 @@ from asyncstream import Checkpoints, MemoryStore, PipelineError
 def test_wrong_setting_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(PipelineError, match=named):
         Checkpoints(**{"store": MemoryStore(), **wrong})
+
+
+def test_store_may_stand_first_and_a_path_is_told_its_store() -> None:
+    store = MemoryStore()
+    assert Checkpoints(store, every=2).store is store
+    for wrong in ("state", Path("state")):
+        with pytest.raises(PipelineError, match=r"store: expected .*; e\.g\. DirectoryStore\('state'\)$"):
+            Checkpoints(wrong, every=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="positional"):
+        Checkpoints(store, 2)  # type: ignore[call-arg]
 
 
 def test_durations_are_seconds_or_timedeltas() -> None:

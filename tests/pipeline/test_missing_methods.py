@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -55,6 +56,28 @@ def test_word_of_another_framework_behind_windows_asks_for_what_to_compute() -> 
         AttributeError, match=r"no attribute 'sum'; say first what to compute of the windows: "
     ):
         _ = windows.sum
+
+
+FUNCTIONS: dict[type[Any], str] = {
+    KeyedProcessFunction: "stream.key_by(...).process(...)",
+    KeyedCoProcessFunction: "a.connect(b).process(...)",
+    KeyedBroadcastProcessFunction: "a.connect(b.broadcast()).process(...)",
+    ProcessWindowFunction: "stream.window(...).process(...)",
+}
+
+
+@pytest.mark.parametrize(("wanted", "given"), list(permutations(FUNCTIONS, 2)))
+def test_process_function_of_another_kind_is_told_its_step(wanted: type[Any], given: type[Any]) -> None:
+    stream: Any = Pipeline().source([1]).key_by(str)
+    step = {
+        KeyedProcessFunction: stream,
+        KeyedCoProcessFunction: stream.connect(stream),
+        KeyedBroadcastProcessFunction: stream.connect(stream.broadcast()),
+        ProcessWindowFunction: stream.window(TumblingWindows(1)),
+    }[wanted]
+    told = f"a {given.__name__} belongs in {FUNCTIONS[given]}"
+    with pytest.raises(PipelineError, match=f"expected a {wanted.__name__}, .*; {re.escape(told)}$"):
+        step.process(given())
 
 
 class Nothing(KeyedProcessFunction[int, int]):

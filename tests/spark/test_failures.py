@@ -70,6 +70,22 @@ def test_failed_query_begins_with_step_and_element(
     assert f"{query.id} has failed: {TOLD}" in caplog.messages[0]
 
 
+@pytest.mark.parametrize("sinks", [("rows",), ("rows", "more")], ids=["written by its stage", "read apart"])
+def test_row_that_does_not_fit_begins_with_step_and_element(
+    spark: SparkSession, sinks: tuple[str, ...]
+) -> None:
+    pipeline = Pipeline("rows")
+    rows = pipeline.source(ROWS, name="in").map(lambda row: {"v": row["v"]}, name="some")
+    for sink in sinks:
+        rows.to([], name=sink)
+    plan = pipeline.on_spark(spark, inputs={"in": frame(spark, ROWS)}, outputs=dict.fromkeys(sinks, "w long"))
+    with pytest.raises(Exception, match="it has no 'w'") as caught:
+        plan["rows"].collect()
+    told = "UserFunctionError: step 'rows': KeyError: \"it has no 'w'; "
+    assert failure_text(caught.value).startswith(told)
+    assert told in str(caught.value).splitlines()[1], "Spark's own line is the first, and ours the next"
+
+
 REPLY = (
     "500\njava.io.IOException: gone\n\tat com.acme.Planes.find(Planes.java:1)\n SQLSTATE: 42000\n\t... 2 more"
 )

@@ -58,6 +58,12 @@ class Browser:
         features = [{"name": name, "value": value} for name, value in wishes.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
+    def reach(self, reachable: bool) -> None:
+        """Let the network be there for the page, or not."""
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": not reachable} | speed)
+
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 

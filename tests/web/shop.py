@@ -55,6 +55,7 @@ class Shop:
     writes: asyncio.Event = field(default_factory=asyncio.Event)
     returns: asyncio.Event = field(default_factory=asyncio.Event)
     loop: asyncio.AbstractEventLoop | None = None
+    server: uvicorn.Server | None = None
 
     def do(self, change: Callable[[], object]) -> None:
         assert self.loop is not None
@@ -65,15 +66,21 @@ class Shop:
         for each in (self.answers, self.writes, self.returns):
             each.set()
 
-    def pipeline(self, sink: str = EVIL, *, ledger: str = "ledger") -> Pipeline:
-        """The pipeline of the shop, with sinks of these names."""
+    def cut(self) -> None:
+        """Every connection breaks; new ones are taken."""
+        assert self.server is not None
+        for connection in list(self.server.server_state.connections):
+            connection.transport.abort()
+
+    def pipeline(self, sink: str = EVIL, *, ledger: str = "ledger", customer: str = "customer") -> Pipeline:
+        """The pipeline of the shop, with sinks of these names, and the step whose calls may fail."""
         pipeline = Pipeline("shop orders")
         late = BoundedOutOfOrderness(1)
         orders = pipeline.source(self._orders, name="orders").event_time(_at, late, name="order time")
         returns = pipeline.source(self._returns, name="returns").event_time(_at, late, name="return time")
         lookup = retry(circuit_breaker(self._customer), attempts=2, wait_initial=0.01)
         known = orders.union(returns, name="all").async_map(
-            lookup, name="customer", concurrency=40, order="unordered", on_error="route"
+            lookup, name=customer, concurrency=40, order="unordered", on_error="route"
         )
         known.failed.to(_forget, name="dead letters")
         priced = known.async_map(self._price, name="price", concurrency=24)
@@ -145,7 +152,7 @@ def serving(make: Callable[[Shop], Pipeline] = Shop.pipeline, **options: Any) ->
         shop.loop = asyncio.get_running_loop()
         async with running(None) as state:
             config = uvicorn.Config(app(state["job"], **options), port=0, log_level="warning")
-            server = uvicorn.Server(config)
+            shop.server = server = uvicorn.Server(config)
             serves = asyncio.create_task(server.serve())
             while not server.started:  # noqa: ASYNC110 - of uvicorn's, which tells nobody
                 await asyncio.sleep(0.01)

@@ -87,6 +87,41 @@ def test_figures_are_shown_and_move(page: Browser) -> None:
     page.until(lambda: page.text("#checkpoints").startswith("number"), "a checkpoint")
 
 
+def test_step_between_others_without_figures_is_not_called_quiet(page: Browser) -> None:
+    # in -> three filters -> all, which a reduce reads; there is a counter at both ends only
+    script = """
+        const kinds = [
+          ["in", "source"], ["a", "filter"], ["b", "filter"], ["c", "filter"],
+          ["all", "union"], ["sum", "reduce"],
+        ];
+        const counters = (t) => ({ in: { read: 90 * t }, all: { elements_in: 30 * t } });
+        const still = { waiting: {}, held_back_by: null, stuck: null, idle: false };
+        const status = (seconds) => ({
+          started_ms: 0, now_ms: seconds * 1000, state: "running",
+          steps: kinds.map(([name, kind], i) => ({
+            ...still, name, kind, inputs: i ? [kinds[i - 1][0]] : [], counts: counters(seconds)[name] ?? {},
+          })),
+        });
+        return import("./history.js").then(({ History, levelOf }) => {
+          const history = new History();
+          [0, 1, 2, 3].forEach((seconds) => history.add(status(seconds)));
+          const { steps, flow } = history.last;
+          return [...steps.values()].map((step) => {
+            const { in: into, out } = flow.get(step.name);
+            return [into, out, levelOf(step, history.last)[1]];
+          });
+        });
+    """
+    assert page.run(script) == [
+        [None, 90, "running"],
+        [90, None, "running"],
+        [None, None, "no figures"],
+        [None, 30, "running"],
+        [30, 30, "running"],
+        [30, None, "running"],
+    ]
+
+
 def test_failed_elements_open_and_show_values_only_when_asked(page: Browser) -> None:
     page.until(lambda: page.text("#failed-count") != "0", "a failure")
     assert not page.find("#failed-list").is_displayed()
@@ -260,6 +295,23 @@ def test_page_fits_the_screen(page: Browser, width: int) -> None:
     assert not page.run(overlaps)
 
 
+@pytest.mark.parametrize("width", [360, 1440])
+def test_long_name_leaves_room_for_the_rest(browser: Browser, width: int) -> None:
+    name = "of_many_words_" * 18
+    browser.look(width, 900)
+    with serving(lambda shop: shop.pipeline(name, customer=f"customer {name}")) as shop:
+        browser.open(shop.url)
+        browser.until(lambda: browser.text("#failed-count") != "0", "a failure")
+        browser.find("#failed summary").click()
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+        box = "return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()"
+        assert browser.run(box, "tbody td")["left"] < width, "the state of a step is in view"
+        failures, error = (browser.run(box, of)["width"] for of in ("#failed-list", "#failed-list .error"))
+        assert error > failures / 5
+    browser.until(lambda: browser.text("#live") != "live", "the connection is lost")
+    browser.complaints()
+
+
 def test_nothing_comes_from_another_host(page: Browser, shop: Shop) -> None:
     loaded = page.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
     assert loaded
@@ -279,6 +331,24 @@ def test_page_says_that_the_job_is_gone_and_goes_on_with_the_next(browser: Brows
     figures = row(browser, "price")
     assert (figures["State"], figures["In"], figures["Out"]) == ("ended", "–", "–")
     assert "ago" not in browser.text("#checkpoints")
+
+
+def test_figures_are_of_the_past_while_the_server_cannot_be_reached(page: Browser, shop: Shop) -> None:
+    def look() -> tuple[str, Any]:
+        return page.text("#state"), page.run("return getComputedStyle(document.querySelector('main')).filter")
+
+    assert look() == ("running", "none")
+    page.reach(False)  # which breaks nothing that is there
+    shop.do(shop.cut)
+    page.until(lambda: page.text("#state") == "was running", "the connection is lost")
+    assert look() == ("was running", "grayscale(1)")
+    assert re.fullmatch(r"last seen .*\d\d:\d\d:\d\d.*", page.text("#uptime"))
+    assert "was running" in page.driver.title
+    page.reach(True)
+    page.until(lambda: page.text("#state") == "running", "it is there again")
+    assert look() == ("running", "none")
+    assert page.text("#uptime").startswith("up ")
+    page.complaints()
 
 
 def test_token_is_asked_for_and_kept_to_the_page(browser: Browser) -> None:

@@ -108,7 +108,7 @@ export class Graph {
     }
     const why = step.stuck ? ` ${step.stuck}` : "";
     node.button.setAttribute("aria-label", `${step.name}, ${step.kind}, ${word}.${why} ${figures.join(", ")}`);
-    node.button.title = step.stuck ?? "";
+    node.button.title = step.stuck ?? step.name;
   }
 
   flow(edge, sample) {

@@ -87,15 +87,15 @@ function flows(sample, before) {
     flow.in ??= flow.out;
     flow.out ??= flow.in;
   };
-  for (const step of sample.status.steps) {
+  const forwards = (step) => {
     const from = inputs.get(step.name);
     const flow = found.get(step.name);
     if (flow.in === null && from.length && from.every(({ step: name, tag }) => tag === null && found.get(name)?.out != null)) {
       flow.in = from.reduce((sum, { step: name }) => sum + found.get(name).out, 0);
     }
     across(step);
-  }
-  for (const step of [...sample.status.steps].reverse()) {
+  };
+  const backwards = (step) => {
     const flow = found.get(step.name);
     across(step);
     const from = inputs.get(step.name);
@@ -104,7 +104,11 @@ function flows(sample, before) {
       const known = (readers.get(step.name) ?? []).find((name) => inputs.get(name).length === 1 && found.get(name).in !== null);
       if (known !== undefined) flow.out = found.get(known).in;
     }
-  }
+  };
+  const { steps } = sample.status;
+  steps.forEach(forwards);
+  [...steps].reverse().forEach(backwards);
+  steps.forEach(forwards); // with what is known now of the steps before
   return found;
 }
 
@@ -119,6 +123,7 @@ export function levelOf(step, sample) {
   if (step.idle) return ["quiet", "idle"];
   const moves = (flow?.in ?? 0) + (flow?.out ?? 0) > 0 || inFlight(step) > 0;
   if (!moves && step.held_back_by) return ["warning", "held back"];
+  if (flow && flow.in === null && flow.out === null) return ["quiet", "no figures"]; // between others like it: it may run
   return moves ? ["good", "running"] : ["quiet", "quiet"];
 }
 

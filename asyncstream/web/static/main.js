@@ -15,6 +15,7 @@ let selected = null;
 let values = null; // the status with elements, while they are shown
 let showsValues = false;
 let drawing = false;
+let lost = false; // the connection: what is shown is as it was then
 
 function select(name) {
   const closed = selected;
@@ -38,10 +39,13 @@ function render() {
   if (sample === null) return;
   const { status } = sample;
   say(byId("name"), status.name);
-  document.title = `${status.name} · ${status.state}`;
-  say(byId("state"), status.state);
-  byId("state").dataset.level = STATES[status.state] ?? "warning";
-  say(byId("uptime"), status.started_ms ? `${sample.hasEnded ? "ran" : "up"} ${milliseconds(status.now_ms - status.started_ms)}` : "");
+  const stale = lost && !sample.hasEnded;
+  const state = stale ? `was ${status.state}` : status.state;
+  document.title = `${status.name} · ${state}`;
+  say(byId("state"), state);
+  byId("state").dataset.level = stale ? "warning" : (STATES[status.state] ?? "warning");
+  say(byId("uptime"), stale ? `last seen ${clock(status.now_ms)}` : status.started_ms ? `${sample.hasEnded ? "ran" : "up"} ${milliseconds(status.now_ms - status.started_ms)}` : "");
+  byId("main").classList.toggle("stale", stale);
   alerts(status);
   tiles(sample);
   graph.update(sample, selected);
@@ -102,7 +106,7 @@ function table(sample) {
     (step) => step.name,
     (step) => {
       const cell = (kind) => make("td", kind ? { class: kind } : {});
-      const button = make("button", { type: "button", class: "link", onclick: () => select(step.name) }, step.name);
+      const button = make("button", { type: "button", class: "link", title: step.name, onclick: () => select(step.name) }, step.name);
       return make("tr", {}, make("th", { scope: "row" }, button, " ", make("span", { class: "muted" }, step.kind.replaceAll("_", " "))), make("td", {}, make("span", { class: "chip" }, make("i", { class: "dot" }), make("span"))), cell("n"), cell("n"), cell("n"), cell("n"), make("td", { class: "apart" }, make("span", { class: "meter" }, make("span", { class: "track" }, make("i")), make("span", { class: "load" }))), cell("n"), cell("n"), cell("n"));
     },
     (row, step) => {
@@ -243,6 +247,8 @@ follow("status/events", {
   token,
   unlocked,
   state(name) {
+    lost = name !== "live" && name !== "over";
+    soon();
     byId("live").dataset.live = name === "live" ? "yes" : "no";
     say(byId("live"), LIVE[name]);
   },

@@ -16,6 +16,7 @@ from asyncstream.runtime.spark.wire.envelope import entering
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, ROWS, RowWriter
 from asyncstream.runtime.spark.worker.connection import acknowledge
+from asyncstream.runtime.spark.worker.operators import telling_the_cause
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,9 +54,10 @@ def write_rows(output: OutputTask, batches: Iterator[pa.RecordBatch]) -> Iterato
     """The elements in envelopes for `output`, as rows; a generator given to `mapInArrow`."""
     acknowledge()
     writer = OutputRows(output)
-    for batch in batches:
-        yield from writer.hand_on(batch, range(batch.num_rows))
-    yield from writer.rest()
+    with telling_the_cause():
+        for batch in batches:
+            yield from writer.hand_on(batch, range(batch.num_rows))
+        yield from writer.rest()
 
 
 class OutputRows:
