@@ -735,6 +735,17 @@ def test_after_watermark_fires_early_on_time_and_late_each_as_it_is_told() -> No
     assert rows(run, "trigger/") == []
 
 
+def test_what_was_counted_late_goes_with_its_window_also_where_windows_share_slices() -> None:
+    trigger = AfterWatermark(late=CountTrigger(3))
+    run = harness(WindowPlan(SlidingWindows(ms(10), ms(5)), trigger, None, 10, Count()))
+    run.element(("a", 1), 3)
+    run.watermark(9)
+    run.element(("a", 2), 3)
+    assert rows(run, "trigger/")
+    run.watermark(40)
+    assert rows(run, "trigger/") == []
+
+
 @pytest.mark.parametrize("watermark", [9, 20])
 def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_they_come(
     watermark: int,
