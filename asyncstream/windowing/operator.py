@@ -147,6 +147,7 @@ class WindowOperator(TimedOperator, WindowStep):
         self._rows.clear()
 
     def _restored(self) -> None:
+        self._forget_rows()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
 

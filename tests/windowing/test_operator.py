@@ -735,6 +735,17 @@ def test_after_watermark_fires_early_on_time_and_late_each_as_it_is_told() -> No
     assert rows(run, "trigger/") == []
 
 
+def test_what_was_counted_late_goes_with_its_window_also_where_windows_share_slices() -> None:
+    trigger = AfterWatermark(late=CountTrigger(3))
+    run = harness(WindowPlan(SlidingWindows(ms(10), ms(5)), trigger, None, 10, Count()))
+    run.element(("a", 1), 3)
+    run.watermark(9)
+    run.element(("a", 2), 3)
+    assert rows(run, "trigger/")
+    run.watermark(40)
+    assert rows(run, "trigger/") == []
+
+
 @pytest.mark.parametrize("watermark", [9, 20])
 def test_late_elements_are_shown_at_the_next_tick_of_the_clock_however_often_they_come(
     watermark: int,
@@ -792,6 +803,15 @@ def test_a_window_that_begins_after_its_end_has_the_tick_of_its_end_first() -> N
     assert values(run) == []
     run.time(105)
     assert values(run) == [3]
+
+
+def test_a_time_out_leaves_to_the_trigger_inside_whether_contents_are_forgotten() -> None:
+    trigger = ProcessingTimeoutTrigger(PurgingTrigger(EventTimeTrigger()), ms(4))
+    run = harness(WindowPlan(TumblingWindows(ms(10)), trigger, None, 20, Count()))
+    run.element(("a", 1), 3)
+    run.watermark(9)
+    run.element(("a", 2), 3)
+    assert values(run) == [1, 1]
 
 
 @pytest.mark.parametrize("assigner", [TumblingWindows(ms(10)), SlidingWindows(ms(10), ms(10))])
@@ -1046,9 +1066,21 @@ def test_the_end_of_input_fires_processing_time_windows() -> None:
     assert run.operator.metrics()["windows_open"] == 0
 
 
+class LooksBefore(ProcessingTimeTrigger):
+    """Is asked a millisecond before the end of a window, too, about which it does nothing."""
+
+    def on_element(self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext) -> Any:
+        ctx.register_processing_timer(window.max_timestamp - 1)
+        return super().on_element(value, timestamp, window, ctx)
+
+    def on_processing_time(self, timestamp: int, window: Window, ctx: TriggerContext) -> Any:
+        return TriggerResult.FIRE if timestamp == window.max_timestamp else TriggerResult.CONTINUE
+
+
 @pytest.mark.parametrize(
     "trigger",
     [
+        LooksBefore(),
         ContinuousProcessingTimeTrigger(ms(2)),
         PurgingTrigger(ContinuousProcessingTimeTrigger(ms(2))),
         ProcessingTimeoutTrigger(CountTrigger(9), ms(3)),

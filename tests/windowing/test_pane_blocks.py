@@ -180,6 +180,19 @@ def test_blocks_go_with_their_slices() -> None:
     assert not list(blocks.cover((0, 64), makes=False))
 
 
+def test_an_operator_has_no_blocks_of_slices_that_have_gone() -> None:
+    run = Harness(
+        lambda: window_operator(itemgetter(0), WindowPlan(SlidingWindows(ms(64), ms(1)), aggregate=Count()))
+    )
+    for time in range(100):
+        run.element(("a", 1), time)
+        run.watermark(time)
+    rows = run.operator._panes._blocks._rows  # type: ignore[attr-defined]
+    assert rows
+    run.watermark(200)
+    assert not rows
+
+
 def test_an_operator_that_is_restored_while_it_runs_has_no_blocks_of_before() -> None:
     plan = WindowPlan(SlidingWindows(ms(64), ms(1)), aggregate=Count())
     runs = [Harness(lambda: window_operator(itemgetter(0), plan)) for _ in range(2)]

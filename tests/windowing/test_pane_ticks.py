@@ -10,11 +10,13 @@ import pytest
 from asyncstream.clock import ManualClock
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.state import ListDescriptor
 from asyncstream.windowing import (
     AfterWatermark,
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     Count,
+    ProcessWindowFunction,
     Trigger,
     TumblingWindows,
     WindowOperator,
@@ -86,3 +88,23 @@ def test_a_tick_after_late_elements_that_the_general_operator_has_left_does_noth
     run.restart()  # how far event time was is not known
     run.time(30)
     assert [record[1].value for record in run.records if record[0] == "out"] == [1]
+
+
+class Gone(ProcessWindowFunction[Any]):
+    """Tells which windows of its key have gone."""
+
+    gone = ListDescriptor[int]("gone")
+
+    def process(self, key: Any, contents: Any, ctx: Any, out: Any) -> None:
+        out((ctx.window.start_ms, ctx.key_state(self.gone).get()))
+
+    def clear(self, key: Any, ctx: Any) -> None:
+        ctx.key_state(self.gone).add(ctx.window.start_ms)
+
+
+def test_windows_tick_before_and_after_another_goes_as_time_has_it() -> None:
+    trigger = AfterWatermark(early=ContinuousEventTimeTrigger(ms(4)))
+    plan = WindowPlan(TumblingWindows(ms(10)), trigger, None, 5, Count(), Gone())
+    run = Harness(lambda: TickingWindowOperator(itemgetter(0), plan))
+    run.run([("el", ("a", 1), 9), ("el", ("a", 1), 11), ("wm", 9), ("wm", 18)])
+    assert [record[1] for record in run.records if record[0] == "out"] == [(0, []), (10, []), (10, [0])]
