@@ -16,16 +16,19 @@ from functools import partial, wraps
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar
+from weakref import ref
 
 __all__ = (
     "DiskThread",
     "Tasks",
     "aside",
+    "can_go_on",
     "done_aside",
     "heed",
     "heeding",
     "in_a_thread",
     "in_its_loop",
+    "is_at_work",
     "raisable",
     "running_loop",
     "to_its_end",
@@ -115,6 +118,22 @@ def heed(ended: asyncio.Future[Any]) -> None:
 def in_its_loop(future: asyncio.Future[Any]) -> bool:
     """Whether a future's loop runs here: else it has ended, and who waits for the future is collected."""
     return running_loop() is future.get_loop()
+
+
+def can_go_on(loop: asyncio.AbstractEventLoop) -> Callable[[], bool]:
+    """What tells whether an event loop can do something still, and does not keep it."""
+    known = ref(loop)
+
+    def ask() -> bool:
+        found = known()
+        return found is not None and not found.is_closed()
+
+    return ask
+
+
+def is_at_work(task: asyncio.Task[Any] | None) -> bool:
+    """Whether a task runs now; else its coroutine is closed, as garbage, perhaps amid another task."""
+    return task is not None and asyncio.current_task(task.get_loop()) is task
 
 
 async def heeding(call: Awaitable[T]) -> T:

@@ -212,10 +212,7 @@ _RUNS: dict[str, Callable[[], bool]] = {}
 
 
 def enter(holder: Holder, goes_on: Callable[[], bool]) -> None:
-    """From now on `holder`, a run of this process, lives until `goes_on` says otherwise."""
-    for token, other in list(_RUNS.items()):  # there may be some that have not left
-        if not other():
-            _RUNS.pop(token, None)
+    """From now on `holder`, a run of this process, lives for as long as `goes_on` says so."""
     _RUNS[holder.token] = goes_on
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, in_its_loop
 
 __all__ = ("CANCEL_PATIENCE", "end_tasks", "within")
 
@@ -51,6 +51,6 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         if task.done():
             return task.result()
     finally:
-        if not task.done():
+        if not task.done() and in_its_loop(task):
             await end_tasks({task}, LAST_PATIENCE)
     raise TimeoutError(f"it did not end within {seconds:g} s")

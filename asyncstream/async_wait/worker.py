@@ -8,6 +8,7 @@ import asyncio
 from contextvars import Context
 from typing import Any
 
+from asyncstream.aside import is_at_work
 from asyncstream.async_wait.blocks import Call
 from asyncstream.async_wait.promise import Promise
 
@@ -64,5 +65,5 @@ class Worker:
         if isinstance(error, asyncio.CancelledError):
             return halted or self.task.cancelling() > 0
         if isinstance(error, GeneratorExit):
-            return asyncio.current_task(self.task.get_loop()) is not self.task
+            return not is_at_work(self.task)
         return isinstance(error, KeyboardInterrupt | SystemExit)

@@ -17,6 +17,7 @@ from contextvars import copy_context
 from itertools import islice
 from typing import Generic, TypeVar
 
+from asyncstream.aside import is_at_work
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
 from asyncstream.errors import describe_error
 
@@ -193,6 +194,7 @@ class AsyncReader(Reader[T]):
             self._arrived.clear()
 
     async def _iterate(self) -> None:
+        me = asyncio.current_task()
         try:
             await self._rest()
             if not self.exhausted:
@@ -207,7 +209,8 @@ class AsyncReader(Reader[T]):
         except BaseException as error:
             self._fail(error)
         finally:
-            self._arrived.set()
+            if is_at_work(me):
+                self._arrived.set()
 
     async def _rest(self) -> None:
         """Wait until an item is wanted; does not suspend if one is."""

@@ -28,9 +28,10 @@ Out = TypeVar("Out")
 class _Batch(Generic[In, Out]):
     """Elements that go together, by the future on which each waits; in order of arrival."""
 
-    __slots__ = ("keep", "places", "task", "timer")
+    __slots__ = ("keep", "loop", "places", "task", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self.keep = KEEP.get()  # of all jobs that they are of
         self.places: dict[asyncio.Future[Out], In] = {}
         self.timer: asyncio.TimerHandle | None = None
@@ -80,8 +81,8 @@ class Batched(Guard[In, Out]):
     async def invoke(self, value: In) -> Out:
         loop = get_running_loop()
         batch = self._open
-        if batch is None:
-            batch = self._open = _Batch()
+        if batch is None or batch.loop is not loop:
+            batch = self._open = _Batch(loop)
             batch.timer = loop.call_later(self._wait, self._close_batch, batch)
         elif batch.keep is not (keep := KEEP.get()):
             batch.keep |= keep
@@ -97,7 +98,8 @@ class Batched(Guard[In, Out]):
 
     def _close_batch(self, batch: _Batch[In, Out]) -> None:
         """Send `batch`, if a caller is left in it."""
-        self._open = None
+        if batch is self._open:
+            self._open = None
         if batch.timer is not None:
             batch.timer.cancel()
         if batch.places:
@@ -130,7 +132,7 @@ class Batched(Guard[In, Out]):
         raise TypeError(f"a batched function must give a list of one answer per element: {size}, got {got}")
 
     async def stop(self) -> None:
-        if self._open is not None:
+        if self._open is not None and self._open.loop is get_running_loop():
             for place in self._open.places:
                 place.cancel()
             self._open.places.clear()

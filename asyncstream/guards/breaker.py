@@ -22,7 +22,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from asyncstream.errors import describe_error
-from asyncstream.guards.guard import EARLY, loop_time
+from asyncstream.guards.guard import EARLY
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
@@ -95,7 +95,7 @@ class Breaker(Shown):
         """[calls, failures] of each slice of the window, the oldest first."""
         self._slice_ends = 0.0
         self._open_until = 0.0
-        self._time: Callable[[], float] = loop_time
+        self._used_in: asyncio.AbstractEventLoop | None = None
         self._probes_started = 0
         self._probes_succeeded = 0
         self._queue: Waiting[int, int] = Waiting()
@@ -116,18 +116,18 @@ class Breaker(Shown):
 
     def remaining(self) -> float:
         """Seconds until a call may go through; 0 unless the breaker is open."""
-        if not self._is_open:
+        if not self._is_open or self._used_in is None:
             return 0.0
-        remaining = self._open_until - self._time()
+        remaining = self._open_until - self._used_in.time()
         return remaining if remaining > EARLY else 0.0
 
     def try_enter(self) -> bool:
         """Whether a call may begin now; if so, it belongs to the present period."""
         if self.is_closed:
             return True
-        # the event loop may be another than the one in which it opened, even with a clock of its own
-        self._time = get_running_loop().time
-        self._open_until = min(self._open_until, self._time() + self._open_for)
+        loop = get_running_loop()
+        if loop is not self._used_in:
+            self._go_on_in(loop)
         if self._queue or self._probes_started >= self._probes or self.remaining() > 0:
             return False
         self._probes_started += 1
@@ -147,6 +147,9 @@ class Breaker(Shown):
             return self.period
         self.waited += self._is_open
         place = self._queue.join(1)
+        if self._queue.is_first(place) and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._set_timer()
         try:
             return await self._queue.turn(place, self.abandoned)
@@ -223,8 +226,16 @@ class Breaker(Shown):
             self._slices.append([0, 0])
         self._slice_ends = now + self._slice_length - late % self._slice_length
 
+    def _go_on_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """It is open in another event loop than before, which may have a clock of its own."""
+        before, self._used_in = self._used_in, loop
+        self._open_until = min(self._open_until, loop.time() + self._open_for)
+        if before is not None and before.is_closed():  # the calls that try the service have ended with it
+            self.period += 1
+            self._probes_started = self._probes_succeeded = 0
+
     def _open(self, now: float) -> None:
-        self._time = get_running_loop().time
+        self._used_in = get_running_loop()
         self._open_until = now + self._open_for
         self.is_closed, self._is_open = False, True
         self.period += 1

@@ -25,7 +25,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from asyncstream.aside import in_its_loop
+from asyncstream.aside import can_go_on, in_its_loop, running_loop
 from asyncstream.clock import SystemClock
 from asyncstream.errors import PipelineError, describe_error
 from asyncstream.guards.guard import end
@@ -165,7 +165,7 @@ class CacheStore(Shown):
             leave(self.holder)
         self._begin()
         self.holder = Holder.here(SystemClock().machine_ms())
-        enter(self.holder, lambda: True)
+        enter(self.holder, can_go_on(asyncio.get_running_loop()))
         await self.connect()
         self._is_open = True
 
@@ -297,6 +297,8 @@ class CacheStore(Shown):
 
     def release(self, key: bytes) -> None:
         """Give a lease back, once what was put before is there for all to see."""
+        if running_loop() is None:  # its call is collected: the holder is gone with the loop
+            return
         self._group.releases.append(key)
         self._begin_to_write()
 

@@ -17,7 +17,9 @@ began before the last cut does not cut again. That makes one cut per round trip,
 
 from __future__ import annotations
 
+import asyncio
 import math
+from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -116,12 +118,24 @@ class AdaptiveLimit(Shown):
         self._decrease = decrease
         self._cut_at = -math.inf
         self._queue: Waiting[None, int] = Waiting()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.life: object = object()
+        """Of the event loop in which calls run: those of one that was closed do not count in another."""
         self.in_flight = 0
         """How many calls run."""
         self.waited = 0
         """How many calls had to wait."""
         self.cuts = 0
         """How often the limit fell because of overload."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loop": None}
+
+    def begin(self) -> None:
+        """Count the calls of the event loop that runs; those of one that was closed have ended with it."""
+        before, self._loop = self._loop, get_running_loop()
+        if before is not None and before.is_closed():
+            self.life, self.in_flight = object(), 0
 
     @property
     def limit(self) -> int:
@@ -144,7 +158,10 @@ class AdaptiveLimit(Shown):
         if self.try_acquire():
             return
         self.waited += 1
-        await self._queue.turn(self._queue.join(1), lambda _: self.release())
+        place = self._queue.join(1)
+        if self._queue.is_first(place):
+            self._admit()
+        await self._queue.turn(place, lambda _: self.release())
 
     def answered(self, began: float, now: float) -> None:
         """A call has had a good answer; it began and ended at these times of the event loop."""
@@ -167,9 +184,13 @@ class AdaptiveLimit(Shown):
         if now - began > self._latency:
             self.overloaded(began, now)
 
-    def release(self) -> None:
-        """A call has ended: start those that may start now."""
-        self.in_flight -= 1
+    def release(self, life: object = None) -> None:
+        """A call has ended, which has begun in this `life`, or in that of now: start those that may start."""
+        if life in (None, self.life):
+            self.in_flight -= 1
+            self._admit()
+
+    def _admit(self) -> None:
         while self._queue and self.in_flight + 1 <= self._limit and self._queue.first() is not None:
             self.in_flight += 1
             self._queue.let_in(None)
@@ -188,6 +209,11 @@ class LimitedGuard(Guard[In, Out]):
         self.limit = limit
         if isinstance(limit, SharedConcurrency):
             self.shares = limit
+
+    async def open(self) -> None:
+        await super().open()
+        if isinstance(self.limit, AdaptiveLimit):
+            self.limit.begin()
 
     def counters(self) -> dict[str, int]:
         limit = self.limit
@@ -234,10 +260,11 @@ class ConcurrencyLimit(LimitedGuard[In, Out]):
         limit = self.limit
         if not limit.try_acquire():
             await limit.acquire()
+        life = limit.life
         try:
             return await self._call(value)
         finally:
-            limit.release()
+            limit.release(life)
 
 
 concurrency_limit = usable_as_decorator(ConcurrencyLimit)
@@ -300,7 +327,7 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
         limit = self.limit
         if not limit.try_acquire():
             await limit.acquire()
-        began = self._time()
+        life, began = limit.life, self._time()
         try:
             result = await self._call(value)
         except Exception as error:
@@ -315,7 +342,7 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
             limit.answered(began, self._time())
             return result
         finally:
-            limit.release()
+            limit.release(life)
 
     def _attempt_failed(self, failure: object, began: float) -> None:
         if self._overload(failure):

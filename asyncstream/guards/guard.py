@@ -22,7 +22,7 @@ from numbers import Real
 from operator import add
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from asyncstream.aside import Tasks, heed, in_its_loop, raisable
+from asyncstream.aside import Tasks, heed, in_its_loop, raisable, running_loop
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
@@ -167,8 +167,9 @@ class Guard(AsyncFunction[In, Out]):
 
 
 def loop_time() -> float:
-    """The time of the running event loop, in seconds."""
-    return get_running_loop().time()
+    """The time of the running event loop, in seconds; without one, as for a call that is collected, any."""
+    loop = running_loop()
+    return monotonic_seconds() if loop is None else loop.time()
 
 
 def time_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:

@@ -17,7 +17,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import Final, TypeVar
 
-from asyncstream.aside import Tasks, heed
+from asyncstream.aside import Tasks, heed, in_its_loop
 from asyncstream.guards.guard import Call, Guard, end, usable_as_decorator
 from asyncstream.validation import Duration, duration_seconds, real_number, refuse
 
@@ -126,7 +126,8 @@ class Hedge(Guard[In, Out]):
             for call in calls:
                 if call.done():
                     heed(call)
-                else:  # not waited for: one that takes its time, or ignores this, holds up the end only
+                elif in_its_loop(call):
+                    # not waited for: one that takes its time, or ignores this, holds up the end only
                     call.cancel()
                     call.add_done_callback(heed)  # it may end with an error of its own
                     self._losers.keep(call)

@@ -152,7 +152,7 @@ class RateLimiter(Shown):
         while amount > most:  # in pieces if it is more than this process's part of the rate
             amount -= most
             places.append(self._queue.join(min(amount, most)))
-        if self._timer is None:
+        if self._timer is None or self._queue.is_first(places[0]):
             self._admit(0.0)
         try:
             for place in places:

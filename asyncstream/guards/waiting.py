@@ -8,7 +8,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from asyncstream.aside import in_its_loop
 
@@ -21,7 +21,8 @@ Leave = TypeVar("Leave")
 class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
     """
     The *place* of each, a future that is told when it may begin, and what it needs. Places whose callers were
-    cancelled are done, and passed over; behind one that waits for long, they do not pile up.
+    cancelled are done, and passed over, as are those of an event loop that was closed; behind one that waits
+    for long, they do not pile up.
     """
 
     _gone = 0  # who left since the last time that there were too many
@@ -62,16 +63,20 @@ class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
 
     def number(self) -> int:
         """How many wait now."""
-        return sum(not place.done() for place, _ in self)
+        return sum(_waits(place) for place, _ in self)
 
     def first(self) -> Need | None:
         """What the first of them needs; None: nobody waits."""
         while self:
             place, need = self[0]
-            if not place.done():
+            if _waits(place):
                 return need
             self.popleft()
         return None
+
+    def is_first(self, place: asyncio.Future[Leave]) -> bool:
+        """Whether nobody waits before this one: what was to let others in may have ended with their loop."""
+        return self.first() is not None and self[0][0] is place
 
     def let_in(self, leave: Leave) -> None:
         """Have the first of them begin; `first` has just told of it."""
@@ -81,3 +86,8 @@ class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
         """Raise an error in all of them."""
         while self.first() is not None:
             self.popleft()[0].set_exception(error)
+
+
+def _waits(place: asyncio.Future[Any]) -> bool:
+    """Whether a caller waits there still."""
+    return not place.done() and not place.get_loop().is_closed()

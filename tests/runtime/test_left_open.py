@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from asyncstream import (
     KeyedProcessFunction,
     MemoryStore,
     Pipeline,
+    Sink,
+    Source,
+    SourceBatch,
     SqliteSink,
 )
 from asyncstream.guards import SharedLimit, cached, rate_limit
@@ -154,3 +157,100 @@ def test_the_pipeline_and_its_functions_serve_again(stays: bool) -> None:
         del loop
         gc.collect()
     run_virtual(again())
+
+
+class Slow(Source[int]):
+    """Takes for ever for one of its methods."""
+
+    def __init__(self, slow: str) -> None:
+        self._slow = slow
+
+    async def _do(self, what: str) -> None:
+        await asyncio.sleep(1e9 if self._slow == what else 0.1)
+
+    async def open(self) -> None:
+        await self._do("open")
+
+    async def read(self) -> SourceBatch[int]:
+        await self._do("read")
+        return SourceBatch([1])
+
+    async def close(self) -> None:
+        await self._do("close")
+
+
+class SlowSink(Sink[int]):
+    async def write(self, values: Any, timestamps: Any) -> None:
+        await asyncio.sleep(1e9)
+
+
+class SlowFunction(AsyncFunction[int, int]):
+    def __init__(self, slow: str) -> None:
+        self._slow = slow
+
+    async def open(self) -> None:
+        await asyncio.sleep(1e9 if self._slow == "open" else 0)
+
+    async def invoke(self, value: int) -> int:
+        await asyncio.sleep(1e9 if self._slow == "invoke" else 0)
+        return value
+
+    async def close(self) -> None:
+        await asyncio.sleep(1e9 if self._slow == "close" else 0)
+
+
+async def numbers() -> AsyncIterator[int]:
+    yield 1
+    await asyncio.sleep(1e9)
+
+
+PIPELINES: dict[str, Callable[[Pipeline], Any]] = {
+    "source_open": lambda pipeline: pipeline.source(Slow("open")).discard(),
+    "source_read": lambda pipeline: pipeline.source(Slow("read")).discard(),
+    "source_close": lambda pipeline: pipeline.source(Slow("close")).discard(),
+    "generator": lambda pipeline: pipeline.source(numbers()).discard(),
+    "function_open": lambda pipeline: pipeline.source([1]).async_map(SlowFunction("open")).discard(),
+    "function_invoke": lambda pipeline: pipeline.source([1]).async_map(SlowFunction("invoke")).discard(),
+    "function_close": lambda pipeline: pipeline.source([1]).async_map(SlowFunction("close")).discard(),
+    "sink_write": lambda pipeline: pipeline.source([1]).to(SlowSink()),
+}
+
+
+@pytest.mark.parametrize("ends", ["stays", "leaves", "stops", "drains", "is_cancelled"])
+@pytest.mark.parametrize("build", PIPELINES.values(), ids=PIPELINES)
+def test_it_is_collected_without_a_word_while_another_one_runs(
+    build: Callable[[Pipeline], Any], ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a coroutine raises when it is collected, pytest makes an error of."""
+
+    async def body() -> None:
+        pipeline = Pipeline()
+        build(pipeline)
+        async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.5)) as job:
+            if ends == "stops":
+                await job.stop(1e6)
+            if ends == "drains":
+                await job.drain()
+            await asyncio.sleep(0 if ends == "leaves" else 1e9)
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(body())
+        await asyncio.sleep(1)
+        if ends == "is_cancelled":
+            task.cancel()
+            await asyncio.sleep(0.5)
+
+    async def meanwhile() -> None:
+        for _ in range(3):
+            gc.collect()
+        await asyncio.sleep(1)
+
+    loop = VirtualTimeLoop()
+    loop.run_until_complete(begin())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task
+    loop.close()
+    caplog.clear()
+    run_virtual(meanwhile())
+    assert [record.getMessage() for record in caplog.records] == []

@@ -27,6 +27,7 @@ import orjson
 from yarl import URL
 
 from asyncstream.addresses import refuse_address
+from asyncstream.aside import is_at_work
 from asyncstream.clock import SystemClock
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import answered_within, stopped
@@ -231,6 +232,7 @@ class ConnectedSource(Source[T]):
 
     async def _take_in(self, session: aiohttp.ClientSession) -> None:
         place, self._failed = self._place, 0
+        me = asyncio.current_task()
         try:
             while not self._has_ended:
                 delay = 0.0
@@ -262,7 +264,8 @@ class ConnectedSource(Source[T]):
             self._error = SourceError(f"cannot read {shown(self._url)}: {describe_error(error)}")
             self._error.__cause__ = error
         finally:
-            self._arrived.set()
+            if is_at_work(me):
+                self._arrived.set()
 
     def _is_full(self) -> bool:
         """Whether nothing more is taken in until what was is read."""

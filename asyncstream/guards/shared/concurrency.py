@@ -18,6 +18,7 @@ from asyncio import get_running_loop
 from functools import partial
 from typing import Any, Final
 
+from asyncstream.aside import can_go_on, running_loop
 from asyncstream.guards.guard import loop_time
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
@@ -93,6 +94,8 @@ class SharedConcurrency(Shown, Exchanging):
         self._overload = -math.inf  # when the last call began that has met an overloaded service
         self._queue: Waiting[None, int] = Waiting()
         self._heartbeat = 0.0
+        self.life: object = object()
+        """Of the event loop in which calls run: those of one that has ended do not count in another."""
         self.in_flight = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,8 +126,10 @@ class SharedConcurrency(Shown, Exchanging):
         self._serve()
         await self._queue.turn(place, lambda _: self.release())
 
-    def release(self) -> None:
-        """A call has ended."""
+    def release(self, life: object = None) -> None:
+        """A call has ended, which has begun in this `life`, or in that of now."""
+        if life not in (None, self.life) or running_loop() is not self._loop:
+            return
         self.in_flight -= 1
         self._admit()
         if self._queue or self._gives_back():
@@ -171,7 +176,7 @@ class SharedConcurrency(Shown, Exchanging):
         """Who this process is to the store, which it is until its limit is closed."""
         if self._holder is None:
             self._holder = Holder.here(0)
-            enter(self._holder, lambda: True)
+            enter(self._holder, can_go_on(get_running_loop()))
         return self._holder
 
     def _leave(self) -> None:

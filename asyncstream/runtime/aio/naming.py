@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from asyncstream.aside import running_loop
+from asyncstream.aside import is_at_work
 from asyncstream.async_wait.tasks import within
 from asyncstream.connectors.base import Sink, Source
 from asyncstream.errors import SinkBroken, SinkError, SourceError, UserFunctionError, describe_error
@@ -29,7 +29,7 @@ class naming:
     """
 
     # for each write: what `contextmanager` makes costs three calls more
-    __slots__ = ("_is_awaiting", "_kind", "_step")
+    __slots__ = ("_is_awaiting", "_kind", "_step", "_task")
 
     def __init__(
         self, step: str, kind: type[SourceError] | type[SinkError], *, is_awaiting: bool = True
@@ -39,7 +39,8 @@ class naming:
         self._is_awaiting = is_awaiting
 
     def __enter__(self) -> None:
-        pass
+        if self._is_awaiting:
+            self._task = asyncio.current_task()
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -50,7 +51,7 @@ class naming:
             raise UserFunctionError(step, error.element, cause) from cause
         if isinstance(error, KeyboardInterrupt | SystemExit):  # go up through the loop, to its caller
             return
-        if self._is_awaiting and is_thrown_in(error):
+        if self._is_awaiting and is_thrown_in(error, self._task):
             return
         if isinstance(error, asyncio.CancelledError):
             raise kind(f"step {step!r}: it was cancelled from inside") from error
@@ -61,15 +62,14 @@ class naming:
         raise raised(f"step {step!r}: {text}") from error
 
 
-def is_thrown_in(error: BaseException) -> bool:
+def is_thrown_in(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     """
-    Whether what came up where something is awaited was not raised there: the task is cancelled, or none runs,
-    and a coroutine is being collected as garbage.
+    Whether what came up where a task awaits something was not raised there: the task is cancelled, or its
+    coroutine is being collected as garbage, perhaps in the midst of what another task does.
     """
-    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return False
-    task = asyncio.current_task() if running_loop() is not None else None
-    return task is None if isinstance(error, GeneratorExit) else task is not None and task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        return task is None or not is_at_work(task)
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def close_in_time(

@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from asyncstream.aside import to_its_end
+from asyncstream.aside import is_at_work, running_loop, to_its_end
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
@@ -453,6 +453,8 @@ class Run:
 
     async def close(self) -> None:
         """End everything, whatever has happened, even if the caller is cancelled meanwhile."""
+        if running_loop() is not self.loop:  # it was closed, and the caller is collected
+            return
         self.phase = "closed"
         if self._closing is None:
             self._closing = self.loop.create_task(self._close_all(), name="asyncstream close")
@@ -492,4 +494,6 @@ class Run:
         try:
             await work
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and not is_at_work(self._closing):
+                raise
             self._note(error)

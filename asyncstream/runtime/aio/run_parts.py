@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from asyncstream.aside import heed, to_its_end
+from asyncstream.aside import heed, in_its_loop, to_its_end
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
@@ -69,7 +69,7 @@ class RunParts:
             waited: set[asyncio.Future[Any]] = {opening, overdue}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not opening.done():
+            if not opening.done() and in_its_loop(opening):
                 ending = loop.create_task(end_tasks({opening}, self._patience))
                 cancelled = await to_its_end(ending)  # nothing is closed that is still being opened
                 stubborn = ending.result()
@@ -137,11 +137,12 @@ async def _close(step: str, operator: Operator) -> None:
 @contextmanager
 def _naming_function(step: str, when: str) -> Iterator[None]:
     """What the user's part of an operator raises in this block comes out naming the step."""
+    task = asyncio.current_task()
     try:
         yield
     except (AsyncStreamError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        if is_thrown_in(error):
+        if is_thrown_in(error, task):
             raise
         raise UserFunctionError(step, None, error, when=when) from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextvars import copy_context
 from typing import Any
 
-from asyncstream.aside import Tasks
+from asyncstream.aside import Tasks, is_at_work
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import AsyncStreamError, CheckpointError, InternalError, describe_error
 from asyncstream.runtime.aio.inside import enter
@@ -66,12 +66,15 @@ class RunTasks:
         Do the work of a task. The job fails with it at once, not when the loop sees that the task has ended:
         a checkpoint that is taken in between would lack the elements over which it failed.
         """
+        me = asyncio.current_task()
         try:
             await work()
-        except AsyncStreamError as error:
-            self._failed(error)
-            raise
         except Exception as error:
+            if not is_at_work(me):
+                return
+            if isinstance(error, AsyncStreamError):
+                self._failed(error)
+                raise
             broken = self._broken(f"behind step {name!r}: {describe_error(error)}")
             broken.__cause__ = error
             self._failed(broken)
@@ -95,10 +98,12 @@ class RunTasks:
         self._helpers.start(self._helped(work, *args))
 
     async def _helped(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        me = asyncio.current_task()
         try:
             await work(*args)
         except Exception as error:  # at once, as in `_watched`
-            self._failed(error)
+            if is_at_work(me):
+                self._failed(error)
 
     async def cancelled(self, tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Those of these tasks, cancelled once, that do not end when they are cancelled again and again."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
-from weakref import ref
 
+from asyncstream.aside import can_go_on
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
@@ -58,7 +57,7 @@ class Tenure:
         """Take the lease; wait for it if the settings say so. Raises `LeaseHeld` if another job has it."""
         loop = asyncio.get_running_loop()
         holder = self._holder = Holder.here(time_ms())
-        enter(holder, partial(_goes_on, ref(loop)))
+        enter(holder, can_go_on(loop))
         told = False
         while True:
             try:
@@ -120,9 +119,3 @@ class Tenure:
                 await self._store.release(self.lease)
         except Exception as error:
             log.warning("the lease of %s could not be given back: %s", self._store, error)
-
-
-def _goes_on(loop: ref[asyncio.AbstractEventLoop]) -> bool:
-    """Whether a job that runs in this event loop can still do something."""
-    found = loop()
-    return found is not None and not found.is_closed()
