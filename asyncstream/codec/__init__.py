@@ -19,8 +19,8 @@ What is not kept: that two places hold the same object (each gets its own), and 
 and context, and the object that an `AttributeError` was about. `PickleCodec` keeps nearly everything and runs
 whatever the bytes say; it has to be asked for.
 
-Reading order: `base`, `json` (the fast path), `packing` and `unpacking` (the careful one), `classes`, `fields`
-and `enums`, `library`, `arrays`, `pickled` and `records`, `choice`, `named` (which classes bytes name).
+Reading order: `base`, `json` (the fast path), `packing` and `unpacking` (the careful one), `classes`,
+`fields` and `enums`, `library`, `arrays`, `pickled` and `records`, `choice`, `named` (which classes bytes name).
 """
 
 from __future__ import annotations
