@@ -296,6 +296,11 @@ class Generations:
                 self._left = 0
             self.give_away()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether rows were elsewhere that have gone away."""
+        return bool(self._left)
+
     # ------------------------------------------------------------------ looking into what is older
 
     def has_older_rows(self, namespace: Hashable) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from asyncstream import (
     Checkpoints,
     DirectoryStore,
+    DiskState,
     KeyedProcessFunction,
     Pipeline,
     PipelineError,
@@ -93,6 +94,40 @@ def test_what_was_told_is_a_copy(tmp_path: Path) -> None:
             return [await job.state("totals").get("a")]
 
     assert asyncio.run(told_twice())[0]["state/seen"] == {"1": 1}
+
+
+class Uncopied(int):
+    def __add__(self, other: int) -> Uncopied:
+        return self
+
+    __radd__ = __add__
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("there is only one")
+
+
+def test_what_cannot_be_shown_of_a_job_is_refused_and_not_taken_for_nothing(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with totals().start() as job:
+            view = job.state("totals")
+            with pytest.raises(PipelineError, match=r"^key: expected one that is hashable.*got \['a'\]"):
+                await view.get(cast(Any, ["a"]))
+        async with totals().start() as job:
+            await job.submit(("a", Uncopied(1)))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            with pytest.raises(PipelineError, match=r"step 'totals': no copy can be made .* of key 'a'"):
+                await job.state("totals").get("a")
+        async with totals().start(state=DiskState(tmp_path / "state", young_rows=1)) as job:
+            await job.submit(("a", 1))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            view = job.state("totals")
+        for ended in (view, job.state("totals")):
+            with pytest.raises(PipelineError, match="on disk, which was given up when the job ended"):
+                await ended.get("a")
+
+    asyncio.run(ask())
 
 
 def test_keys_are_typed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

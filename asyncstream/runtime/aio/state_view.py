@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from asyncstream.errors import PipelineError
+from asyncstream.errors import AsyncStreamError, PipelineError, describe_error, safe_repr
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.aio.status import JobState
 from asyncstream.state.tables import of_key
-from asyncstream.validation import text
+from asyncstream.validation import refuse, text
 
 __all__ = ("Standing", "StateView")
 
@@ -35,8 +35,30 @@ class StateView:
             table of windows gives a list of (window, value), "timers/event" one of (milliseconds since the
             epoch, namespace). Empty if nothing is remembered of the key. What has outlived its time to live
             may still be there.
+
+        Raises:
+            PipelineError: if this can be no key of the stream, if no copy can be made of what is remembered,
+                or if that was on disk, and went with the job.
         """
-        return of_key(self._operator.tables.every(), key)
+        try:
+            hash(key)
+        except TypeError as error:
+            raise refuse("key", "one that is hashable, as a tuple in place of a list", key) from error
+        tables = self._operator.tables.every()
+        if any(table.has_left for table in tables):
+            raise PipelineError(
+                f"step {self._step!r} kept what it remembers on disk, which was given up when the job ended; "
+                "its last checkpoint has it"
+            )
+        try:
+            return of_key(tables, key)
+        except AsyncStreamError:  # of the disk
+            raise
+        except Exception as error:  # of a class that refuses a copy
+            raise PipelineError(
+                f"step {self._step!r}: no copy can be made of what it remembers of key {safe_repr(key)}: "
+                f"{describe_error(error)}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<state of step {self._step!r}>"
