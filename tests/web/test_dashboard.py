@@ -125,6 +125,40 @@ def test_step_between_others_without_figures_is_not_called_quiet(page: Browser) 
     ]
 
 
+def test_details_have_the_charts_of_what_a_step_is_by_now(page: Browser) -> None:
+    # a step without a time as yet; then with one; then, in the next job, one that calls
+    script = """
+        const still = {
+          name: "a", inputs: [], waiting: {}, counts: {}, latency: null, oldest_call: null,
+          concurrency: null, watermark_ms: null, lag_ms: null,
+        };
+        const status = (started_ms, now_ms, step) => ({
+          started_ms, now_ms, state: "running", steps: [{ ...still, ...step }],
+        });
+        const section = document.createElement("section");
+        document.body.append(section);
+        const modules = ["./history.js", "./details.js"].map((name) => import(name));
+        return Promise.all(modules).then(([{ History }, { Details }]) => {
+          const [history, details] = [new History(), new Details(section, () => {})];
+          const charts = (...of) => {
+            history.add(status(...of));
+            details.show("a", history);
+            return section.querySelectorAll(".chart").length;
+          };
+          const found = [charts(0, 0, { kind: "map" })];
+          section.querySelector(".close").focus();
+          found.push(
+            charts(0, 1000, { kind: "map", watermark_ms: 5, lag_ms: 5 }),
+            charts(2000, 3000, { kind: "async_map", concurrency: 5 }),
+            document.activeElement.className,
+          );
+          section.remove();
+          return found;
+        });
+    """
+    assert page.run(script) == [1, 2, 3, "close"]
+
+
 def test_failed_elements_open_and_show_values_only_when_asked(page: Browser) -> None:
     page.until(lambda: page.text("#failed-count") != "0", "a failure")
     assert not page.find("#failed-list").is_displayed()
