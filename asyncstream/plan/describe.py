@@ -50,7 +50,7 @@ def as_mermaid(graph: Graph) -> str:
         lines.append(f'  {ids[step.name]}{before}"{label}"{after}')
     for step in steps:
         for source in (one.output for one in step.inputs):
-            arrow = "-->" if source.tag is None else f"-. {_escape(source.tag)} .->"
+            arrow = "-->" if source.tag is None else f"-. {_escape(source.tag, _IN_ARROWS)} .->"
             lines.append(f"  {ids[source.step]} {arrow} {ids[step.name]}")
     return "\n".join(lines)
 
@@ -68,8 +68,11 @@ def _shape(step: Step) -> tuple[str, str]:
     return ("[", "]") if step.spec.calls is None else ("[[", "]]")
 
 
-_ESCAPES = str.maketrans({"#": "#35;", "&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;"})
+_ESCAPES = str.maketrans(
+    {"#": "#35;", "&": "&amp;", '"': "&quot;", "<": "&lt;", ">": "&gt;", "`": "#96;"}  # which begins Markdown
+)
+_IN_ARROWS = _ESCAPES | str.maketrans({".": "#46;"})  # which ends the text of a dotted one
 
 
-def _escape(text: str) -> str:
-    return text.translate(_ESCAPES)
+def _escape(text: str, escapes: dict[int, str] = _ESCAPES) -> str:
+    return text.translate(escapes)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import html
 import re
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
-from asyncstream import AsyncFunction, BoundedOutOfOrderness, Pipeline, Stream
+import pytest
+
+from asyncstream import AsyncFunction, BoundedOutOfOrderness, KeyedProcessFunction, Pipeline, Stream
 from asyncstream.guards import cached, retry
 
 
@@ -24,6 +28,11 @@ def add(one: int, two: int) -> int:
 class Scale:
     def __call__(self, value: int) -> int:
         return value
+
+
+class Aside(KeyedProcessFunction[int, int]):
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        """Nothing: only its step is looked at."""
 
 
 def flights() -> Pipeline:
@@ -92,6 +101,18 @@ def test_nothing_that_a_user_names_can_break_the_picture() -> None:
         assert not re.search(r"#(?!\d+;|(?:quot|amp|lt|gt);)", bare), line
     assert "#35;quot;" in picture
     assert len(lines) == 1 + len(nodes) + len(names) + 1
+
+
+@pytest.mark.parametrize("tag", ["late.clicks", "1. late", "a .-> b", "a.-", "`late`"])
+def test_side_output_does_not_end_the_text_of_its_arrow(tag: str) -> None:
+    # Mermaid's dotted arrows end their text at a dot; a backtick begins Markdown
+    pipeline = Pipeline()
+    pipeline.source([1]).key_by(str).process(Aside(), name=tag).side(tag).discard()
+    _, step, _, _, second = pipeline.describe("mermaid").splitlines()[1:]
+    assert "`" not in step
+    text = re.fullmatch(r"  s1 -\. ([^.`]+) \.-> s2", second)
+    assert text
+    assert html.unescape(re.sub(r"#(\d+);", r"&#\1;", text[1])) == tag
 
 
 def test_functions_are_shown_by_name_and_never_by_address() -> None:

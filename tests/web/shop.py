@@ -72,15 +72,15 @@ class Shop:
         for connection in list(self.server.server_state.connections):
             connection.transport.abort()
 
-    def pipeline(self, sink: str = EVIL, *, ledger: str = "ledger", customer: str = "customer") -> Pipeline:
-        """The pipeline of the shop, with sinks of these names, and the step whose calls may fail."""
+    def pipeline(self, sink: str = EVIL, *, ledger: str = "ledger") -> Pipeline:
+        """The pipeline of the shop, with sinks of these names."""
         pipeline = Pipeline("shop orders")
         late = BoundedOutOfOrderness(1)
         orders = pipeline.source(self._orders, name="orders").event_time(_at, late, name="order time")
         returns = pipeline.source(self._returns, name="returns").event_time(_at, late, name="return time")
         lookup = retry(circuit_breaker(self._customer), attempts=2, wait_initial=0.01)
         known = orders.union(returns, name="all").async_map(
-            lookup, name=customer, concurrency=40, order="unordered", on_error="route"
+            lookup, name="customer", concurrency=40, order="unordered", on_error="route"
         )
         known.failed.to(_forget, name="dead letters")
         priced = known.async_map(self._price, name="price", concurrency=24)

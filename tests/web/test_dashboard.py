@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
+from asyncstream import Emitter, KeyedContext, KeyedProcessFunction, Pipeline
 from tests.web.browser import Browser, browsing
 from tests.web.shop import EVIL, Shop, serving
 
@@ -120,6 +123,40 @@ def test_step_between_others_without_figures_is_not_called_quiet(page: Browser) 
         [30, 30, "running"],
         [30, None, "running"],
     ]
+
+
+def test_details_have_the_charts_of_what_a_step_is_by_now(page: Browser) -> None:
+    # a step without a time as yet; then with one; then, in the next job, one that calls
+    script = """
+        const still = {
+          name: "a", inputs: [], waiting: {}, counts: {}, latency: null, oldest_call: null,
+          concurrency: null, watermark_ms: null, lag_ms: null,
+        };
+        const status = (started_ms, now_ms, step) => ({
+          started_ms, now_ms, state: "running", steps: [{ ...still, ...step }],
+        });
+        const section = document.createElement("section");
+        document.body.append(section);
+        const modules = ["./history.js", "./details.js"].map((name) => import(name));
+        return Promise.all(modules).then(([{ History }, { Details }]) => {
+          const [history, details] = [new History(), new Details(section, () => {})];
+          const charts = (...of) => {
+            history.add(status(...of));
+            details.show("a", history);
+            return section.querySelectorAll(".chart").length;
+          };
+          const found = [charts(0, 0, { kind: "map" })];
+          section.querySelector(".close").focus();
+          found.push(
+            charts(0, 1000, { kind: "map", watermark_ms: 5, lag_ms: 5 }),
+            charts(2000, 3000, { kind: "async_map", concurrency: 5 }),
+            document.activeElement.className,
+          );
+          section.remove();
+          return found;
+        });
+    """
+    assert page.run(script) == [1, 2, 3, "close"]
 
 
 def test_failed_elements_open_and_show_values_only_when_asked(page: Browser) -> None:
@@ -295,11 +332,50 @@ def test_page_fits_the_screen(page: Browser, width: int) -> None:
     assert not page.run(overlaps)
 
 
+def test_input_is_found_where_names_have_dots(page: Browser) -> None:
+    script = """
+        const [steps, asked] = arguments;
+        const found = new Map(steps.map((name) => [name, {}]));
+        return import("./history.js").then(({ inputOf }) =>
+          asked.map(([text, reader]) => Object.values(inputOf(text, reader, found))));
+    """
+    steps = ["a", "a.b", "a.failed", "c"]
+    asked = [["a", "c"], ["a.b", "c"], ["a.failed", "a.failed"], ["a.x.y", "c"], ["a.b.x.y", "c"]]
+    found = [["a", None], ["a.b", None], ["a", "failed"], ["a", "x.y"], ["a.b", "x.y"]]
+    assert page.run(script, steps, asked) == found
+
+
+LONG = "of_many_words_" * 18
+
+
+class Aside(KeyedProcessFunction[int, int]):
+    """Sends everything to an output with a long name."""
+
+    def process_element(self, value: int, ctx: KeyedContext, out: Emitter[int]) -> None:
+        ctx.side(LONG, value)
+
+
+def with_long_names(shop: Shop) -> Pipeline:
+    async def numbers() -> AsyncIterator[int]:
+        for number in count():
+            yield number
+            await asyncio.sleep(0.02)
+
+    async def fail(number: int) -> int:
+        raise LookupError(str(number))
+
+    pipeline = Pipeline(LONG * 4)
+    numbered = pipeline.source(numbers, name="numbers").key_by(lambda number: number % 2)
+    aside = numbered.process(Aside(), name="aside")
+    aside.discard(name="nothing")
+    aside.side(LONG, of=int).async_map(fail, name=f"fails {LONG}", on_error="skip").discard(name=LONG)
+    return pipeline
+
+
 @pytest.mark.parametrize("width", [360, 1440])
-def test_long_name_leaves_room_for_the_rest(browser: Browser, width: int) -> None:
-    name = "of_many_words_" * 18
+def test_long_names_leave_room_for_the_rest(browser: Browser, width: int) -> None:
     browser.look(width, 900)
-    with serving(lambda shop: shop.pipeline(name, customer=f"customer {name}")) as shop:
+    with serving(with_long_names) as shop:
         browser.open(shop.url)
         browser.until(lambda: browser.text("#failed-count") != "0", "a failure")
         browser.find("#failed summary").click()
@@ -308,6 +384,9 @@ def test_long_name_leaves_room_for_the_rest(browser: Browser, width: int) -> Non
         assert browser.run(box, "tbody td")["left"] < width, "the state of a step is in view"
         failures, error = (browser.run(box, of)["width"] for of in ("#failed-list", "#failed-list .error"))
         assert error > failures / 5
+        assert browser.run(box, ".bar")["height"] < 200
+        labels = "return [...document.querySelectorAll('.edge-rate')].map((each) => each.offsetWidth)"
+        assert max(browser.run(labels)) <= 196, "as wide as a step"
     browser.until(lambda: browser.text("#live") != "live", "the connection is lost")
     browser.complaints()
 

@@ -19,23 +19,25 @@ export class Details {
   constructor(section, close) {
     this.section = section;
     this.close = close;
-    this.name = null;
+    this.shape = null;
   }
 
   show(name, history) {
     const step = name === null ? undefined : history.last?.steps.get(name);
     this.section.hidden = step === undefined;
     if (step === undefined) {
-      this.name = null;
+      this.shape = null;
       return;
     }
-    if (this.name !== name) this.build(step);
+    const shape = JSON.stringify([step.name, step.kind, ...Object.values(has(step))]);
+    if (this.shape !== shape) this.build(step);
+    this.shape = shape;
     this.update(step, history);
   }
 
   build(step) {
-    this.name = step.name;
-    const has = (...names) => names.some((name) => name in step.counts);
+    const { calls, windows, watermark } = has(step);
+    const holds = this.section.contains(document.activeElement);
     this.charts = [];
     const chart = (title, lines, format) => {
       const made = new LineChart(title, lines, format);
@@ -45,14 +47,14 @@ export class Details {
     const charts = [
       chart("Throughput", [{ label: "in", tone: "soft", pick: (s, sample) => sample.flow.get(s.name)?.in }, { label: "out", tone: "main", pick: (s, sample) => sample.flow.get(s.name)?.out }], rate),
     ];
-    if (step.concurrency !== null) {
+    if (calls) {
       charts.push(
         chart("Latency of calls", [{ label: "p50", tone: "soft", pick: (s) => s.latency?.p50_ms }, { label: "p90", tone: "middle", pick: (s) => s.latency?.p90_ms }, { label: "p99", tone: "main", pick: (s) => s.latency?.p99_ms }], milliseconds),
         chart("Calls in flight", [{ label: "running", tone: "main", pick: inFlight }, { label: "allowed", tone: "limit", dashed: true, pick: (s) => s.counts.concurrency_limit ?? s.concurrency }], number),
       );
     }
-    if (has("windows_open")) charts.push(chart("Windows open", [{ label: "open", tone: "main", pick: (s) => s.counts.windows_open }], number));
-    if (step.lag_ms !== null) charts.push(chart("Watermark lag", [{ label: "lag", tone: "main", pick: (s) => s.lag_ms }], milliseconds));
+    if (windows) charts.push(chart("Windows open", [{ label: "open", tone: "main", pick: (s) => s.counts.windows_open }], number));
+    if (watermark) charts.push(chart("Watermark lag", [{ label: "lag", tone: "main", pick: (s) => s.lag_ms }], milliseconds));
     this.badge = make("span", { class: "badge" });
     this.why = make("p", { class: "why" });
     this.places = make("div", { class: "places" });
@@ -68,6 +70,7 @@ export class Details {
         make("div", {}, make("h3", {}, "Figures"), this.facts),
       ),
     );
+    if (holds) this.section.querySelector(".close").focus(); // which was just replaced
   }
 
   update(step, history) {
@@ -81,6 +84,11 @@ export class Details {
     this.places.replaceChildren(...where(step));
     this.facts.replaceChildren(...facts(step).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   }
+}
+
+// What there is to draw of a step, which may be known later, and be another thing in the next job.
+function has(step) {
+  return { calls: step.concurrency !== null, windows: "windows_open" in step.counts, watermark: step.watermark_ms !== null };
 }
 
 function where(step) {

@@ -7,6 +7,7 @@ import { layered } from "./layout.js";
 
 const NODE = { most: 196, least: 148, height: 92 };
 const GAP = { most: 110, least: 48, beside: 20 };
+const LABEL = 80; // pixels that the name of a side output has at least
 const PAD = 14;
 
 export class Graph {
@@ -35,7 +36,7 @@ export class Graph {
 
   build(sample) {
     const steps = sample.status.steps;
-    const edges = steps.flatMap((step) => step.inputs.map((text) => ({ to: step.name, ...inputOf(text, sample.steps) })));
+    const edges = steps.flatMap((step) => step.inputs.map((text) => ({ to: step.name, ...inputOf(text, step.name, sample.steps) })));
     edges.forEach((edge) => (edge.from = edge.step));
     const { rows, place, bends } = layered(steps.map((step) => step.name), edges);
     const widest = Math.max(...rows.map((row) => row.length));
@@ -66,6 +67,7 @@ export class Graph {
       const middle = between(points);
       label.style.left = `${middle.x}px`;
       label.style.top = `${middle.y}px`;
+      label.style.maxWidth = `${Math.max(LABEL, form.lying ? form.gap : form.width)}px`;
       lines.append(line, pulse);
       board.append(label);
       return { ...edge, line, pulse, label };

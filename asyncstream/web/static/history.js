@@ -48,10 +48,13 @@ export class History {
   }
 }
 
-// Which step an input names, and by which of its side outputs: "price.failed", where names may have dots.
-export function inputOf(text, steps) {
-  if (steps.has(text)) return { step: text, tag: null };
-  const dot = text.lastIndexOf(".");
+// Which step an input of `reader` names, and by which of its side outputs: "price.failed", where names and outputs
+// may have dots, and a step may be called what it reads.
+export function inputOf(text, reader, steps) {
+  const has = (name) => name !== reader && steps.has(name);
+  if (has(text)) return { step: text, tag: null };
+  let dot = text.lastIndexOf(".");
+  while (dot > 0 && !has(text.slice(0, dot))) dot = text.lastIndexOf(".", dot - 1);
   return { step: text.slice(0, dot), tag: text.slice(dot + 1) };
 }
 
@@ -75,7 +78,7 @@ function flows(sample, before) {
       out: grown(step, "results_out", "elements_out", "read"),
       failed: grown(step, "failed"),
     });
-    inputs.set(step.name, step.inputs.map((text) => inputOf(text, sample.steps)));
+    inputs.set(step.name, step.inputs.map((text) => inputOf(text, step.name, sample.steps)));
     for (const input of inputs.get(step.name)) {
       if (!readers.has(input.step)) readers.set(input.step, []);
       if (input.tag === null) readers.get(input.step).push(step.name);

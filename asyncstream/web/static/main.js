@@ -4,7 +4,7 @@ import { byId, keep, make, say } from "./dom.js";
 import { Details } from "./details.js";
 import { NONE, bytes, clock, milliseconds, number, rate } from "./format.js";
 import { Graph } from "./graph.js";
-import { History, inFlight, levelOf, waiting } from "./history.js";
+import { History, inFlight, inputOf, levelOf, waiting } from "./history.js";
 import { authorization, follow } from "./stream.js";
 
 const STATES = { running: "good", finished: "quiet", stopped: "quiet", failed: "critical" };
@@ -39,6 +39,7 @@ function render() {
   if (sample === null) return;
   const { status } = sample;
   say(byId("name"), status.name);
+  byId("name").title = status.name;
   const stale = lost && !sample.hasEnded;
   const state = stale ? `was ${status.state}` : status.state;
   document.title = `${status.name} · ${state}`;
@@ -69,6 +70,7 @@ function tiles(sample) {
     const known = steps.filter(is).map((step) => flow.get(step.name)?.[side]).filter((value) => value != null);
     return known.length ? known.reduce((a, b) => a + b, 0) : null;
   };
+  const read = new Set(steps.flatMap((step) => step.inputs.map((text) => inputOf(text, step.name, sample.steps).step)));
   const calls = steps.filter((step) => step.concurrency !== null);
   const lags = steps.map((step) => step.lag_ms).filter((lag) => lag !== null);
   const windows = steps.filter((step) => step.counts.windows_open !== undefined);
@@ -76,7 +78,7 @@ function tiles(sample) {
   const failed = total((step) => step.counts.failed);
   const shown = [
     ["In", rate(flowing((step) => step.inputs.length === 0, "out")), "all sources"],
-    ["Out", rate(flowing((step) => !steps.some((other) => other.inputs.some((text) => text === step.name || text.startsWith(`${step.name}.`))), "in")), "all sinks"],
+    ["Out", rate(flowing((step) => !read.has(step.name), "in")), "all sinks"],
     ["In flight", number(total(inFlight)), sample.hasEnded ? "when it ended" : calls.length ? `of ${number(calls.reduce((sum, step) => sum + step.concurrency, 0))} allowed` : "no calls"],
     ["Slowest p99", slowest.length ? milliseconds(Math.max(...slowest)) : NONE, "the last minute"],
     ["Watermark lag", lags.length ? milliseconds(Math.max(...lags)) : NONE, lags.length ? "the last of all steps" : "no event time"],
