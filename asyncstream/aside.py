@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 from weakref import ref
+
+from anyio import CancelScope
 
 __all__ = (
     "DiskThread",
@@ -85,7 +87,9 @@ async def to_its_end(
     last: asyncio.CancelledError | None = None
     while not future.done():
         try:
-            await asyncio.wait({future})
+            # a scope of anyio's cancels who is in it in each pass of the loop, but for who is behind a shield
+            with nullcontext() if last is None else CancelScope(shield=True):
+                await asyncio.wait({future})
         except asyncio.CancelledError as error:
             last = error
             if cancelled is not None:

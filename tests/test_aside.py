@@ -4,15 +4,17 @@ import asyncio
 import pickle
 import threading
 import weakref
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from asyncstream.aside import DiskThread, aside, heeding, to_its_end, wait_at_most
 from asyncstream.connectors import JsonLinesSource
-from asyncstream.testing.loop import run_virtual
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,25 @@ async def test_what_is_not_to_be_left_in_the_middle_is_waited_for_however_often_
     assert cancelled.args == ("twice",)
     assert told == ["cancelled", "cancelled"]
     assert await to_its_end(future) is None
+
+
+def test_who_waits_in_a_scope_that_is_cancelled_is_cancelled_once() -> None:
+    """A scope of anyio's cancels again and again: the loop would do nothing else until the end."""
+    told: list[str] = []
+
+    async def main() -> None:
+        with anyio.move_on_after(1) as scope:
+            cancelled = await to_its_end(asyncio.ensure_future(asyncio.sleep(5)), lambda: told.append("once"))
+            assert cancelled is not None
+            raise cancelled
+        assert scope.cancelled_caught
+        assert asyncio.get_running_loop().time() == began + 5
+
+    loop = VirtualTimeLoop()
+    began = loop.time()
+    with closing(loop):
+        loop.run_until_complete(main())
+    assert told == ["once"]
 
 
 async def test_a_thread_that_has_nothing_to_do_holds_nothing_of_what_it_has_done() -> None:

@@ -208,7 +208,7 @@ class AsyncWaitOperator(Holding):
             self._pool.workers,
             limited=figures_of(self._object).get(LIMITED, 0),
             may_emit=self.emitting.is_open(),
-            now=asyncio.get_running_loop().time() if self._pool.workers else 0.0,
+            now=self._pool.now() if self._pool.workers else 0.0,
         )
 
     # ------------------------------------------------------------------ the turn

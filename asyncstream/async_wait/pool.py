@@ -130,6 +130,10 @@ class WorkerPool:
             timeout, concurrency = self.settings.timeout, self.settings.concurrency
             self._deadlines = Deadlines(timeout, concurrency, self._time_out)
 
+    def now(self) -> float:
+        """The time of its event loop, in seconds; in any thread."""
+        return self._loop.time()
+
     def _keep(self) -> None:
         """Ask for a checkpoint, unless it is too late for one."""
         if self.context.checkpoint is not None and not self.halted:

@@ -65,3 +65,40 @@ def test_a_look_from_another_thread_is_taken_in_the_event_loop(method: str) -> N
 
     asyncio.run(main())
     assert looked == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("method", ["status", "measure"])
+def test_calls_that_run_are_seen_while_the_event_loop_is_held(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_still, "LOOP_SECONDS", 0.01)
+    found: list[Any] = []
+
+    async def main() -> None:
+        begun, going_on = asyncio.Event(), threading.Event()
+
+        async def hang(value: int) -> int:
+            begun.set()
+            await asyncio.Event().wait()
+            return value
+
+        pipeline = Pipeline()
+        pipeline.submissions().async_map(hang, name="hang").discard()
+        async with pipeline.start() as job:
+            await job.submit(1)
+            await begun.wait()
+
+            def look() -> None:
+                try:
+                    found.append(getattr(job, method)())
+                finally:
+                    going_on.set()
+
+            thread = threading.Thread(target=look)
+            thread.start()
+            assert going_on.wait(60)  # which holds the event loop
+            thread.join()
+            await job.stop()
+
+    asyncio.run(main())
+    assert len(found) == 1
