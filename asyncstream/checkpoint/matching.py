@@ -48,6 +48,9 @@ def match(
     renamed = {old: new for old, new in settings.renamed.items() if info.renamed.get(old) != new}
     for old, step in info.steps.items():
         name = renamed.get(old, old)
+        # another step has its name
+        if name == old and old in settings.allow_dropped and old in renamed.values():
+            continue
         if name not in kinds:
             if old not in settings.allow_dropped:
                 missing.append(old)
@@ -61,7 +64,10 @@ def match(
                 "migrate={step: function}"
             )
         if name in names.values():
-            raise CheckpointError(f"checkpoint {info.id}: it has state for {name!r} under two names")
+            raise CheckpointError(
+                f"checkpoint {info.id}: it has state for {name!r} under two names; say that what was called "
+                f"so may be lost, allow_dropped=[{name!r}]"
+            )
         names[old] = name
     if missing:
         raise CheckpointError(

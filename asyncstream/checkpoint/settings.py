@@ -151,8 +151,9 @@ class Checkpoints:
             function(f"migrate[{name!r}]", convert, "state")
         if not isinstance(self.renamed, Mapping):
             raise refuse("renamed", "new names of steps by their old ones", self.renamed)
-        for name in self.renamed.values():
-            text("renamed", name)
+        for old, new in self.renamed.items():
+            text("renamed", old)
+            text("renamed", new)
         if len(set(self.renamed.values())) < len(self.renamed):
             raise PipelineError("renamed: two steps cannot both have become the same one")
 

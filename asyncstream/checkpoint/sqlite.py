@@ -210,8 +210,11 @@ class SqliteStore(CheckpointStore, Shown):
             self._connected(unfinished, work)
             with suppress(FileExistsError):  # another process was faster
                 name_file(unfinished, Path(self._path))
+        except OSError as error:
+            raise CheckpointError(f"{self._path}: {describe_error(error)}") from error
         finally:
-            Path(unfinished).unlink(missing_ok=True)
+            with suppress(OSError):  # a read-only disk says so even of what is not there
+                os.unlink(unfinished)
 
     def _make_tables(self, database: sqlite3.Connection) -> None:
         if self._has(database, self._lease):

@@ -23,7 +23,7 @@ from asyncstream.cli.places import add_key, imported, key_of, store_of
 from asyncstream.codec import JsonCodec
 from asyncstream.codec.classes import Classes, NotImported
 from asyncstream.codec.unpacking import Unpacker
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.state import MISSING, Kept, Table
 from asyncstream.state.schema import Schema, compare
 from asyncstream.state.tables import of_key
@@ -183,7 +183,21 @@ async def _open(number: int | None, options: argparse.Namespace) -> tuple[Checkp
     for module in options.imports:
         imported(module)
     history = History(store, _CODEC, key_of(options))
-    found = await (history.newest_whole(history.open) if number is None else history.open(number))
+
+    async def look(number: int) -> tuple[CheckpointInfo, dict[str, Encoded]]:
+        try:
+            return await history.open(number)
+        except DamagedCheckpoint:
+            raise
+        except CheckpointError:
+            if (codec := (await history.info(number)).codec) == _CODEC.name:
+                raise
+            raise CheckpointError(
+                f"checkpoint {number} was written with codec={codec!r}, and is not read here: a pickle may "
+                "run anything; ask the job while it runs, job.state(step).get(key)"
+            ) from None
+
+    found = await (history.newest_whole(look) if number is None else look(number))
     if found is None:
         raise CheckpointError(f"there is no checkpoint in {store}")
     return found

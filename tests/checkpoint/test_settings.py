@@ -25,6 +25,7 @@ from asyncstream import Checkpoints, MemoryStore, PipelineError
         ({"restore": 0}, "restore"),
         ({"allow_dropped": "window"}, "allow_dropped"),
         ({"renamed": {"a": "c", "b": "c"}}, "renamed"),
+        ({"renamed": {3: "w"}}, "renamed"),
         ({"migrate": ["w"]}, "migrate"),
         ({"migrate": {"w": 3}}, "migrate"),
     ],

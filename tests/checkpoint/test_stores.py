@@ -6,6 +6,7 @@ import asyncio
 import errno
 import inspect
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -484,6 +485,13 @@ def test_sqlite_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("not a database, and long enough for SQLite to look at it" * 100)
     with pytest.raises(CheckpointError, match="kept"):
         asyncio.run(SqliteStore(tmp_path / "kept").numbers())
+
+
+def test_sqlite_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "kept", tmp_path / "nowhere" / "kept"):
+        with pytest.raises(CheckpointError, match=rf"{re.escape(str(path))}: .*unable to open"):
+            asyncio.run(lease_of(SqliteStore(path)))
 
 
 def test_sqlite_store_is_in_wal_mode(tmp_path: Path) -> None:

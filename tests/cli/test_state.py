@@ -130,6 +130,21 @@ def test_what_cannot_be_shown_of_a_job_is_refused_and_not_taken_for_nothing(tmp_
     asyncio.run(ask())
 
 
+def test_what_was_pickled_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def pickled() -> None:
+        settings = Checkpoints(store=DirectoryStore(tmp_path), codec="pickle")
+        async with totals().start(checkpoints=settings) as job:
+            await job.submit(("a", 1))
+
+    asyncio.run(pickled())
+    for command in (
+        ["state", "query", str(tmp_path), "totals", "a"],
+        ["checkpoint", "diff", str(tmp_path), "1", "2"],
+    ):
+        assert main(command) == 1
+        assert "was written with codec='pickle', and is not read here: " in capsys.readouterr().err
+
+
 def test_keys_are_typed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(fed(tmp_path, [(7, 1), ("x", 2)], key_by=lambda value: (value[0], "de")))
     assert main(["state", "query", str(tmp_path), "totals", '[7, "de"]']) == 0

@@ -328,6 +328,23 @@ async def test_new_names_that_stay_in_the_settings_are_not_given_again() -> None
     assert await starts((sums("a"), {}), again, back, again) == [[1], [2], [3], [4]]
 
 
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_step_may_take_the_name_of_one_that_is_gone() -> None:
+    both, one = sums("a", "b"), sums("b")
+    renamed: dict[str, Any] = {"renamed": {"a": "b", "out 0": "out 0"}, "allow_dropped": ["out 1"]}
+    with pytest.raises(CheckpointError, match=r"'b' under two names; .* allow_dropped=\['b'\]"):
+        await starts((both, {}), (one, renamed))
+    dropped = {**renamed, "allow_dropped": ["out 1", "b"]}
+    outs = await starts((both, {}), (both, {}), (one, dropped), (one, dropped))
+    assert outs == [[1, 10], [2, 20], [3], [4]]
+    store = MemoryStore()
+    async with both([]).start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit(1)
+    report = await one([]).dry_run(Checkpoints(store=store, **dropped))
+    told = {step.step: (step.outcome, step.detail) for step in report.steps}
+    assert told["b"] == ("kept", "what had this name before is dropped, by allow_dropped=")
+
+
 class Ticks(KeyedProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         ctx.register_event_timer(9000)

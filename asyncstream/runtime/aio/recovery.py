@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match, migration
@@ -256,7 +256,13 @@ async def _find(
         answers.steps[name] = _taken_up(name, was, now, state, by_migration=migrate is not None)
     for old, was in info.steps.items():
         if old not in names:
-            answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
+            dropped = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
+            if taken := answers.steps.get(old):  # by another step, which has its name now
+                told = f"{taken.detail}; " if taken.detail else ""
+                dropped = replace(
+                    taken, detail=f"{told}what had this name before is dropped, by allow_dropped="
+                )
+            answers.steps[old] = dropped
     return answers
 
 
