@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -278,6 +280,30 @@ def test_several_sources_become_one_stream(spark: SparkSession) -> None:
     plan = pipeline.on_spark(spark, inputs=inputs, outputs={"out": columns(v=LongType())})
     # in the order of the inputs: 1 3 5 7 9 0 2 4 6 8
     assert sorted(row.v for row in plan["out"].collect()) == sorted([4, 12, 9, 6, 14])
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_spark_knows_each_stream_by_its_name_whatever_the_order_in_which_it_is_given(
+    spark: SparkSession, tmp_path: Path, together: bool
+) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+
+    def places(defined: str, given: str) -> list[str]:
+        """The streams as they stand in Spark's plan, by whose places its checkpoint has what was read."""
+        pipeline = Pipeline()
+        sources: list[Stream[Any]] = [pipeline.source([], name=name) for name in defined]
+        first, *others = sources if together else [timed(source) for source in sources]
+        united = first.union(*others)
+        counted(timed(united) if together else united).to([], name="out")
+        inputs = {name: a_stream(spark, tmp_path / name) for name in given}
+        plan = pipeline.on_spark(spark, inputs=inputs, outputs={"out": "key string"})
+        analyzed = plan["out"]._jdf.queryExecution().analyzed().toString()
+        return re.findall(rf"{tmp_path}/(\w+)", analyzed)
+
+    for defined in ("abc", "cab"):
+        for given in ("abc", "bca"):
+            assert places(defined, given) == ["a", "b", "c"]
 
 
 def test_policy_windows_of_a_bounded_job(spark: SparkSession) -> None:

@@ -105,7 +105,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             title=title,
             stages=self._stages,
             terms=self._terms,
-            inputs=inputs,
+            # Spark's checkpoint knows a stream by its place among all
+            inputs=dict(sorted(inputs.items())) if self._streaming else inputs,
             outputs=self._outputs,
             direct=self._direct_output(),
             partitions=partitions,

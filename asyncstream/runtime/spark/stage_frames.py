@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.plan import Graph, Output
-from asyncstream.runtime.spark.clocks import delay_ms, timed_inputs
+from asyncstream.runtime.spark.clocks import Timed, delay_ms, timed_inputs
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
@@ -45,7 +45,7 @@ class StageFrames:
         title: the pipeline's name.
         stages: all of them, in their order.
         terms: what they have in common.
-        inputs: what the source steps read, by step name.
+        inputs: what the source steps read, by step name, in the order in which Spark is to have them.
         outputs: what leaves for these goes as their rows; by the name of the sink step.
         direct: the output whose rows the last stage writes itself; None: it writes envelopes.
         partitions: into how many keys are shuffled in a bounded job.
@@ -99,7 +99,11 @@ class StageFrames:
     def _first(self) -> DataFrame:
         frames = []
         transfer = self.transfer
-        for timed in timed_inputs(self.graph):
+
+        def in_order(timed: Timed) -> list[bool]:
+            return [name not in timed.inputs for name in self.inputs]
+
+        for timed in sorted(timed_inputs(self.graph), key=in_order):
             together = [self._from_source(name) for name in self.inputs if name in timed.inputs]
             if transfer is not None:
                 known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
