@@ -323,7 +323,7 @@ class TimerQueue:
             timer = table.lone.pop(timestamp, MISSING)
             if timer is not MISSING:
                 return timestamp, [whole_key(timer)]
-            if table.has_older and timestamp in table:
+            if table.has_older:
                 table.adopt(timestamp)
             bucket = table.young.pop(timestamp, None)
             if bucket:

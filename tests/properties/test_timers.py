@@ -58,6 +58,7 @@ class SortedModel:
 
 @settings(max_examples=400, deadline=None)
 @example([("register", (0, "b", 0)), ("register", (0, "a", 0)), ("take", 9), ("take", 9)], [])
+@example([("register", (5, "a", 0)), ("advance", 12), ("register", (4, "b", 0)), ("take", 0)], [])
 @given(STEPS, st.lists(st.lists(ACTIONS, max_size=3), max_size=12))
 def test_fires_as_a_sorted_list_would(steps: list[Any], reactions: list[list[Action]]) -> None:
     def play(queue: Any, restart: Callable[[Any], Any]) -> list[Any]:

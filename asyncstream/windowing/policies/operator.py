@@ -227,7 +227,6 @@ class PolicyWindowOperator(Operator):
         else:
             for manager in self._managers.adopt(None).values():
                 if has_room is not None and not has_room():
-                    self._wake_ms = now_ms
                     self.context.wake_with_room()
                     break
                 yield from manager.advancing(now_ms, now_ms)

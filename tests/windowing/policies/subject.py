@@ -27,6 +27,10 @@ class Note(Operator):
         if self.name == "window":  # side outputs get it too
             self.log.append(("watermark", timestamp, timestamp))
 
+    def restore_watermark(self, timestamp: int) -> None:
+        if self.name == "window":
+            self.log.append(("restored", timestamp, timestamp))
+
 
 class Subject:
     """

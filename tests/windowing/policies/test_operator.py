@@ -320,11 +320,23 @@ def test_failing_function_is_blamed_with_its_window() -> None:
         subject.push(1)
 
 
-def test_failing_key_function_is_blamed_with_its_element() -> None:
-    subject = Subject(policy_window(1, key_by=lambda value: 1 / 0))
+@pytest.mark.parametrize("function", ["key_by", "stream_of"])
+def test_failing_function_of_elements_is_blamed_with_its_element(function: str) -> None:
+    arguments: dict[str, Any] = {function: lambda value: 1 / (value - 17)}
+    streams = ["1.0"] if function == "stream_of" else None
+    subject = Subject(policy_window(1, streams=streams, **arguments))
     with pytest.raises(UserFunctionError) as caught:
-        subject.push(17)
+        subject.push(16, 17)
     assert caught.value.element == 17
+
+
+def test_what_is_downstream_is_told_after_a_restart_how_far_event_time_had_come() -> None:
+    subject = Subject(policy_window(ms(20)))
+    subject.push(40)
+    subject.pass_time()
+    subject.restart(policy_window(ms(20)))
+    subject.operator.resume()
+    assert subject.named("watermark") == subject.named("restored") == [39]
 
 
 def test_element_without_timestamp_is_refused_in_event_time() -> None:
