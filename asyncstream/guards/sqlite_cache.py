@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 from struct import Struct
 from typing import Any, Final, Literal
+from weakref import finalize
 
 from asyncstream.aside import DiskThread
 from asyncstream.clock import SystemClock
@@ -94,13 +95,15 @@ class SqliteCache(CacheStore):
         self._disk: DiskThread | None = None
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
+        self._closing: finalize[..., Any] | None = None  # of both, if it is gone without having closed them
         self._count_at = 0  # at which number the answers are counted again
 
     def __str__(self) -> str:
         return self._path
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_disk": None, "_reader": None, "_writer": None}
+        own = dict.fromkeys(("_disk", "_reader", "_writer", "_closing"))
+        return {**super().__getstate__(), **own}
 
     # ------------------------------------------------------------------ the file
 
@@ -117,9 +120,13 @@ class SqliteCache(CacheStore):
             self._disk = None
             raise
         self._writer, self._reader = connections
+        self._closing = finalize(self, _close, connections)
+        self._closing.atexit = False  # it might wait for the thread
         self._count_at = 0
 
     async def disconnect(self) -> None:
+        if self._closing is not None:
+            self._closing.detach()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
