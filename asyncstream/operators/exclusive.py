@@ -11,27 +11,23 @@ from __future__ import annotations
 
 from weakref import ref
 
-from asyncstream.aside import running_loop
+from asyncstream.aside import can_go_on, running_loop
 from asyncstream.errors import PipelineError
 
 __all__ = ("give_back", "serves", "take")
 
 
 class _Use:
-    """Who uses something, and in which event loop, if in one."""
+    """Who uses something, and whether the event loop in which he took it goes on, if he did in one."""
 
     def __init__(self, user: object) -> None:
         self._user = ref(user)
         loop = running_loop()
-        self._loop = None if loop is None else ref(loop)
+        self._goes_on = None if loop is None else can_go_on(loop)
 
     def user(self) -> object | None:
         """Whom it serves; None: he is gone, or can do nothing any more."""
-        if self._loop is not None:
-            loop = self._loop()
-            if loop is None or loop.is_closed():
-                return None
-        return self._user()
+        return self._user() if self._goes_on is None or self._goes_on() else None
 
 
 _uses: dict[int, _Use] = {}

@@ -14,6 +14,7 @@ from asyncstream.errors import PipelineError
 from asyncstream.guards import batched, cached, retry
 from asyncstream.operators.call_context import KEEP
 from asyncstream.testing.loop import VirtualTimeLoop
+from tests.closing_loops import close_amid
 from tests.guards.services import close_the_loop_in_mid_call, now_ms
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -271,12 +272,8 @@ def test_a_batch_of_a_loop_that_is_closed_makes_no_noise() -> None:
     async def main() -> None:
         await asyncio.wait([asyncio.ensure_future(batched(never, size=1)(1))], timeout=1)
 
-    loop = VirtualTimeLoop()
-    loop.run_until_complete(main())
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-    loop.close()
-    del task
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, main())
     gc.collect()  # what cannot be raised there, pytest makes an error of
 
 

@@ -20,6 +20,7 @@ from asyncstream.guards import (
     rate_limit,
 )
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+from tests.closing_loops import close_amid
 
 
 class Service:
@@ -90,12 +91,8 @@ def test_calls_of_a_loop_that_was_closed_hold_nobody_up(make: Make, collected: s
             gc.collect()  # what a call raises there, pytest makes an error of
             return await asked
 
-    loop = VirtualTimeLoop()
-    loop.run_until_complete(begin())
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-    del task
-    loop.close()
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, begin())
     if collected == "before":
         left.clear()
         gc.collect()
@@ -112,9 +109,6 @@ def test_a_batch_that_is_open_in_a_loop_that_was_closed_keeps_nobody_from_closin
         await guarded.open()
         await asyncio.wait([asyncio.ensure_future(guarded(1))], timeout=0.001)
 
-    loop = VirtualTimeLoop()
-    loop.run_until_complete(begin())
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-    loop.close()
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, begin())
     run_virtual(guarded.close())

@@ -34,6 +34,7 @@ from asyncstream import (
 from asyncstream.guards import SharedLimit, cached, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+from tests.closing_loops import close_amid
 
 pytestmark = pytest.mark.usefixtures("others_gone")
 
@@ -46,10 +47,7 @@ def left_open(pipeline: Pipeline, loop: asyncio.AbstractEventLoop, **options: An
         await job.submit(1)
         await asyncio.sleep(1)
 
-    loop.run_until_complete(begin())
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-    loop.close()
+    close_amid(loop, begin())
 
 
 class Never(AsyncFunction[int, int]):
@@ -245,12 +243,8 @@ def test_it_is_collected_without_a_word_while_another_one_runs(
             gc.collect()
         await asyncio.sleep(1)
 
-    loop = VirtualTimeLoop()
-    loop.run_until_complete(begin())
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        del task
-    loop.close()
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, begin())
     caplog.clear()
     run_virtual(meanwhile())
     assert [record.getMessage() for record in caplog.records] == []

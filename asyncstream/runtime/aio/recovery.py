@@ -256,13 +256,13 @@ async def _find(
         answers.steps[name] = _taken_up(name, was, now, state, by_migration=migrate is not None)
     for old, was in info.steps.items():
         if old not in names:
-            dropped = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
-            if taken := answers.steps.get(old):  # by another step, which has its name now
+            taken = answers.steps.get(old)  # by another step, which has its name now
+            if taken is None:
+                answers.steps[old] = StepRecovery(old, was.role, "dropped", "by allow_dropped=")
+            else:
                 told = f"{taken.detail}; " if taken.detail else ""
-                dropped = replace(
-                    taken, detail=f"{told}what had this name before is dropped, by allow_dropped="
-                )
-            answers.steps[old] = dropped
+                detail = f"{told}what had this name before is dropped, by allow_dropped="
+                answers.steps[old] = replace(taken, detail=detail)
     return answers
 
 
