@@ -17,13 +17,12 @@ from asyncstream.operators.exclusive import give_back, take
 from asyncstream.operators.failures import Failures, OnError
 from asyncstream.operators.keyed_context import KeyedContext, TimeDomain
 from asyncstream.operators.results import FirstKeys, Kinds, nothing_returned
-from asyncstream.operators.timed import TimedOperator
+from asyncstream.operators.timed import ClockedOperator, TimedOperator
 from asyncstream.state import KeyedState
 from asyncstream.state.keys import NoKey
 from asyncstream.state.snapshots import is_snapshot
 from asyncstream.state.timer_queue import OnTimer, Timer
 from asyncstream.state.upgrade import upgraded_process
-from asyncstream.timers import TimerService
 
 __all__ = (
     "KeyedFunction",
@@ -102,7 +101,7 @@ class KeyedProcessFunction(KeyedFunction, Generic[In, Out]):
         """Handle a timer of `ctx.key`; see `KeyedFunction`."""
 
 
-class KeyedFunctionOperator(TimedOperator):
+class KeyedFunctionOperator(ClockedOperator, TimedOperator):
     """
     Base of operators that run a `KeyedFunction`: they say what takes the elements.
 
@@ -130,15 +129,7 @@ class KeyedFunctionOperator(TimedOperator):
         super().open(context)
         self._state = KeyedState(context.clock, self.tables)
         fire = self._firing()
-        self._timers = TimerService(
-            fire,
-            fire,
-            context.wake_at,
-            self._emitter.has_room,
-            context.wake_with_room,
-            tables=self.tables,
-            blame=self.blame,
-        )
+        self._timers = self._new_timers(fire, fire)
         self._ctx = self._new_context()
         if getattr(self._on_timer, "__func__", None) is self.declares.on_timer:
             self._ctx._refuse_timers(type(self._function).__name__)
@@ -212,32 +203,24 @@ class KeyedFunctionOperator(TimedOperator):
                 self._failures.take(value, timestamp, error)
         emitter.flush()
 
-    def advance_watermark(self, timestamp: int) -> None:
+    def _advancing(self, timestamp: int) -> Iterator[None]:
         if timestamp == MAX_TIMESTAMP:
-            self._catch_up()
             self._ctx._limit_timers(len(self._timers.event) + RUNAWAY)
         self._ctx.domain = _EVENT
-        super().advance_watermark(timestamp)
+        return super()._advancing(timestamp)
 
     def advance_clock(self, now_ms: int) -> None:
         if not self._ended:
             self._ctx.domain = TimeDomain.PROCESSING
-            self._timers.advance_clock(now_ms)
-            self._emitter.flush()
-
-    def _flush(self) -> None:
-        self._emitter.flush()
+            super().advance_clock(now_ms)
 
     def end_input(self) -> None:
-        self._catch_up()
-        self._emitter.flush()
         self._ended = True
         super().end_input()
 
     def _catch_up(self) -> None:
-        """Fire the processing-time timers that have waited for room."""
         self._ctx.domain = TimeDomain.PROCESSING
-        self._timers.catch_up(self.context.clock.now_ms() - 1)
+        super()._catch_up()
 
     def upgraded(self, state: Any) -> Any:
         return state if is_snapshot(state) else upgraded_process(state)
@@ -250,7 +233,7 @@ class KeyedFunctionOperator(TimedOperator):
         return {
             **self._failures.metrics(),
             "state_entries": len(self._state),
-            **self._timers.metrics(),
+            **super().metrics(),
         }
 
     def _firing(self) -> OnTimer:

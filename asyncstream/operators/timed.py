@@ -6,14 +6,18 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import Operator, OperatorContext
+from asyncstream.operators.emitting import BufferedEmitter
 from asyncstream.state import Cell
+from asyncstream.state.rows import same
+from asyncstream.state.timer_queue import OnTimer
 from asyncstream.timers import TimerService
 
-__all__ = ("EventTimeOperator", "MayBeLate", "TimedOperator")
+__all__ = ("ClockedOperator", "EventTimeOperator", "MayBeLate", "TimedOperator")
 
 log = logging.getLogger("asyncstream.elements")
 
@@ -54,7 +58,7 @@ class TimedOperator(Operator):
 
     def _advancing(self, timestamp: int) -> Iterator[None]:
         for _ in self._timers.advancing(timestamp):
-            self._relieve()
+            self._flush()
             yield
         self._flush()
         super().advance_watermark(timestamp)
@@ -63,16 +67,61 @@ class TimedOperator(Operator):
     def _flush(self) -> None:
         """Hand on the results so far."""
 
-    def _relieve(self) -> None:
-        """Hand them on if they are many."""
-        self._flush()
-
     def restore_watermark(self, timestamp: int) -> None:
         self._timers.restore_watermark(timestamp)
         super().restore_watermark(timestamp)
 
     def due_ms(self) -> int | None:
         return self._timers.event.earliest()
+
+
+class ClockedOperator(Operator):
+    """
+    Base of operators that have timers of processing time, too. While there is no room for what comes of these
+    they wait, but not beyond the end of event time, or of the input.
+    """
+
+    _emitter: BufferedEmitter
+    _timers: TimerService
+
+    def _new_timers(
+        self, on_event_time: OnTimer, on_clock: OnTimer, namespace_of: Callable[[Any], Any] = same
+    ) -> TimerService:
+        """To be made in `open`."""
+        return TimerService(
+            on_event_time,
+            on_clock,
+            self.context.wake_at,
+            self._emitter.has_room,
+            self.context.wake_with_room,
+            tables=self.tables,
+            namespace_of=namespace_of,
+            blame=self.blame,
+        )
+
+    def advance_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._catch_up()
+        super().advance_watermark(timestamp)
+
+    def advance_clock(self, now_ms: int) -> None:
+        self._timers.advance_clock(now_ms)
+        self._flush()
+
+    def end_input(self) -> None:
+        self._catch_up()
+        super().end_input()
+
+    def metrics(self) -> dict[str, int]:
+        return {**super().metrics(), **self._timers.metrics()}
+
+    def _catch_up(self) -> None:
+        """What waits for room comes now."""
+        self._timers.catch_up(self.context.clock.now_ms() - 1)
+        self._flush()
+
+    def _flush(self) -> None:
+        self._emitter.flush()
 
 
 class EventTimeOperator(MayBeLate, TimedOperator):

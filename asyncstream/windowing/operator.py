@@ -29,11 +29,11 @@ from typing import Any, TypeAlias
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.errors import safe_repr
 from asyncstream.operators.base import OperatorContext, pairs
-from asyncstream.operators.timed import TimedOperator
+from asyncstream.operators.timed import ClockedOperator, TimedOperator
 from asyncstream.state import MISSING, Cell, KeyedState, Table
 from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
-from asyncstream.timers import TimerService, reached
+from asyncstream.timers import reached
 from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
 from asyncstream.windowing.assigners import sliced
 from asyncstream.windowing.base import WindowStep, check_timestamp
@@ -50,7 +50,7 @@ Adding: TypeAlias = Generator[None, Iterable[tuple[Any, Any]], None]
 """Takes (value, timestamp) of some elements each time."""
 
 
-class WindowOperator(TimedOperator, WindowStep):
+class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
     """
     Groups the elements of each key by windows.
 
@@ -92,20 +92,11 @@ class WindowOperator(TimedOperator, WindowStep):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        clock = context.clock
-        self._timers = timers = TimerService(
-            partial(self._on_timer, event_time=True),
-            partial(self._on_timer, event_time=False),
-            context.wake_at,
-            self._emitter.has_room,
-            context.wake_with_room,
-            tables=self.tables,
-            namespace_of=window_from,
-            blame=self.blame,
-        )
+        on_event_time, on_clock = (partial(self._on_timer, event_time=is_event) for is_event in (True, False))
+        self._timers = timers = self._new_timers(on_event_time, on_clock, window_from)
         self._register = timers.event.register if self._event_time else timers.register_processing
-        self._states = KeyedState(clock, self.tables, "trigger", window_from)
-        self._scope = TriggerContext(self._states, self._timers, clock)
+        self._states = KeyedState(context.clock, self.tables, "trigger", window_from)
+        self._scope = TriggerContext(self._states, timers, context.clock)
 
     def process(self, value: Any, timestamp: int | None) -> None:
         self._add_all(((value, timestamp),))
@@ -117,12 +108,7 @@ class WindowOperator(TimedOperator, WindowStep):
     def advance_watermark(self, timestamp: int) -> None:
         self._adding = None
         self._rows.forget_until(timestamp)
-        if timestamp == MAX_TIMESTAMP:
-            self._timers.catch_up(self.context.clock.now_ms() - 1)
         super().advance_watermark(timestamp)
-
-    def _flush(self) -> None:
-        self._emitter.flush()
 
     def restore_watermark(self, timestamp: int) -> None:
         self._adding = None
@@ -132,14 +118,12 @@ class WindowOperator(TimedOperator, WindowStep):
         self._adding = None
         if not self._event_time:
             self._rows.forget_until(now_ms)
-        self._timers.advance_clock(now_ms)
-        self._emitter.flush()
+        super().advance_clock(now_ms)
 
     def end_input(self) -> None:
-        self._timers.catch_up(self.context.clock.now_ms() - 1)
         if self._plan.closes_with_input:
+            self._catch_up()
             self._close_windows()
-            self._emitter.flush()
         super().end_input()
 
     def _forget_rows(self) -> None:
@@ -150,9 +134,6 @@ class WindowOperator(TimedOperator, WindowStep):
         self._forget_rows()
         if self._anchor_ms is not None:
             self._anchor(self._anchor_ms)
-
-    def metrics(self) -> dict[str, int]:
-        return {**super().metrics(), **self._timers.metrics()}
 
     def _count_open(self) -> int:
         return len(self._contents)

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.timed import ClockedOperator
 from asyncstream.state import MISSING, Table
 from asyncstream.state.rows import Rows, run_through
-from asyncstream.timers import TimerService
 from asyncstream.windowing.panes import PaneWindowOperator
 from asyncstream.windowing.plan import WindowPlan
 from asyncstream.windowing.windows import Span, max_timestamp
@@ -27,7 +26,7 @@ from asyncstream.windowing.windows import Span, max_timestamp
 __all__ = ("TickingWindowOperator",)
 
 
-class TickingWindowOperator(PaneWindowOperator):
+class TickingWindowOperator(ClockedOperator, PaneWindowOperator):
     """
     Tumbling, sliding and cumulative windows with an aggregate, and ticks before their end.
 
@@ -45,19 +44,8 @@ class TickingWindowOperator(PaneWindowOperator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._timers = timers = TimerService(
-            self._on_clock,
-            self._on_clock,
-            context.wake_at,
-            self._emitter.has_room,
-            context.wake_with_room,
-            tables=self.tables,
-            namespace_of=tuple,
-        )
+        self._timers = timers = self._new_timers(self._on_clock, self._on_clock, tuple)
         self._register = timers.event.register if self._ticks.event_time else timers.register_processing
-
-    def metrics(self) -> dict[str, int]:
-        return {**super().metrics(), **self._timers.metrics()}
 
     # ------------------------------------------------------------------ ticks
 
@@ -117,24 +105,6 @@ class TickingWindowOperator(PaneWindowOperator):
         self._next.drop(window)
 
     # ------------------------------------------------------------------ time
-
-    def advance_watermark(self, timestamp: int) -> None:
-        if timestamp == MAX_TIMESTAMP:
-            self._catch_up()
-        super().advance_watermark(timestamp)
-
-    def advance_clock(self, now_ms: int) -> None:
-        self._timers.advance_clock(now_ms)
-        self._emitter.flush()
-
-    def end_input(self) -> None:
-        self._catch_up()
-        super().end_input()
-
-    def _catch_up(self) -> None:
-        """Nothing follows: what waits for room comes now."""
-        self._timers.catch_up(self.context.clock.now_ms() - 1)
-        self._emitter.flush()
 
     def due_ms(self) -> int | None:
         due = (super().due_ms(), self._timers.event.earliest())
