@@ -11,26 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from asyncstream.operators.base import Operator
 from asyncstream.operators.fields import fields_read
 from asyncstream.operators.spec import ClockUse, KeyedSpec
 from asyncstream.state.schema import Schema, described
-from asyncstream.windowing.aggregates import (
-    Aggregates,
-    Collect,
-    Count,
-    CountDistinct,
-    FieldAggregate,
-    First,
-    Last,
-    Max,
-    Mean,
-    Min,
-    Quantile,
-    Sum,
-)
+from asyncstream.windowing.aggregates import Aggregates, Count, FieldAggregate
 from asyncstream.windowing.assigners import DynamicSessionWindows, GlobalWindows
 from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
@@ -42,9 +29,6 @@ from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.upgrade import in_tables
 
 __all__ = ("WindowSpec", "window_operator", "window_schema")
-
-_OF_VALUES: Final = (Collect, Count, CountDistinct, First, Last, Max, Mean, Min, Quantile, Sum)
-"""Aggregates that look at nothing but their value of an element; a subclass may do otherwise."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +70,8 @@ class WindowSpec(KeyedSpec):
             return None
         aggregate, values = plan.folding, [self.key_by]
         for part in aggregate.parts.values() if type(aggregate) is Aggregates else (aggregate,):
-            if not isinstance(part, FieldAggregate) or type(part) not in _OF_VALUES:
-                return None
+            if not isinstance(part, FieldAggregate) or "does" not in vars(type(part)):
+                return None  # a built-in one looks at nothing but its value; a subclass may do otherwise
             if part.of is not None or type(part) is not Count:
                 values.append(part.value_of)
         return fields_read(values)
