@@ -142,7 +142,9 @@ class Adding(Ordering):
     free_if_inexact = "type({given}) is int or type({given}) is float"
 
     def _is_free(self, value: Any) -> bool:
-        return _adds_exactly(value) or (not self.exact and isinstance(value, float))
+        # sums of floats, and of texts, are not the same however they are grouped
+        is_exact = value is None or type(value) in (int, bool, Fraction)
+        return is_exact or (not self.exact and isinstance(value, float))
 
 
 class Sum(Adding):
@@ -197,7 +199,10 @@ class Extreme(Ordering):
     free_if_inexact = "type({given}) is int or (type({given}) is float and {given} == {given})"
 
     def _is_free(self, value: Any) -> bool:
-        return _has_no_double(value) or (not self.exact and isinstance(value, float) and value == value)
+        if not isinstance(value, float):
+            return value is None or type(value) is int
+        # of 1.0 and 1, which are equal, the first is kept; NaN wins where it comes first and nowhere else
+        return value == value and (not self.exact or (type(value) is float and not value.is_integer()))
 
 
 def _beating(beats: str) -> Inline:
@@ -465,21 +470,6 @@ class Aggregates(InPlace):
 def in_place(aggregate: AggregateFunction[Any, Any]) -> InPlace:
     """`aggregate`, with its accumulators in lists, of which it looks at its own parts only."""
     return aggregate if isinstance(aggregate, Aggregates) else InPlace({None: aggregate})
-
-
-def _adds_exactly(value: Any) -> bool:
-    """Whether sums with it are the same however they are grouped: not those of floats, nor of texts."""
-    return value is None or type(value) in (int, bool, Fraction)
-
-
-def _has_no_double(value: Any) -> bool:
-    """
-    Whether nothing that equals it differs from it, as 1 and 1.0 do, of which the first is kept.
-
-    Nor is it a NaN, which wins where it comes first and nowhere else.
-    """
-    kind = type(value)
-    return kind is int or value is None or (kind is float and value == value and not value.is_integer())
 
 
 def _itself(value: Any) -> Any:
