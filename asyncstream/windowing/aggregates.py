@@ -299,7 +299,7 @@ class Collect(FieldAggregate[list[Any]]):
 class Elements(Collect):
     """The elements of a window that nothing folds, in a list that tables hold as it is."""
 
-    does = Collect.does._replace(add_whole="{accumulator}.append(value)")
+    does = Collect.does._replace(add="{accumulator}.append(value)")
 
     def add_each(self, row: Sequence[list[Any]], value: Any) -> Sequence[list[Any]]:
         """As of `InPlace`."""
