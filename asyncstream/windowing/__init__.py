@@ -12,7 +12,7 @@ In reading order:
 | `base`, `operator`, `merging` | what operators share; the one for any plan; its windows that merge |
 | `panes`, `pane_store`, `pane_blocks` | on a grid, faster; kept how; slices merged ahead of windows |
 | `pane_schedule`, `pane_ticks` | what is due when; fired by time, too |
-| `sessions`, `session_firings` | that merge, faster; that fire between, too |
+| `sessions`, `session_calendar` | that merge, faster; whose turn is when |
 | `fused_aggregates`, `partials` | aggregates as one loop; elements that come folded, from Spark |
 | `upgrade` | state of one operator for another |
 | `policies` | Storm's windows |

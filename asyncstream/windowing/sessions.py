@@ -1,5 +1,6 @@
 """
-Sessions whose gap is fixed, or comes with each element.
+Sessions whose gap is fixed, or comes with each element. They fire at their ends, and besides by count, or by
+event time before that.
 
 Theory. Each key has its open sessions sorted by start, and so by end, for they never touch each other. The
 last one takes nearly every element; others are found by bisection. A session is *armed* until it fires; the
@@ -13,21 +14,23 @@ Sessions that end at the same time fire in the order in which they got their pre
 `WindowOperator` registers its timer; `number` keeps that. Within the allowed lateness a session that has
 fired stays, and grows and merges like the others; its key waits in another calendar for its clean-up.
 
-Calendars follow from the sessions and are not kept. Where sessions may be more than memory holds, the keys
-wait in tables like timers, which may be elsewhere too, and sessions are fetched many at a time.
+What a trigger would remember of a session stands in the session itself: how many elements have come since it
+fired early, or late, and its next *tick*. So nothing is moved from one window to the next when a session
+grows. Its key waits for what comes first, the tick or the end. `WindowOperator` sets the timer of a tick anew
+whenever the session has another window, and when the tick before it fires. Ticks and ends of the same time
+come in the order in which their timers were set, so a tick has a number of its own, and the later of both
+counts.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
 from itertools import count, islice
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
@@ -37,13 +40,10 @@ from asyncstream.state.rows import NO_ROWS
 from asyncstream.state.timer_queue import TimerQueue, timer_table
 from asyncstream.windowing.assigners import Sessions
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
-from asyncstream.windowing.plan import RULES, WindowPlan
-from asyncstream.windowing.triggers import Ticks
+from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
+from asyncstream.windowing.session_calendar import Calendar, Waiting
 
 __all__ = ("Session", "SessionWindowOperator")
-
-_PAGE_MS: Final = 32
-"""Event time that a page spans, a power of two; where much is to be done, watermarks are further apart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +74,30 @@ class Session:
         return type(self), (*kept, *self.firings())
 
     def firings(self) -> Sequence[Any]:
-        """What is kept besides of one that fires not only at its end."""
+        """What is kept besides of a `_FiringSession`."""
         return ()
+
+
+@dataclass(slots=True, eq=False)
+class _FiringSession(Session):
+    """
+    One that fires not only at its end.
+
+    Attributes:
+        early, late: how many elements have come before its end, or behind it, since it fired for that.
+        tick: when it fires next before its end; None: it does not do so by time.
+        ticked: when that was set, as `number`.
+    """
+
+    most = 4
+
+    early: int = 0
+    late: int = 0
+    tick: int | None = None
+    ticked: int = 0
+
+    def firings(self) -> Sequence[Any]:
+        return [self.early, self.late, self.tick, self.ticked]
 
 
 def _session_at(sessions: Any, time_ms: int) -> Any:
@@ -89,100 +111,27 @@ def _session_at(sessions: Any, time_ms: int) -> Any:
 
 _START = attrgetter("start")
 _END = attrgetter("end")
-_TIME = itemgetter(0)
 _TIME_AND_NUMBER = itemgetter(0, 1)
-
-
-class _Calendar:
-    """
-    Keys by the times at which something is to be done about them; as a `TimerQueue`, in memory.
-
-    Times that differ in the lowest bits only share a page, in which they are in no order: to take all of it
-    costs a fraction of taking time after time from a heap. A page that has come in part is torn up into pages
-    of one time each.
-    """
-
-    __slots__ = ("_lasts", "_pages", "_torn")
-
-    def __init__(self) -> None:
-        self._pages: dict[int, list[tuple[int, Any]]] = {}  # by the last time that they may have
-        self._lasts: list[int] = []  # a heap
-        self._torn: float = -math.inf  # up to this time, pages have one time each
-
-    def register(self, time_ms: int, key: Any) -> None:
-        last_ms = time_ms | _PAGE_MS - 1
-        if last_ms <= self._torn:
-            last_ms = time_ms
-        page = self._pages.get(last_ms)
-        if page is None:
-            self._pages[last_ms] = [(time_ms, key)]
-            heappush(self._lasts, last_ms)
-        else:
-            page.append((time_ms, key))
-
-    def fill(self, keys: Iterable[tuple[int, Any]]) -> None:
-        for time_ms, key in keys:
-            self.register(time_ms, key)
-
-    def pop(self, until: float) -> tuple[int, list[tuple[int, Any]]] | None:
-        """
-        The earliest times up to and including `until`, with their keys, in no order, and the time up to which
-        these are all that there are; they are gone then.
-        """
-        lasts = self._lasts
-        if lasts and self._torn < lasts[0] and until < lasts[0] < until + _PAGE_MS:
-            self._torn = heappop(lasts)
-            self.fill(self._pages.pop(self._torn))
-        if not lasts or lasts[0] > until:
-            return None
-        last_ms = heappop(lasts)
-        return last_ms, self._pages.pop(last_ms)
-
-    def earliest(self) -> int | None:
-        return min(self._pages[self._lasts[0]], key=_TIME)[0] if self._lasts else None
-
-    def clear(self) -> None:
-        self._lasts.clear()
-        self._pages.clear()
-        self._torn = -math.inf
-
-    def rebuilding(self) -> Iterator[None]:
-        """It keeps nothing in a table."""
-        return iter(())
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """
-    What follows from sessions.
-
-    Attributes:
-        to_fire, to_clean: the keys of those that are armed, and of those that have fired.
-        open: how many there are.
-    """
-
-    to_fire: _Calendar | TimerQueue
-    to_clean: _Calendar | TimerQueue
-    open: int = 0
 
 
 class SessionWindowOperator(PlainWindowOperator):
     """
     Sessions that end when their key has been silent for a gap.
 
-    Snapshot holds: the open sessions of each key.
+    Snapshot holds: the open sessions of each key; where they fire besides at their ends, what they have
+    counted, and their next ticks.
     """
 
     keeps = "sessions"
 
-    _made: type[Session] = Session
-    _early: int = 0  # with every how many-th element of it a session fires before its end; 0: with none
-    _ticks: Ticks | None = None  # when it fires before its end by time; None: not at all
-
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        assigner = plan.assigner
+        assigner, firings = plan.assigner, plan.firings
         assert isinstance(assigner, Sessions)
+        assert firings is not None
+        self._early, self._late, self._ticks = firings
+        self._fires_besides = firings != AT_END
+        self._made = _FiringSession if self._fires_besides else Session
         self._aggregate = plan.folding
         self._gap_after = assigner.gap_after
         self._gap_ms = assigner.gap_ms  # 0: asked of each element
@@ -196,7 +145,7 @@ class SessionWindowOperator(PlainWindowOperator):
         )
         self._numbers = count()
         self.tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
-        self._waiting = _Waiting(_Calendar(), _Calendar())
+        self._waiting = Waiting(Calendar(), Calendar())
         self.tables.on_restored(self._rebuilding)
 
     def open(self, context: OperatorContext) -> None:
@@ -207,7 +156,7 @@ class SessionWindowOperator(PlainWindowOperator):
                 TimerQueue(self.tables.declare_derived(timer_table(name)), fetch)
                 for name in ("to fire", "to clean")
             )
-            self._waiting = _Waiting(to_fire, to_clean)
+            self._waiting = Waiting(to_fire, to_clean)
         self._sessions.derived = self._waiting
 
     def process(self, value: Any, timestamp: int | None) -> None:
@@ -314,29 +263,52 @@ class SessionWindowOperator(PlainWindowOperator):
         self._waiting.open -= len(others)
         return session
 
-    def _join(self, session: Session, other: Session) -> None:
+    def _join(self, session: Any, other: Any) -> None:
         """Have a session hold what another one does, which is none any more."""
         session.accumulator = self._aggregate.merge(session.accumulator, other.accumulator)
+        if self._fires_besides:
+            session.early += other.early
+            session.late += other.late
+            if session.tick is None:  # else it is the earlier one, and the session waits for that
+                session.tick = other.tick
 
-    def _arm(self, key: Any, session: Session, time_ms: int) -> None:
+    def _arm(self, key: Any, session: Any, time_ms: int) -> None:
         """Have a session fire, into which an element of this time has come."""
+        if self._ticks and session.tick is None:
+            self._set_tick(session, self._ticks.first(time_ms, session.end - 1))
         session.armed = True
         session.waits = self._due(session)[0] if self._ticks else session.end  # the same, without a call
         self._waiting.to_fire.register(session.waits, key)
 
-    def _due(self, session: Session) -> tuple[int, int]:
+    def _set_tick(self, session: Any, tick: int) -> None:
+        session.tick, session.ticked = tick, next(self._numbers)
+
+    def _due(self, session: Any) -> tuple[int, int]:
         """When a session that is armed is to fire, and its number there."""
-        return session.end, session.number
+        if not self._ticks or session.tick is None or session.tick + 1 >= session.end:
+            return session.end, session.number
+        return session.tick + 1, max(session.number, session.ticked)
 
-    def _count_early(self, key: Any, session: Session) -> None:
+    def _count_early(self, key: Any, session: Any) -> None:
         """An element has come before the end of its session."""
+        session.early += 1
+        if session.early >= self._early:
+            session.early = 0
+            self._emit_one((session.start, session.end), key, session.accumulator)
 
-    def _count_late(self, key: Any, session: Session) -> None:
+    def _count_late(self, key: Any, session: Any) -> None:
         """An element has come behind it."""
+        if self._fires_besides:
+            session.late += 1
+            if session.late < self._late:
+                return
+            session.late = 0
         self._emit_one((session.start, session.end), key, session.accumulator)
 
-    def _clean_later(self, key: Any, session: Session) -> None:
+    def _clean_later(self, key: Any, session: Any) -> None:
         """Have a session that has fired let go at the end of its allowed lateness."""
+        if self._fires_besides:
+            session.early, session.tick = 0, None
         session.waits = session.end - 1 + self._lateness_ms
         self._waiting.to_clean.register(session.waits, key)
 
@@ -386,8 +358,8 @@ class SessionWindowOperator(PlainWindowOperator):
                 if not left_of_slice:
                     left_of_slice = BURST
                     yield
-                if at_ms < session.end:
-                    self._tick_on(session)
+                if ticks and at_ms < session.end:
+                    self._set_tick(session, ticks.after(session.tick, session.end - 1))
                     session.waits, number = self._due(session)
                     if session.waits <= until:
                         insort(due, (session.waits, number, key), key=_TIME_AND_NUMBER)  # behind this one
@@ -398,9 +370,6 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._clean_later(key, session)
                 else:
                     self._close(key, sessions, session)
-
-    def _tick_on(self, session: Session) -> None:
-        """Set the next tick of a session that has fired before its end."""
 
     def _close(self, key: Any, sessions: list[Session], session: Session) -> None:
         self._waiting.open -= 1
@@ -419,7 +388,7 @@ class SessionWindowOperator(PlainWindowOperator):
     # ------------------------------------------------------------------ state
 
     def _rebuilding(self) -> Iterator[None]:
-        before: _Waiting | None = self._sessions.derived
+        before: Waiting | None = self._sessions.derived
         if before is not None and before is not self._waiting:  # they go on from an operator like this
             self._waiting = before
             return

@@ -23,8 +23,7 @@ from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.operator import WindowOperator
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
 from asyncstream.windowing.panes import PaneWindowOperator
-from asyncstream.windowing.plan import AT_END, COUNTERS, WindowPlan
-from asyncstream.windowing.session_firings import FiringSessionOperator
+from asyncstream.windowing.plan import COUNTERS, WindowPlan
 from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.upgrade import in_tables
 
@@ -105,9 +104,7 @@ def window_operator(key_by: Callable[[Any], Any], plan: WindowPlan) -> Operator:
 def _operator_class(plan: WindowPlan) -> type[WindowStep]:
     if plan.kept == "panes":
         return TickingWindowOperator if plan.ticks else PaneWindowOperator
-    if plan.kept == "sessions":
-        return SessionWindowOperator if plan.firings == AT_END else FiringSessionOperator
-    return WindowOperator
+    return SessionWindowOperator if plan.kept == "sessions" else WindowOperator
 
 
 def window_schema(plan: WindowPlan) -> Schema:

@@ -32,7 +32,7 @@ from asyncstream.windowing import (
     WindowOperator,
 )
 from asyncstream.windowing.pane_ticks import TickingWindowOperator
-from asyncstream.windowing.session_firings import FiringSessionOperator
+from asyncstream.windowing.sessions import SessionWindowOperator
 
 
 def ms(count: int) -> timedelta:
@@ -91,7 +91,7 @@ class TracedTicks(TickingWindowOperator):
         return again
 
 
-class TracedSessions(FiringSessionOperator):
+class TracedSessions(SessionWindowOperator):
     """Tells the log which end or tick a session fires at."""
 
     where: dict[str, Any]
@@ -110,7 +110,7 @@ class TracedSessions(FiringSessionOperator):
 
 TRACED: dict[type[Operator], Any] = {
     TickingWindowOperator: TracedTicks,
-    FiringSessionOperator: TracedSessions,
+    SessionWindowOperator: TracedSessions,
 }
 """Of the fast operators those that fire not only at ends."""
 

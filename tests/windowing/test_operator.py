@@ -51,7 +51,6 @@ from asyncstream.windowing import (
     window_operator,
 )
 from asyncstream.windowing.panes import PaneWindowOperator
-from asyncstream.windowing.session_firings import FiringSessionOperator
 from asyncstream.windowing.sessions import SessionWindowOperator
 from asyncstream.windowing.triggers import TriggerResult
 from asyncstream.windowing.windows import Window
@@ -106,7 +105,7 @@ def test_the_factory_takes_a_fast_operator_where_there_is_one() -> None:
     assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2))) is PaneWindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(late=CountTrigger(2)), None, 1) is PaneWindowOperator
     assert choice(SlidingWindows(size, slide), AfterWatermark(early=CountTrigger(2))) is PaneWindowOperator
-    assert choice(SessionWindows(size), AfterWatermark(early=CountTrigger(2))) is FiringSessionOperator
+    assert choice(SessionWindows(size), AfterWatermark(early=CountTrigger(2))) is SessionWindowOperator
     assert choice(TumblingWindows(size), PurgingTrigger(EventTimeTrigger()), None, 1) is WindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(early=CountTrigger(2))) is PaneWindowOperator
     assert choice(TumblingWindows(size), AfterWatermark(early=NeverTrigger())) is WindowOperator

@@ -22,8 +22,8 @@ from asyncstream.windowing import (
     window_operator,
 )
 from asyncstream.windowing.base import WindowStep
-from asyncstream.windowing.session_firings import FiringSessionOperator
-from asyncstream.windowing.sessions import SessionWindowOperator, _Calendar
+from asyncstream.windowing.session_calendar import Calendar
+from asyncstream.windowing.sessions import SessionWindowOperator
 from tests.windowing.harness import Harness, Step, ms
 
 TIMES = st.integers(-100, 200)
@@ -31,7 +31,7 @@ TIMES = st.integers(-100, 200)
 
 @given(st.lists(st.tuples(st.sampled_from(["register", "pop"]), TIMES), max_size=40))
 def test_calendar_gives_every_time_once_it_has_come_and_none_before(steps: list[tuple[str, int]]) -> None:
-    calendar = _Calendar()
+    calendar = Calendar()
     left: list[tuple[int, Any]] = []
     for number, (what, time_ms) in enumerate(steps):
         if what == "register":
@@ -181,13 +181,11 @@ def test_sessions_that_fire_late_go_on_with_another_lateness_that_makes_them_pla
 ) -> None:
     trigger = AfterWatermark(late=CountTrigger(2))
     plans = [WindowPlan(SessionWindows(ms(5)), trigger, None, late_ms, Count()) for late_ms in lateness]
-    kinds = [FiringSessionOperator if plan.allowed_lateness_ms else SessionWindowOperator for plan in plans]
     makers = [partial(window_operator, itemgetter(0), plan) for plan in plans]
     run = Harness(*makers)
-    assert type(run.operator) is kinds[0]
+    assert type(run.operator) is SessionWindowOperator
     script: list[Step] = [("el", ("a", 1), 0), ("el", ("a", 1), 3), ("restart",), ("el", ("a", 1), 4)]
     run.run([*script, ("wm", 20)])
-    assert type(run.operator) is kinds[1]
     assert [value.value for value in run.outputs()] == [3]
 
 
@@ -198,8 +196,6 @@ def test_a_session_that_is_due_since_a_restart_fires_though_what_comes_late_give
     kind: type[WindowStep], ended_ms: list[int], late: CountTrigger | None
 ) -> None:
     plan = WindowPlan(SessionWindows(ms(5)), AfterWatermark(late=late), None, 90, Count())
-    if kind is SessionWindowOperator and late is not None:
-        kind = FiringSessionOperator
     run = Harness(lambda: kind(itemgetter(0), plan))
     run.run([*(("el", ("a", 1), time_ms) for time_ms in ended_ms), ("wm", -1), ("el", ("a", 1), 4)])
     run.outputs()
