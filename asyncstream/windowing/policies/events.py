@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -29,6 +30,7 @@ _FEW: Final = 20
 """So many times more events held than moved, and putting each in its place beats sorting them all."""
 
 
+@dataclass(slots=True, eq=False)
 class Event:
     """
     One element that a window manager holds.
@@ -40,20 +42,14 @@ class Event:
         window: number of the last window that it was in; 0: it has been in none.
     """
 
-    __slots__ = ("order", "timestamp", "value", "window")
-
-    def __init__(self, value: Any, timestamp: int, order: int, window: int = 0) -> None:
-        self.value = value
-        self.timestamp = timestamp
-        self.order = order
-        self.window = window
+    value: Any
+    timestamp: int
+    order: int
+    window: int = 0
 
     def fields(self) -> list[Any]:
         """What makes an equal one: [value, timestamp, order, window]."""
         return [self.value, self.timestamp, self.order, self.window]
-
-    def __repr__(self) -> str:
-        return f"Event({self.value!r}, {self.timestamp}, order={self.order}, window={self.window})"
 
 
 class Policy:
