@@ -52,12 +52,10 @@ class TickingWindowOperator(ClockedOperator, PaneWindowOperator):
     def _begin(self, window: Span, key: Any, timestamp: int) -> None:
         if self._next.peek(window, key) is not MISSING:
             return  # it comes back to a window that is to fire again
-        time_ms = timestamp if self._ticks.event_time else self.context.clock.now_ms()
-        self._set(self._ticks.first(time_ms, max_timestamp(window)), key, window)
-
-    def _set(self, tick: int, key: Any, window: Span) -> None:
+        ticks, last_ms = self._ticks, max_timestamp(window)
+        tick = ticks.first(timestamp if ticks.event_time else self.context.clock.now_ms(), last_ms)
         self._next.put(window, key, tick)
-        if tick < max_timestamp(window) or not self._ticks.event_time:
+        if tick < last_ms or not ticks.event_time:
             self._register(tick, key, window)
 
     def _ticking_until(self, time_ms: float) -> Iterator[None]:
