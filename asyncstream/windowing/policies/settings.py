@@ -125,9 +125,10 @@ def policy_settings(
         raise refuse("streams", "at least one name, each once", streams)
     if text("late", late) != LATE and outputs is not None and late not in outputs:
         raise refuse("late", f"one of the outputs {sorted(outputs)}", late)
-    if not event_time:
-        # but `lag`, which Storm takes, too
-        _check_unused(streams=streams, idle_after=idle_after, late=None if late == LATE else late)
+    of_event_time = {"streams": streams, "idle_after": idle_after, "late": None if late == LATE else late}
+    for name, given in of_event_time.items():  # but `lag`, which Storm takes, too
+        if given is not None and not event_time:
+            raise refuse(name, 'nothing with time="processing", where no element is late or waits', given)
     return PolicySettings(
         *its_length, *its_slide, event_time, lag_ms, interval_ms, names, idle_after_ms, late
     )
@@ -141,10 +142,3 @@ def _extent(name: str, value: object) -> tuple[int | None, int | None]:
         return count(name, value), None
     expected = "an int (a number of elements) or a timedelta (a length of time)"
     raise refuse(name, expected, value, "e.g. 20, or timedelta(seconds=20)")
-
-
-def _check_unused(**of_event_time: object) -> None:
-    """Refuse what was given of what the clock makes no use of; None: it was not."""
-    for name, given in of_event_time.items():
-        if given is not None:
-            raise refuse(name, 'nothing with time="processing", where no element is late or waits', given)
