@@ -162,50 +162,42 @@ def _of_contents(state: Snapshot, plan: WindowPlan) -> list[Pane]:
         for key, held in rows:
             held_by[key, names.get((key, tuple(place)), tuple(place))] = held
     found: list[Pane] = []
-    for timestamp, rows in sorted(tables.get("timers/event", ()), key=lambda kept: kept[0]):
-        for (key, place), _ in rows:
-            window = tuple(place)
-            if window and timestamp == max_timestamp(window) and (key, window) in held_by:
-                found.append(Pane(key, window, held_by.pop((key, window)), pending=True))
+    for timestamp, key, window in sorted(_timers_in(tables), key=itemgetter(0)):
+        if window and timestamp == max_timestamp(window) and (key, window) in held_by:
+            found.append(Pane(key, window, held_by.pop((key, window)), pending=True))
     return found + [Pane(key, window, held, pending=False) for (key, window), held in held_by.items()]
 
 
 def _of_sessions(state: Snapshot, plan: WindowPlan) -> list[Pane]:
-    found = [
-        ((end, number), Pane(key, (start, end), held, armed))
-        for key, (start, end, held, number, armed, *_) in _sessions_in(state["tables"])
-    ]
-    return [pane for _, pane in sorted(found, key=lambda numbered: numbered[0])]
+    in_turn = sorted(_sessions_in(state["tables"]), key=lambda kept: (kept[1][1], kept[1][3]))  # end, number
+    return [Pane(key, (start, end), held, armed) for key, (start, end, held, _, armed, *_) in in_turn]
 
 
 def _of_panes(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     tables, fired_ms = state["tables"], state["cells"]["fired_ms"]
-    slices = tables.get("slices", ())
-    if plan.slicing.is_disjoint:
-        held = slices
-    else:
-        pending = {tuple(window) for window, _ in tables.get("again", ())}
-        gone_ms = fired_ms - state["cells"]["lateness_ms"]
-        parts = {"slices": slices, "closed": tables.get("closed", ()), "open": tables.get("open", ())}
-        held = _merged(parts, plan, gone_ms, pending)
     again = {
-        (tuple(window), key): number
+        (key, tuple(window)): number
         for window, rows in tables.get("again", ())
         for number, (key, _) in enumerate(rows)
     }
-    found: list[tuple[tuple[int, bool, int], Pane]] = []
-    for window, key, accumulator in ((tuple(place), *row) for place, rows in held for row in rows):
-        number = again.get((window, key))
-        pane = Pane(key, window, accumulator, max_timestamp(window) > fired_ms or number is not None)
-        found.append(((window[1], not pane.pending, number or 0), pane))
-    return [pane for _, pane in sorted(found, key=lambda ordered: ordered[0])]
+    places = tables.get("slices", ())
+    if not plan.slicing.is_disjoint:
+        parts = {name: tables.get(name, ()) for name in ("slices", "closed", "open")}
+        gone_ms = fired_ms - state["cells"]["lateness_ms"]
+        places = _merged(parts, plan, gone_ms, {window for _, window in again})
+    panes = [
+        Pane(key, tuple(place), held, max_timestamp(place) > fired_ms or (key, tuple(place)) in again)
+        for place, rows in places
+        for key, held in rows
+    ]
+    return sorted(panes, key=lambda pane: (pane.window[1], not pane.pending, again.get(pane[:2], 0)))
 
 
-def _merged(kept: Mapping[str, Any], plan: WindowPlan, gone_ms: int, pending: Container[Any]) -> list[Any]:
+def _merged(kept: dict[str, Any], plan: WindowPlan, gone_ms: int, pending: Container[Any]) -> list[Any]:
     """The rows of windows, of those of slices and of whole windows; as `PaneStore.make_whole`."""
     tables = Tables()
     panes = PaneStore(plan, tables)
-    tables.restore(snapshot(dict(kept), {}, {}))
+    tables.restore(snapshot(kept, {}, {}))
     panes.index()
     panes.make_whole(gone_ms, pending)
     merged: list[Any] = tables.snapshot()["tables"]["open"]
