@@ -16,7 +16,7 @@ from weakref import ref
 
 from asyncstream.errors import PipelineError
 
-__all__ = ("Shared", "hold", "release")
+__all__ = ("InOneLoop", "Shared", "hold", "release")
 
 
 class Shared(Protocol):
@@ -25,6 +25,19 @@ class Shared(Protocol):
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+class InOneLoop:
+    """
+    What calls of several guards wait for together: who waits is woken in its own event loop only, so it is
+    held by those of one loop at a time. There is nothing to open.
+    """
+
+    async def open(self) -> None:
+        """Nothing is opened."""
+
+    async def close(self) -> None:
+        """Nothing is closed."""
 
 
 class _Hold:

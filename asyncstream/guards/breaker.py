@@ -25,6 +25,7 @@ from asyncstream.errors import describe_error
 from asyncstream.guards.guard import EARLY
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
 from asyncstream.guards.waiting import Waiting
+from asyncstream.sharing import InOneLoop
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -44,9 +45,9 @@ class CircuitState(Enum):
     OPEN = 2
 
 
-class Breaker(Shown):
+class Breaker(Shown, InOneLoop):
     """
-    What is known of the health of a service; guards of several functions may share it.
+    What is known of the health of a service; guards of several functions may share it, in one event loop.
 
     Args:
         failure_ratio: opens when at least this part of the calls within the window failed; None: never.

@@ -30,6 +30,7 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.waiting import Waiting
+from asyncstream.sharing import InOneLoop
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
@@ -85,9 +86,9 @@ class _Gradient:
         return limit + (aim - limit) / (2 * limit)
 
 
-class AdaptiveLimit(Shown):
+class AdaptiveLimit(Shown, InOneLoop):
     """
-    How many calls may run at once; guards of several functions may share it.
+    How many calls may run at once; guards of several functions may share it, in one event loop.
 
     Args:
         least: the limit stays at or above this; at least 1.
@@ -206,9 +207,7 @@ class LimitedGuard(Guard[In, Out]):
         if not isinstance(limit, AdaptiveLimit | SharedConcurrency):
             raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
         check_not_inside("limit", limit, self.inner)
-        self.limit = limit
-        if isinstance(limit, SharedConcurrency):
-            self.shares = limit
+        self.limit = self.shares = limit
 
     async def open(self) -> None:
         await super().open()

@@ -75,7 +75,7 @@ class Guard(AsyncFunction[In, Out]):
         inner: the function inside.
         counted: the names in `counters` of those that only ever grow; the others are gauges.
         together: of gauges by name, what two guards in a nest come to that both have it; others are added up.
-        shares: what other guards may use too, and holds something open; None: nothing.
+        shares: what other guards may use too, held while this is open; None: nothing.
     """
 
     counted: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
+from asyncstream.sharing import InOneLoop
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -71,7 +72,7 @@ def share_rates(processes: int) -> None:
             limiter.share()
 
 
-class RateLimiter(Shown):
+class RateLimiter(Shown, InOneLoop):
     """
     A rate that any number of calls, steps and pipelines of one event loop share.
 
@@ -262,8 +263,7 @@ class RateLimit(Guard[In, Out]):
             raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
         self.limiter: Limiter = limiter
         self._ours = limiter if isinstance(limiter, RateLimiter | SharedRateLimiter) else None
-        if isinstance(limiter, SharedRateLimiter):
-            self.shares = limiter
+        self.shares = self._ours
         self.counted = () if self._ours is None else ("rate_limited",)
         # that of others is only asked to wait, which does not suspend where there is room
         self._try = None if self._ours is None else self._ours.try_acquire
