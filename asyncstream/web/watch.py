@@ -8,10 +8,12 @@ gone, so that who comes back sees what was.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from asyncstream.aside import Tasks
+from asyncstream.aside import Tasks, can_go_on
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.inspection import Shown
 from asyncstream.web.asgi import as_json
@@ -41,32 +43,50 @@ def view(job: Job, values: Shown) -> dict[str, Any]:
     return {"name": job.name, **status}
 
 
+@dataclass(eq=False)
+class _Watch:
+    """
+    A watch over one job.
+
+    Attributes:
+        can_go_on: whether the event loop in which it is kept still runs, or may.
+        feed: what was seen.
+        is_over: the last that was seen is that the job is over.
+    """
+
+    can_go_on: Callable[[], bool]
+    feed: Feed[bytes] = field(default_factory=lambda: Feed(HISTORY))
+    is_over: bool = False
+
+    def is_of_use(self) -> bool:
+        """Whether all was seen, or will be."""
+        return self.is_over or (self.can_go_on() and not self.feed.ended)
+
+    async def keep(self, job: Job, values: Shown) -> None:
+        try:
+            while not self.is_over:
+                status = view(job, values)
+                self.feed.put(as_json(status))
+                self.is_over = status["state"] in OVER
+                for _ in range(LOOKS):
+                    if job.state not in OVER:
+                        await asyncio.sleep(EVERY / LOOKS)
+        finally:
+            self.feed.end()
+
+
 class Watches:
     """The watch over each job that was asked for; `values` is what is shown of elements to all who watch."""
 
     def __init__(self, values: Shown) -> None:
         self._values = values
-        self._feeds: WeakKeyDictionary[Job, Feed[bytes]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Job, _Watch] = WeakKeyDictionary()
         self._tasks = Tasks()
 
     def over(self, job: Job) -> Feed[bytes]:
         """What is seen of `job`: its status as JSON, every second until it is over."""
-        feed = self._feeds.get(job)
-        if feed is None:
-            feed = self._feeds[job] = Feed(HISTORY)
-            self._tasks.start(_watch(job, self._values, feed), "asyncstream watch")
-        return feed
-
-
-async def _watch(job: Job, values: Shown, feed: Feed[bytes]) -> None:
-    try:
-        while True:
-            status = view(job, values)
-            feed.put(as_json(status))
-            if status["state"] in OVER:
-                return
-            for _ in range(LOOKS):
-                if job.state not in OVER:
-                    await asyncio.sleep(EVERY / LOOKS)
-    finally:
-        feed.end()
+        watch = self._known.get(job)
+        if watch is None or not watch.is_of_use():
+            watch = self._known[job] = _Watch(can_go_on(asyncio.get_running_loop()))
+            self._tasks.start(watch.keep(job, self._values), "asyncstream watch")
+        return watch.feed
