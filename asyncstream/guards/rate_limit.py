@@ -259,7 +259,7 @@ class RateLimit(Guard[In, Out]):
                 if scope is not None
                 else RateLimiter(rate, per=per, burst=burst)
             )
-        if limiter is None or not hasattr(limiter, "acquire"):
+        if limiter is None or isinstance(limiter, type) or not hasattr(limiter, "acquire"):
             raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
         self.limiter: Limiter = limiter
         self._ours = limiter if isinstance(limiter, RateLimiter | SharedRateLimiter) else None

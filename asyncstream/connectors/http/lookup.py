@@ -171,9 +171,8 @@ class HttpLookup(AsyncFunction[In, Out]):
             template(url) if isinstance(url, str) else function("url", url, "element")
         )
         self._merge = None if merge is None else function("merge", merge, "element", "answer")
-        for name, options in (("retry_options", retry_options), ("cache_options", cache_options)):
-            if options is not None and not isinstance(options, Mapping):
-                raise refuse(name, "options by name", options)
+        _check_more("retry_options", retry_options, "attempts", "attempts=")
+        _check_more("cache_options", cache_options, "ttl", "cache_ttl=")
         self._method = choice("method", method, HTTP_METHODS)
         if json is not None and data is not None:
             raise refuse("json and data", "one of them", "both")
@@ -202,13 +201,14 @@ class HttpLookup(AsyncFunction[In, Out]):
         if isinstance(rate, int | float):
             ask = rate_limit(ask, rate=rate)
         elif rate is not None:
-            if not hasattr(rate, "acquire"):
+            if isinstance(rate, type) or not hasattr(rate, "acquire"):
                 raise refuse("rate", "requests per second, or a limiter", rate)
             ask = rate_limit(ask, limiter=rate)
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
-        if count("attempts", attempts) > 1:
-            ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
+        again = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
+        if attempts > 1:
+            ask = again
         if cache_ttl is not None:
             duration_seconds("cache_ttl", cache_ttl)
             kept = dict(cache_options or {})
@@ -350,6 +350,16 @@ class HttpLookup(AsyncFunction[In, Out]):
         if status == 404 and not self._missing_is_error:
             return None
         raise refusal(response, url, body=body)
+
+
+def _check_more(name: str, options: Any, own: str, argument: str) -> None:
+    """Refuse as more options of a guard what are none, or the one that is an argument of the lookup."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(option, str) for option in options):
+        raise refuse(name, "options by name", options)
+    if own in options:
+        raise refuse(name, f"no {own}, which is {argument} of the lookup", options)
 
 
 def _body_of(data: Any) -> bytes:

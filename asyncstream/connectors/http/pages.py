@@ -84,6 +84,8 @@ class RestSource(ConnectedSource[Any]):
         if param is not None and cursor is None:
             raise refuse("cursor", "with param=, where a page says what the next one is", cursor)
         self._first = count("first", first, least=0)
+        if self._page is None and first != 1:
+            raise refuse("page", "with first=, the parameter that takes the number of a page", page)
         self._model = None if model is None else reader(model)
         self._poll = None if poll is None else duration_seconds("poll", poll)
         self._pause = duration_seconds("pause", pause, zero=True)

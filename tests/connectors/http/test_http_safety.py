@@ -169,7 +169,8 @@ def test_redirects_that_lead_nowhere_are_errors(location: str) -> None:
     assert not error.retryable or error.status is None
 
 
-def test_cookies_are_not_kept_unless_asked_for() -> None:
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_cookies_are_not_kept_unless_asked_for(host: str) -> None:
     async def cookie(request: web.Request) -> web.StreamResponse:
         response = web.json_response(request.headers.get("Cookie"))
         response.set_cookie("sid", request.match_info["name"])
@@ -177,7 +178,7 @@ def test_cookies_are_not_kept_unless_asked_for() -> None:
 
     async def main(**how: Any) -> list[Any]:
         async with serve(cookie) as address:
-            lookup = HttpLookup(address.replace("127.0.0.1", "localhost") + "/{}", **how)
+            lookup = HttpLookup(address.replace("127.0.0.1", host) + "/{}", **how)
             async with lookup:
                 return [await lookup.invoke("alice"), await lookup.invoke("bob")]
 
@@ -451,6 +452,13 @@ def test_body_is_json_as_sinks_write_it() -> None:
     assert found[1] == '{"number":1180591620717411303424,"price":"1.10"}'
 
 
+@pytest.mark.parametrize("header", [{"X-Note": "half \ud83d"}, {"X Note": "a"}, {"X-Note: b\u010a": "a"}])
+def test_header_that_would_come_out_as_another_one_is_refused(header: dict[str, str]) -> None:
+    with pytest.raises(PipelineError, match="headers: expected a mapping of texts") as caught:
+        answer(echo, headers=lambda value: header)
+    assert "half" not in str(caught.value)
+
+
 def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
     async def main() -> list[Any]:
         async with serve(tell) as address:
@@ -538,6 +546,12 @@ def test_odd_retry_after_neither_fails_nor_waits_for_ever(after: str) -> None:
         {"json": str, "data": str},
         {"headers": {"a": 1}},
         {"headers": {"a": "b\r\nc: d"}},
+        {"headers": {"a": "b\x01"}},
+        {"headers": {"a": "half \ud83d"}},
+        {"headers": {"a b": "c"}},
+        {"headers": {"a:": "c"}},
+        {"headers": {"": "c"}},
+        {"headers": {"é": "c"}},
         {"headers": "a"},
         {"redirects": "all"},
         {"max_bytes": 0},
