@@ -25,7 +25,6 @@ from asyncstream.errors import describe_error
 from asyncstream.guards.guard import EARLY
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
 from asyncstream.guards.waiting import Waiting
-from asyncstream.sharing import InOneLoop
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -45,7 +44,7 @@ class CircuitState(Enum):
     OPEN = 2
 
 
-class Breaker(Shown, InOneLoop):
+class Breaker(Shown):
     """
     What is known of the health of a service; guards of several functions may share it, in one event loop.
 

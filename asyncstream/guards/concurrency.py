@@ -30,7 +30,6 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.waiting import Waiting
-from asyncstream.sharing import InOneLoop
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
@@ -86,7 +85,7 @@ class _Gradient:
         return limit + (aim - limit) / (2 * limit)
 
 
-class AdaptiveLimit(Shown, InOneLoop):
+class AdaptiveLimit(Shown):
     """
     How many calls may run at once; guards of several functions may share it, in one event loop.
 

@@ -26,7 +26,7 @@ from asyncstream.aside import Tasks, heed, in_its_loop, raisable, running_loop
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
-from asyncstream.sharing import Shared, hold, release
+from asyncstream.sharing import hold, release
 from asyncstream.shown import shown_value
 from asyncstream.validation import check_options, refuse
 
@@ -80,7 +80,7 @@ class Guard(AsyncFunction[In, Out]):
 
     counted: tuple[str, ...] = ()
     together: ClassVar[Mapping[str, Callable[[int, int], int]]] = {}
-    shares: Shared | None = None
+    shares: object | None = None
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn

@@ -34,7 +34,6 @@ from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
-from asyncstream.sharing import InOneLoop
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -72,7 +71,7 @@ def share_rates(processes: int) -> None:
             limiter.share()
 
 
-class RateLimiter(Shown, InOneLoop):
+class RateLimiter(Shown):
     """
     A rate that any number of calls, steps and pipelines of one event loop share.
 

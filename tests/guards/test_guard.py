@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from anyio import CapacityLimiter
 
 from asyncstream import guards
 from asyncstream.connectors.http import HttpLookup
@@ -25,12 +26,14 @@ from asyncstream.guards import (
     cached,
     circuit_breaker,
     concurrency_limit,
+    in_threads,
     metered,
     rate_limit,
     retry,
     single_flight,
 )
 from asyncstream.guards.guard import Background
+from asyncstream.guards.in_threads import InThreads
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.validation import is_async_function
 from tests.guards.services import Flaky
@@ -151,7 +154,12 @@ SHARED: dict[str, Callable[[], Any]] = {
     "limit": lambda: concurrency_limit(limit=AdaptiveLimit()),
     "adaptive": lambda: adaptive_concurrency(limit=AdaptiveLimit()),
     "budget": lambda: metered(cost=1, budget=Budget(usd=5)),
+    "threads": lambda: in_threads_of(CapacityLimiter(2)),
 }
+
+
+def in_threads_of(limiter: CapacityLimiter) -> Callable[[object], InThreads[int, int]]:
+    return lambda _: in_threads(abs, threads=limiter)
 
 
 @pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)

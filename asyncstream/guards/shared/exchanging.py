@@ -21,7 +21,6 @@ from asyncstream.guards.shared.records import Change, Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
 from asyncstream.guards.waiting import Waiting
 from asyncstream.operators.whereabouts import LIMITED
-from asyncstream.sharing import InOneLoop
 
 __all__ = ("STORE_AWAY", "Exchanging", "waits")
 
@@ -41,7 +40,7 @@ class _Limit(Protocol):
     def waiting(self) -> int: ...
 
 
-class Exchanging(InOneLoop, ABC):
+class Exchanging(ABC):
     """Base of what several processes share by a record; calls that wait stand in `_queue`."""
 
     _kind: ClassVar[str]
@@ -65,6 +64,9 @@ class Exchanging(InOneLoop, ABC):
     def waiting(self) -> int:
         """How many calls wait now."""
         return self._queue.number()
+
+    async def open(self) -> None:
+        """Nothing is opened before the first call waits."""
 
     async def close(self) -> None:
         """Tell the store what it has to know in the end, and let go of it, unless calls still need it."""
