@@ -175,10 +175,11 @@ class RestSource(ConnectedSource[Any]):
             found = _next_of(response)
             if found is None:
                 return None
-        target = url.join(URL(str(found))).with_user(None)
+        target = url.join(URL(str(found))).with_user(None).with_fragment(None)
         if target.origin() != self._url.origin():  # which would get the headers
             raise SourceError(f"{shown(url)} names a page of another origin: {shown(target)}")
-        return str(target)
+        # the last page of some services names itself, and the first one may be the last
+        return at if target == url.with_user(None).with_fragment(None) else str(target)
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         at = position["page"]

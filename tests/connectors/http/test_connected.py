@@ -472,6 +472,24 @@ async def test_pages_that_lead_in_a_circle_are_refused(param: str | None, before
     assert len(asked) <= 4 * (before + 7)
 
 
+@pytest.mark.parametrize("pages", [1, 3])
+@pytest.mark.parametrize("at", ["/list", "/list?of=a%20b"])
+@pytest.mark.parametrize("how", ["relative", "whole", "link", "fragment"])
+async def test_a_last_page_that_names_itself_as_the_next_is_the_last(pages: int, at: str, how: str) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        number = int(request.query.get("page", "1"))
+        following = request.rel_url if number == pages else request.rel_url.update_query(page=number + 1)
+        if how == "link":
+            return web.json_response([number], headers={"Link": f'<{following}>; rel="next"'})
+        text = f"{url}{following}" if how == "whole" else f"{following}{'#top' * (how == 'fragment')}"
+        return web.json_response({"data": [number], "next": text})
+
+    async with serve(page) as url:
+        named: Any = {} if how == "link" else {"items": "data", "cursor": "next"}
+        source = RestSource(url + at, **named)
+        assert await read_all(source) == list(range(1, pages + 1))
+
+
 async def test_pages_that_are_all_the_same_one_are_refused() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.json_response([1, 2, 3])
