@@ -38,7 +38,7 @@ class RestSource(ConnectedSource[Any]):
     Args:
         url: of the first page; http or https.
         items: where a page has its items: the name of a field, names joined by dots, or a function of the
-            answer; None: the answer is the list.
+            answer; None: the answer is the list. A page that has null there, and the answer 204, have none.
         cursor: where a page says what the next one is, in the same way: a URL, relative or not, of the same
             origin, or with `param` a value. Nothing, false or "" there ends the input. If neither this nor
             `page` is given, the header `Link` says it.
@@ -75,7 +75,7 @@ class RestSource(ConnectedSource[Any]):
         **options: Unpack[ConnectionOptions],
     ) -> None:
         super().__init__(url, ("http", "https"), options)
-        self._items = _finder("items", items)
+        self._items = _finder("items", items, null=[])
         self._cursor = None if cursor is None else _finder("cursor", cursor)
         self._param = None if param is None else text("param", param)
         self._page = None if page is None else text("page", page)
@@ -137,7 +137,7 @@ class RestSource(ConnectedSource[Any]):
                     ) from None
                 except Undecodable as error:
                     raise HttpError(shown(url), response.status, str(error), retryable=True) from error
-        items = self._items(page)
+        items = [] if response.status == 204 else self._items(page)
         if not isinstance(items, list):
             raise SourceError(
                 f"{shown(url)}: expected a list of items, got a {type(items).__name__}; say where it is, "
@@ -263,8 +263,8 @@ class _RoundTrip:
         self._at, self._items = at, items
 
 
-def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """What finds something in an answer."""
+def _finder(name: str, where: str | Callable[[Any], Any] | None, *, null: Any = None) -> Callable[[Any], Any]:
+    """What finds something in an answer: None where it is not, and `null` where its field is null."""
     if where is None:
         return lambda page: page
     if callable(where):
@@ -273,7 +273,9 @@ def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[An
 
     def find(page: Any) -> Any:
         for field in fields:
-            page = page.get(field) if isinstance(page, Mapping) else None
-        return page
+            if not isinstance(page, Mapping) or field not in page:
+                return None
+            page = page[field]
+        return null if page is None else page
 
     return find
