@@ -180,6 +180,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._data = None if data is None else function("data", data, "element")
         self._element_headers = function("headers", headers, "element") if callable(headers) else None
         self._headers = {} if headers is None or callable(headers) else checked_headers(headers)
+        self._headers_of_all = tuple(self._headers.items())
         self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
         self._max_bytes = count("max_bytes", max_bytes)
         self._cookies = flag("cookies", cookies)
@@ -213,7 +214,8 @@ class HttpLookup(AsyncFunction[In, Out]):
             duration_seconds("cache_ttl", cache_ttl)
             kept = dict(cache_options or {})
             if kept.get("store") is not None:  # what a request is tells it from those of other lookups
-                kept = {"key": _identity, "name": method} | kept
+                name = f"{method}, which is to be there" if self._missing_is_error else method
+                kept = {"key": _identity, "name": name} | kept
             ask = cached(single_flight(ask), ttl=cache_ttl, **kept)
         self.guards = ask if isinstance(ask, Guard) else None
         """What is around each request; None: nothing."""
@@ -262,16 +264,17 @@ class HttpLookup(AsyncFunction[In, Out]):
             reason = "expected a URL that begins with http:// or https:// and a host"
             raise HttpError(shown(url), None, reason, retryable=False)
         body: bytes | None = None
-        headers: dict[str, str] = {}
+        headers = self._headers
         if self._json is not None:
             body = _AS_JSON.write(self._json(value))
             if "content-type" not in map(str.lower, self._headers):
-                headers["Content-Type"] = "application/json"
+                headers = headers | {"Content-Type": "application/json"}
         elif self._data is not None:
             body = _body_of(self._data(value))
         if self._element_headers is not None:
-            headers |= checked_headers(self._element_headers(value))
-        return _Request(url, body, tuple(headers.items()))
+            headers = headers | checked_headers(self._element_headers(value))
+        given = self._headers_of_all if headers is self._headers else tuple(headers.items())
+        return _Request(url, body, given)
 
     def metrics(self) -> dict[str, int]:
         """Counters by name: `requests`, and those of the guards that are in use."""
@@ -284,8 +287,7 @@ class HttpLookup(AsyncFunction[In, Out]):
     async def _send(self, request: _Request) -> Any:
         if self._session is None:
             raise PipelineError("HttpLookup is not open: use it in a pipeline or with `async with`")
-        url, body, own = request
-        method, headers = self._method, self._headers | dict(own)
+        url, body, method, headers = request.url, request.body, self._method, dict(request.headers)
         key = current_key()
         if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
             headers[KEY_HEADER] = key
