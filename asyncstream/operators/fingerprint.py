@@ -2,16 +2,17 @@
 What tells a function from another one of the same name: its code, the constants in it, and its defaults, as
 far as they are numbers and texts; of a `partial` also what it gives.
 
-Of an object, its class stands for it. What the function calls, and what it closes over, is not looked at: it
-may change while the function is used.
+Of an object, its class stands for it, and what it says of itself (`told_apart_by`). What the function calls,
+and what it closes over, is not looked at: it may change while the function is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from inspect import isroutine
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from asyncstream.operators.origins import digest
 
@@ -34,7 +35,20 @@ def fingerprint(function: Any) -> str:
     kind = function if isinstance(function, type) else type(function)
     method = kind.__dict__.get("invoke") or kind.__dict__.get("__call__")
     code = getattr(method, "__code__", None)
-    return digest(kind.__module__, kind.__qualname__, *(_parts(code) if isinstance(code, CodeType) else ()))
+    parts = _parts(code) if isinstance(code, CodeType) else []
+    if isroutine(function):  # built in
+        parts += [str(getattr(function, "__module__", None)), function.__qualname__]
+    if kind is not function and issubclass(kind, _Told):  # a mock has whatever it is asked for
+        parts += [fingerprint(one) if callable(one) else repr(one) for one in function.told_apart_by()]
+    return digest(kind.__module__, kind.__qualname__, *parts)
+
+
+@runtime_checkable
+class _Told(Protocol):
+    """An object that does what it was given to do."""
+
+    def told_apart_by(self) -> Iterable[object]:
+        """Functions, numbers and texts, without which its class does not say what it does."""
 
 
 def _plain(values: Iterable[object]) -> list[str]:

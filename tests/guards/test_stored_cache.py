@@ -22,7 +22,7 @@ import pytest
 from asyncstream import AsyncFunction, ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import DamagedCache, HttpError, StateError
-from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
+from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, in_threads, retry
 from asyncstream.guards.cache_store import Group
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky
@@ -236,6 +236,13 @@ def made(text: str) -> Callable[..., Awaitable[Any]]:
     exec(f"async def f(x, y=1):\n    return {text}", space)
     function: Callable[..., Awaitable[Any]] = space["f"]
     return function
+
+
+async def test_a_function_in_threads_finds_nothing_of_another_one(file: Path) -> None:
+    functions: dict[Any, Any] = {abs: 1, ascii: "-1"}
+    for function, answer in functions.items():
+        async with cached(in_threads(function), store=file) as kept:
+            assert await kept(-1) == answer
 
 
 async def test_a_function_of_other_code_finds_nothing(file: Path) -> None:

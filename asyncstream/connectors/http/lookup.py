@@ -188,6 +188,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._concurrency = count("concurrency", concurrency)
         self._timeout = duration_seconds("timeout", timeout)
         self._missing_is_error = choice("missing", missing, ("none", "error")) == "error"
+        self._told_apart_by = (url, merge, method, json, data, self._element_headers, missing)
         self._session: aiohttp.ClientSession | None = None
         self._requests = 0
 
@@ -220,6 +221,10 @@ class HttpLookup(AsyncFunction[In, Out]):
         self.guards = ask if isinstance(ask, Guard) else None
         """What is around each request; None: nothing."""
         self._ask = ask.invoke if isinstance(ask, Guard) else ask
+
+    def told_apart_by(self) -> tuple[object, ...]:
+        """For `operators.fingerprint`; without headers that may hold a key, which changes from run to run."""
+        return self._told_apart_by
 
     @property
     def uses_key(self) -> bool:
