@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from asyncio import Queue
+from asyncio import Queue, Semaphore
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
@@ -100,6 +100,13 @@ class Comparing:
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("the truth value is ambiguous")
+
+
+class Lock:
+    """Returns nothing, as that of threads does not wait for others of its event loop."""
+
+    def acquire(self, amount: float = 1) -> None:
+        pass
 
 
 def guarded(guard: Any, **options: Any) -> object:
@@ -350,6 +357,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "the class of a limiter, for a guard": (
         lambda: guarded(rate_limit, limiter=RateLimiter),
         "limiter: expected a RateLimiter or an aiolimiter.AsyncLimiter, got <class",
+    ),
+    "a limiter that is not waited for": (
+        lambda: guarded(rate_limit, limiter=Lock()),
+        "limiter.acquire: expected an async def, got <bound method Lock.acquire of",
+    ),
+    "a limiter without weights": (
+        lambda: guarded(rate_limit, limiter=Semaphore()),
+        "limiter.acquire: expected a function that takes (amount), got one that takes ()",
     ),
     "a first wait above the longest": (
         lambda: guarded(retry, wait_initial=timedelta(seconds=10)),
