@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from inspect import isroutine
+from operator import attrgetter, itemgetter, methodcaller
 from types import CodeType
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +27,8 @@ def fingerprint(function: Any) -> str:
     if isinstance(function, partial):
         given = [*function.args, *(part for pair in sorted(function.keywords.items()) for part in pair)]
         return digest(fingerprint(function.func), *_plain(given))
+    if isinstance(function, itemgetter | attrgetter | methodcaller):
+        return digest(type(function).__qualname__, *_plain(function.__reduce__()[1]))
     if hasattr(function, "__wrapped__") and not hasattr(function, "__defaults__"):
         return fingerprint(function.__wrapped__)  # an object in place of a function, as decorators make
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)

@@ -11,6 +11,7 @@ import shutil
 import sys
 from contextlib import nullcontext
 from functools import partial, update_wrapper
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -483,6 +484,8 @@ def test_what_does_what_it_was_given_is_told_apart_by_that() -> None:
     assert known(lambda number: HttpLookup(given(number))) == 2
     assert known(lambda number: HttpLookup("http://api/{}", merge=given(number))) == 2
     assert known(lambda number: HttpLookup("http://api/{}", method="PUT", json=given(number))) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", method="PUT", json=itemgetter(number))) == 2
+    assert known(lambda number: HttpLookup(attrgetter(f"url_{number}"))) == 2
     assert known(lambda number: HttpLookup("http://api/{}", method=["GET", "PUT"][number])) == 2
     assert known(lambda number: HttpLookup("http://api/{}", headers=given(number))) == 2
     assert known(lambda number: HttpLookup("http://api/{}", headers={"Authorization": str(number)})) == 1

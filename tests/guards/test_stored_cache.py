@@ -238,6 +238,22 @@ def made(text: str) -> Callable[..., Awaitable[Any]]:
     return function
 
 
+async def test_answers_are_not_found_by_another_key(file: Path) -> None:
+    """Which may be what another element had by the first."""
+
+    async def ask(order: dict[str, int]) -> dict[str, int]:
+        return order
+
+    keys: Any = ["id", ("id",), "sku", lambda order: order["id"], lambda order: order["sku"], "id"]
+    found = []
+    for key in keys:
+        async with cached(ask, key=key, store=file) as kept:
+            await kept({"id": 5, "sku": 7})
+            assert await kept({"id": 7, "sku": 5}) == {"id": 7, "sku": 5}
+            found.append(kept.metrics()["cache_misses"])
+    assert found == [2, 2, 2, 2, 2, 0]
+
+
 async def test_a_function_in_threads_finds_nothing_of_another_one(file: Path) -> None:
     functions: dict[Any, Any] = {abs: 1, ascii: "-1"}
     for function, answer in functions.items():
