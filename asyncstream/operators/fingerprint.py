@@ -22,8 +22,15 @@ __all__ = ("fingerprint",)
 
 def fingerprint(function: Any) -> str:
     """The same for the same code, in every process that runs the same version of Python."""
+    told: list[str] = []
     while (inner := getattr(function, "__dict__", {}).get("inner")) is not None:  # no mock has that by itself
+        told += _told(function)
         function = inner  # a guard is told by what it guards
+    found = _innermost(function)
+    return digest(found, *told) if told else found
+
+
+def _innermost(function: Any) -> str:
     if isinstance(function, partial):
         given = [*function.args, *(part for pair in sorted(function.keywords.items()) for part in pair)]
         return digest(fingerprint(function.func), *_plain(given))
@@ -41,9 +48,7 @@ def fingerprint(function: Any) -> str:
     parts = _parts(code) if isinstance(code, CodeType) else []
     if isroutine(function):  # built in
         parts += [str(getattr(function, "__module__", None)), function.__qualname__]
-    if kind is not function and issubclass(kind, _Told):  # a mock has whatever it is asked for
-        parts += [fingerprint(one) if callable(one) else repr(one) for one in function.told_apart_by()]
-    return digest(kind.__module__, kind.__qualname__, *parts)
+    return digest(kind.__module__, kind.__qualname__, *parts, *_told(function))
 
 
 @runtime_checkable
@@ -52,6 +57,13 @@ class _Told(Protocol):
 
     def told_apart_by(self) -> Iterable[object]:
         """Functions, numbers and texts, without which its class does not say what it does."""
+
+
+def _told(function: Any) -> list[str]:
+    """What an object says of itself."""
+    if not issubclass(type(function), _Told):  # a mock itself has whatever it is asked for
+        return []
+    return [fingerprint(one) if callable(one) else repr(one) for one in function.told_apart_by()]
 
 
 def _plain(values: Iterable[object]) -> list[str]:

@@ -524,6 +524,8 @@ def test_who_asks_for_what_is_missing_is_known_like_any_async_function() -> None
     retried, joined = retry(_asked), Joined(str)
     assert retry_of(Asked(retried, joined)) is retried
     assert fingerprint(Asked(retried, joined)) == fingerprint(_asked) != fingerprint(Asked(other, joined))
+    made = [Joined(str, into=max), Joined(str, into=min), Joined(str, how="inner"), joined]
+    assert len({fingerprint(Asked(retried, each)) for each in made}) == len(made)
 
 
 # ---------------------------------------------------------------------- streams
