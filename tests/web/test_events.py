@@ -130,6 +130,21 @@ def test_client_stays_to_the_end_of_one_service_and_goes_on_with_the_next() -> N
     assert after[1:] == ["second"]
 
 
+def test_server_in_another_event_loop_is_refused() -> None:
+    """It would not hear of what comes; a handler that is no `async def` has no loop, and is not meant."""
+
+    async def main() -> None:
+        async with running() as job:
+            answer = await asyncio.to_thread(events, job)
+            with pytest.raises(PipelineError, match="outside the event loop of the job"):
+                await asyncio.to_thread(asyncio.run, request(answer, http("/")))
+            async with Listening(answer, http("/")) as client:
+                await job.submit("news")
+                await client.until("news")
+
+    asyncio.run(main())
+
+
 def test_head_of_a_stream_has_an_end() -> None:
     """A client that asks for it leaves the connection open, and waited for the answer to its next request."""
 
