@@ -8,12 +8,11 @@ gone, so that who comes back sees what was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from asyncstream.aside import Tasks, can_go_on
+from asyncstream.aside import Tasks
 from asyncstream.runtime.aio import Job
 from asyncstream.runtime.aio.inspection import Shown
 from asyncstream.web.asgi import as_json
@@ -49,18 +48,16 @@ class _Watch:
     A watch over one job.
 
     Attributes:
-        can_go_on: whether the event loop in which it is kept still runs, or may.
         feed: what was seen.
         is_over: the last that was seen is that the job is over.
     """
 
-    can_go_on: Callable[[], bool]
     feed: Feed[bytes] = field(default_factory=lambda: Feed(HISTORY))
     is_over: bool = False
 
-    def is_of_use(self) -> bool:
-        """Whether all was seen, or will be."""
-        return self.is_over or (self.can_go_on() and not self.feed.ended)
+    def has_failed(self) -> bool:
+        """Whether it has ended, and before the job was over."""
+        return self.feed.ended and not self.is_over
 
     async def keep(self, job: Job, values: Shown) -> None:
         try:
@@ -76,17 +73,23 @@ class _Watch:
 
 
 class Watches:
-    """The watch over each job that was asked for; `values` is what is shown of elements to all who watch."""
+    """
+    The watch over each job that was asked for, in each event loop that serves it: it ends with that, and who
+    waits for what it sees is woken there only. `values` is what is shown of elements to all who watch.
+    """
 
     def __init__(self, values: Shown) -> None:
         self._values = values
-        self._known: WeakKeyDictionary[Job, _Watch] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Job, _Watch]] = (
+            WeakKeyDictionary()
+        )
         self._tasks = Tasks()
 
     def over(self, job: Job) -> Feed[bytes]:
         """What is seen of `job`: its status as JSON, every second until it is over."""
-        watch = self._known.get(job)
-        if watch is None or not watch.is_of_use():
-            watch = self._known[job] = _Watch(can_go_on(asyncio.get_running_loop()))
+        watches = self._known.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+        watch = watches.get(job)
+        if watch is None or watch.has_failed():
+            watch = watches[job] = _Watch()
             self._tasks.start(watch.keep(job, self._values), "asyncstream watch")
         return watch.feed

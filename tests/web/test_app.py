@@ -242,6 +242,22 @@ def test_job_is_watched_anew_in_another_event_loop(is_closed: bool) -> None:
     asyncio.run(main())
 
 
+def test_job_is_watched_in_two_event_loops_at_once() -> None:
+    async def look(ops: Application) -> None:
+        async with Listening(ops, http("/status/events")) as page:
+            await page.until("-3\n")
+
+    async def main() -> None:
+        async with echo().start() as job:
+            ops = app(job)
+            async with Listening(ops, http("/status/events")) as here:
+                await here.until("-1\n")
+                await asyncio.to_thread(run_virtual, look(ops))
+                assert not here.answer.is_complete
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 class Odd(str):
     """Says of itself what is no whole text."""
 
