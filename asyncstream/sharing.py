@@ -5,13 +5,14 @@ Each level holds the one inside it: a step its function, a guard the function th
 `async with` of the user's what it opens. So it does not matter at which level a function is shared.
 
 A session, a cache, calls in flight that are shared: all of that is meant to be used by many. What one of them
-must not do is close it while the others make calls. It belongs to one event loop, as a session does.
+must not do is close it while the others make calls. It belongs to one event loop, as a session does. So does
+a limit that calls wait for, which has nothing to open.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from weakref import ref
 
 from asyncstream.errors import PipelineError
@@ -19,6 +20,7 @@ from asyncstream.errors import PipelineError
 __all__ = ("Shared", "hold", "release")
 
 
+@runtime_checkable
 class Shared(Protocol):
     """What is opened before its first use and closed after the last: an `AsyncFunction`."""
 
@@ -40,7 +42,7 @@ class _Hold:
         is_open: it has opened.
     """
 
-    def __init__(self, function: Shared, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, function: object, loop: asyncio.AbstractEventLoop) -> None:
         place = id(function)
         self.function = ref(function, lambda _: _held.pop(place, None))
         self.loop = ref(loop)
@@ -53,9 +55,10 @@ _held: dict[int, _Hold] = {}
 """By identity: functions compare as their classes like."""
 
 
-async def hold(function: Shared) -> None:
+async def hold(function: object) -> None:
     """
-    Open it, unless it is open. Each caller must `release` it, also if this raises.
+    Open it, unless it is open, or there is nothing to open: that calls wait for it together is enough, for
+    who waits is woken in one event loop only. Each caller must `release` it, also if this raises.
 
     Raises:
         PipelineError: if a job in another event loop holds it.
@@ -73,15 +76,16 @@ async def hold(function: Shared) -> None:
     held.holders += 1
     async with held.turn:
         if not held.is_open:
-            if held.is_begun:  # in vain, by one who has not let go yet
-                held.is_begun = False
-                await function.close()
-            held.is_begun = True
-            await function.open()
+            if isinstance(function, Shared):
+                if held.is_begun:  # in vain, by one who has not let go yet
+                    held.is_begun = False
+                    await function.close()
+                held.is_begun = True
+                await function.open()
             held.is_open = True
 
 
-async def release(function: Shared) -> None:
+async def release(function: object) -> None:
     """Close it, unless others hold it."""
     held = _held.get(id(function))
     if held is None or held.loop() is not asyncio.get_running_loop():
@@ -92,7 +96,7 @@ async def release(function: Shared) -> None:
             return
         is_begun, held.is_begun, held.is_open = held.is_begun, False, False
         try:
-            if is_begun:  # else another one has closed it
+            if is_begun and isinstance(function, Shared):  # else another one has closed it
                 await function.close()
         finally:
             # else it has been asked for meanwhile, and is opened again

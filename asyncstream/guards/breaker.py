@@ -46,7 +46,7 @@ class CircuitState(Enum):
 
 class Breaker(Shown):
     """
-    What is known of the health of a service; guards of several functions may share it.
+    What is known of the health of a service; guards of several functions may share it, in one event loop.
 
     Args:
         failure_ratio: opens when at least this part of the calls within the window failed; None: never.

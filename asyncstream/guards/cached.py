@@ -87,7 +87,7 @@ class Cached(Guard[In, Out]):
             different functions must not share one.
         store: where answers outlive the process: the path of an SQLite file, or "sqlite:///path", a
             `SqliteCache`; "redis://host", a `RedisCache`; None: nowhere. Answers belong to the function that
-            gave them: they are not found once its code, or a constant in it, is another.
+            gave them, and to `key`: they are not found once its code, or a constant in it, is another.
         name: with a store, part of each key. It tells apart functions of the same code, and is to be changed
             when answers of before are of no more use: with the model, or the version of the service.
         lease: with a store, for how long one process is waited for that makes the call; longer than a call
@@ -167,7 +167,7 @@ class Cached(Guard[In, Out]):
                 raise refuse("name", "a text", name)
             *_, innermost = chain(self)
             longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
-            answers = StoredAnswers(_store(store), innermost, name, codec_of(codec), self._wall, longest)
+            answers = StoredAnswers(_store(store), innermost, key, name, codec_of(codec), self._wall, longest)
             self._stored = self.shares = answers
             self._counts["cache_stored"] = 0
         if lease is not None:

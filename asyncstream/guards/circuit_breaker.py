@@ -81,9 +81,7 @@ class CircuitBreaker(Guard[In, Out]):
             refuse_beside("breaker", CircuitBreaker, **options)
         instance("breaker", breaker, Breaker)
         check_not_inside("breaker", breaker, fn)
-        self.breaker = breaker
-        if isinstance(breaker, SharedBreaker):
-            self.shares = breaker
+        self.breaker = self.shares = breaker
 
     async def invoke(self, value: In) -> Out:
         breaker = self.breaker

@@ -87,7 +87,7 @@ class _Gradient:
 
 class AdaptiveLimit(Shown):
     """
-    How many calls may run at once; guards of several functions may share it.
+    How many calls may run at once; guards of several functions may share it, in one event loop.
 
     Args:
         least: the limit stays at or above this; at least 1.
@@ -206,9 +206,7 @@ class LimitedGuard(Guard[In, Out]):
         if not isinstance(limit, AdaptiveLimit | SharedConcurrency):
             raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
         check_not_inside("limit", limit, self.inner)
-        self.limit = limit
-        if isinstance(limit, SharedConcurrency):
-            self.shares = limit
+        self.limit = self.shares = limit
 
     async def open(self) -> None:
         await super().open()

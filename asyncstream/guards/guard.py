@@ -26,7 +26,7 @@ from asyncstream.aside import Tasks, heed, in_its_loop, raisable, running_loop
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import safe_repr
 from asyncstream.operators.functions import AsyncFunction, call_of, counters_of, figures_of, has_timeout_hook
-from asyncstream.sharing import Shared, hold, release
+from asyncstream.sharing import hold, release
 from asyncstream.shown import shown_value
 from asyncstream.validation import check_options, refuse
 
@@ -75,12 +75,12 @@ class Guard(AsyncFunction[In, Out]):
         inner: the function inside.
         counted: the names in `counters` of those that only ever grow; the others are gauges.
         together: of gauges by name, what two guards in a nest come to that both have it; others are added up.
-        shares: what other guards may use too, and holds something open; None: nothing.
+        shares: what other guards may use too, held while this is open; None: nothing.
     """
 
     counted: tuple[str, ...] = ()
     together: ClassVar[Mapping[str, Callable[[int, int], int]]] = {}
-    shares: Shared | None = None
+    shares: object | None = None
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn

@@ -23,6 +23,7 @@ from anyio.to_thread import run_sync
 from asyncstream.aside import heed, in_a_thread, to_its_end
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.operators.results import is_deferred, not_a_value
+from asyncstream.sharing import hold, release
 from asyncstream.validation import count, function, refuse
 
 __all__ = ("THREADS", "InThreads", "in_threads")
@@ -42,7 +43,7 @@ class InThreads(AsyncFunction[In, Out]):
 
     Args:
         fn: a plain function of one element, which may block.
-        threads: how many calls run at once; or a limiter that is shared with others.
+        threads: how many calls run at once; or a limiter that is shared with others of one event loop.
 
     Attributes:
         fn: the function.
@@ -64,11 +65,19 @@ class InThreads(AsyncFunction[In, Out]):
         # made when it opens: a process that is sent it makes its own
         self._own: CapacityLimiter | None = None
 
+    def told_apart_by(self) -> tuple[Callable[[In], Out]]:
+        """For `operators.fingerprint`."""
+        return (self.fn,)
+
     async def open(self) -> None:
         self._own = CapacityLimiter(self.threads)
+        if self._shared is not None:
+            await hold(self._shared)
 
     async def close(self) -> None:
         self._own = None
+        if self._shared is not None:
+            await release(self._shared)
 
     async def invoke(self, value: In) -> Out:
         limiter = self._shared or self._own

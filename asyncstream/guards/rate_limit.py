@@ -35,7 +35,15 @@ from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
-from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
+from asyncstream.validation import (
+    Duration,
+    count,
+    duration_seconds,
+    function,
+    overrides,
+    real_number,
+    refuse,
+)
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
 
@@ -258,12 +266,12 @@ class RateLimit(Guard[In, Out]):
                 if scope is not None
                 else RateLimiter(rate, per=per, burst=burst)
             )
-        if limiter is None or not hasattr(limiter, "acquire"):
+        if limiter is None or isinstance(limiter, type) or not hasattr(limiter, "acquire"):
             raise refuse("limiter", "a RateLimiter or an aiolimiter.AsyncLimiter", limiter)
+        overrides("limiter", limiter, Limiter)
         self.limiter: Limiter = limiter
         self._ours = limiter if isinstance(limiter, RateLimiter | SharedRateLimiter) else None
-        if isinstance(limiter, SharedRateLimiter):
-            self.shares = limiter
+        self.shares = self._ours
         self.counted = () if self._ours is None else ("rate_limited",)
         # that of others is only asked to wait, which does not suspend where there is room
         self._try = None if self._ours is None else self._ours.try_acquire

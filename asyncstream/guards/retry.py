@@ -22,7 +22,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import RetriesExhausted, describe_error
@@ -39,7 +39,16 @@ from asyncstream.operators.call_context import kept_call
 from asyncstream.operators.call_log import Retried
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
-__all__ = ("Attempt", "Retry", "RetryOn", "attempts_in", "current_attempt", "retry")
+__all__ = (
+    "WAIT_INITIAL",
+    "Attempt",
+    "Retry",
+    "RetryOn",
+    "attempts_in",
+    "check_waits",
+    "current_attempt",
+    "retry",
+)
 
 log = logging.getLogger("asyncstream.guards")
 
@@ -75,6 +84,10 @@ def current_attempt() -> Attempt:
     return _attempt.get()
 
 
+WAIT_INITIAL: Final = 0.1
+"""Seconds, by default, before a second attempt."""
+
+
 def _by_chance() -> float:
     # not random.random itself, which is pickled with its state: all Spark workers would draw the same numbers
     return _random.random()
@@ -96,7 +109,7 @@ class Retry(Guard[In, Out]):
         fn: the async function that it wraps.
         attempts: calls at most, the first one included; None: as many as `timeout` allows.
         timeout: total time of all attempts and waits; None: as long as `attempts` allows.
-        wait_initial: back-off after the first attempt.
+        wait_initial: back-off after the first attempt; at most `wait_max`.
         wait_max: the longest back-off.
         wait_jitter: "full": anywhere between nothing and the back-off, evenly; a duration: up to this much
             is added, evenly, within `wait_max`; 0: none.
@@ -128,7 +141,7 @@ class Retry(Guard[In, Out]):
         *,
         attempts: int | None = 10,
         timeout: Duration | None = 45.0,
-        wait_initial: Duration = 0.1,
+        wait_initial: Duration = WAIT_INITIAL,
         wait_max: Duration = 5.0,
         wait_jitter: Duration | Literal["full"] = "full",
         wait_exp_base: float = 2.0,
@@ -147,6 +160,7 @@ class Retry(Guard[In, Out]):
         self._timeout = None if timeout is None else duration_seconds("timeout", timeout)
         self._wait_initial = duration_seconds("wait_initial", wait_initial, zero=True)
         self._wait_max = duration_seconds("wait_max", wait_max, zero=True)
+        check_waits(self._wait_initial, self._wait_max)
         self._wait_jitter = (
             None if wait_jitter == "full" else duration_seconds("wait_jitter", wait_jitter, zero=True)
         )
@@ -286,6 +300,13 @@ class Retry(Guard[In, Out]):
             counts[bisect_left(ATTEMPTS, number)] += calls
         more = sum(number * calls for number, calls in self._more_attempts.items())
         return Distribution(ATTEMPTS, counts, float(self._at_once + more))
+
+
+def check_waits(initial: float, longest: float) -> None:
+    """Refuse a first wait, in seconds, above the longest one; that of by default is cut to it."""
+    if initial > longest and initial != WAIT_INITIAL:
+        expected = f"at most wait_max={longest:g}"
+        raise refuse("wait_initial", expected, initial, "give a longer wait_max= with it")
 
 
 def _note_attempts(error: Exception, number: int) -> None:

@@ -91,6 +91,7 @@ class StoredAnswers:
         self,
         store: CacheStore,
         function: Any,
+        key: Any,
         name: str,
         codec: Codec,
         now: Callable[[], float],
@@ -103,8 +104,10 @@ class StoredAnswers:
         self._now = now
         self._longest = longest
         self._said: set[str] = set()
-        marks = f"{name}\n{fingerprint(function)}".encode()
-        self._namespace = blake2b(marks, digest_size=16, person=b"cached answers").digest()
+        marks = f"{name}\n{fingerprint(function)}"
+        if key is not None:  # by another one, the key of this element may have been that of another element
+            marks += f"\n{fingerprint(key) if callable(key) else key}"
+        self._namespace = blake2b(marks.encode(), digest_size=16, person=b"cached answers").digest()
         self._keyed = blake2b(digest_size=16, key=self._namespace)
         self.finds_at_once = store.finds_at_once
 

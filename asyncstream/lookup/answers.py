@@ -124,6 +124,11 @@ class Asked(Guard[Any, list[Any]]):
         if isinstance(fn, AsyncFunction) and has_timeout_hook(fn):
             self.__dict__["timeout"] = lambda value: self._made(value, fn.timeout(value))
 
+    def told_apart_by(self) -> tuple[object, ...]:
+        """For `operators.fingerprint`."""
+        joined = self._joined
+        return () if joined.into is None and joined.how == "left" else (joined.into, joined.how)
+
     async def invoke(self, value: Any) -> list[Any]:
         return self._made(value, await self._call(value))
 

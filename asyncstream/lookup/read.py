@@ -46,6 +46,7 @@ class ReadLookup(Attended):
         self._answers = Answers(self, joined)
         self._reads = 0
         self._failed_reads = 0
+        self._is_failing = False
         self._due_ms: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._is_open = False
@@ -93,6 +94,7 @@ class ReadLookup(Attended):
         try:
             before, self._rows = self._rows, await self._table.read()
             self._reads += 1
+            self._is_failing = False
             await in_slices(_letting_go(before))
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -100,12 +102,13 @@ class ReadLookup(Attended):
             if isinstance(error, asyncio.CancelledError) and self._due_ms is None:
                 raise
             self._failed_reads += 1
+            is_known, self._is_failing = self._is_failing, True
             _log.warning(
                 "step %r: reading %s again failed, and the rows of before are used: %s",
                 self.context.name,
                 self._table.shown,
                 describe_error(error),
-                exc_info=error,
+                exc_info=None if is_known else error,  # where it fails is said once, until it has worked
             )
         self._wait()
 

@@ -28,7 +28,7 @@ from asyncstream.validation import refuse, text
 from asyncstream.web.asgi import Application, Receive, Scope, Send, answer, answer_json, header, retry_after
 from asyncstream.web.dependency import job_of
 from asyncstream.web.lifespan import JOB
-from asyncstream.web.sse import HEADERS, stream_feed
+from asyncstream.web.sse import stream_feed
 from asyncstream.web.watch import OVER, Watches, view
 
 __all__ = ("app",)
@@ -147,10 +147,6 @@ class _App:
 
     async def _events(self, job: Job, scope: Scope, receive: Receive, send: Send) -> None:
         feed = self._watches.over(job)
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
-            await send({"type": "http.response.body", "body": b""})
-            return
         if feed.ended and job.state in OVER and header(scope, "last-event-id") == feed.mark(feed.newest):
             await answer(send, 204, b"", "text/plain")  # what tells an EventSource not to come back
             return

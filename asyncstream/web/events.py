@@ -139,6 +139,7 @@ class EventStream:
             else:
                 await answer_json(send, 503, {"error": f"the job is {self._job.state}"}, [retry_after(1)])
             return
+        self._job._check_loop("subscribe", "serve it where the job runs")
         await stream_feed(scope, receive, send, feed, self._data, kind=self._kind)
 
     def _data(self, event: _Event) -> bytes | None:

@@ -72,7 +72,7 @@ async def stream_feed(
     kind: str | None = None,
 ) -> None:
     """
-    Answer a request with the events of a feed, until it ends or the client is gone.
+    Answer a request with the events of a feed, until it ends or the client is gone; HEAD without any.
 
     Args:
         scope, receive, send: the request.
@@ -90,6 +90,9 @@ async def stream_feed(
         is_lost = known is None
         start = feed.oldest - 1 if known is None else known
     await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+    if scope["method"] == "HEAD":  # of which there is an end
+        await send({"type": "http.response.body", "body": b""})
+        return
 
     # an id without data is remembered all the same: who is cut off before the first event misses nothing
     opening = b"retry: %d\nid: %s\n\n" % (RETRY_MS, feed.mark(start).encode())

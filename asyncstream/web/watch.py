@@ -8,6 +8,7 @@ gone, so that who comes back sees what was.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -41,32 +42,54 @@ def view(job: Job, values: Shown) -> dict[str, Any]:
     return {"name": job.name, **status}
 
 
+@dataclass(eq=False)
+class _Watch:
+    """
+    A watch over one job.
+
+    Attributes:
+        feed: what was seen.
+        is_over: the last that was seen is that the job is over.
+    """
+
+    feed: Feed[bytes] = field(default_factory=lambda: Feed(HISTORY))
+    is_over: bool = False
+
+    def has_failed(self) -> bool:
+        """Whether it has ended, and before the job was over."""
+        return self.feed.ended and not self.is_over
+
+    async def keep(self, job: Job, values: Shown) -> None:
+        try:
+            while not self.is_over:
+                status = view(job, values)
+                self.feed.put(as_json(status))
+                self.is_over = status["state"] in OVER
+                for _ in range(LOOKS):
+                    if job.state not in OVER:
+                        await asyncio.sleep(EVERY / LOOKS)
+        finally:
+            self.feed.end()
+
+
 class Watches:
-    """The watch over each job that was asked for; `values` is what is shown of elements to all who watch."""
+    """
+    The watch over each job that was asked for, in each event loop that serves it: it ends with that, and who
+    waits for what it sees is woken there only. `values` is what is shown of elements to all who watch.
+    """
 
     def __init__(self, values: Shown) -> None:
         self._values = values
-        self._feeds: WeakKeyDictionary[Job, Feed[bytes]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Job, _Watch]] = (
+            WeakKeyDictionary()
+        )
         self._tasks = Tasks()
 
     def over(self, job: Job) -> Feed[bytes]:
         """What is seen of `job`: its status as JSON, every second until it is over."""
-        feed = self._feeds.get(job)
-        if feed is None:
-            feed = self._feeds[job] = Feed(HISTORY)
-            self._tasks.start(_watch(job, self._values, feed), "asyncstream watch")
-        return feed
-
-
-async def _watch(job: Job, values: Shown, feed: Feed[bytes]) -> None:
-    try:
-        while True:
-            status = view(job, values)
-            feed.put(as_json(status))
-            if status["state"] in OVER:
-                return
-            for _ in range(LOOKS):
-                if job.state not in OVER:
-                    await asyncio.sleep(EVERY / LOOKS)
-    finally:
-        feed.end()
+        watches = self._known.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+        watch = watches.get(job)
+        if watch is None or watch.has_failed():
+            watch = watches[job] = _Watch()
+            self._tasks.start(watch.keep(job, self._values), "asyncstream watch")
+        return watch.feed

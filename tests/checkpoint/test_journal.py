@@ -11,6 +11,7 @@ import shutil
 import sys
 from contextlib import nullcontext
 from functools import partial, update_wrapper
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -23,6 +24,8 @@ from asyncstream import CheckpointError, Checkpoints, DirectoryStore, MemoryStor
 from asyncstream.checkpoint.journal import Journal, StepJournal, ended_in, frame, frames, grouped
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.codec import codec
+from asyncstream.connectors.http import HttpLookup
+from asyncstream.guards import in_threads, retry
 from asyncstream.operators.fingerprint import fingerprint
 
 KEY = b"sixteen bytes or more"
@@ -462,6 +465,31 @@ def test_functions_are_told_apart_by_what_they_were_given() -> None:
         prints = [fingerprint(bind(value)) for value in (1, 2, "1", None, object(), object())]
         assert len(set(prints)) == 5
         assert prints[4] == prints[5]  # of which another process knows the class
+
+
+def test_what_does_what_it_was_given_is_told_apart_by_that() -> None:
+    def given(number: int) -> Any:
+        space: dict[str, Any] = {"__name__": "m"}
+        exec(f"def f(*x):\n    return {number}", space)
+        return space["f"]
+
+    def known(of: Any) -> int:
+        return len({fingerprint(of(0)), fingerprint(of(1)), fingerprint(of(1))})
+
+    assert known(lambda number: in_threads(given(number))) == 2
+    assert known(lambda number: in_threads([abs, ascii][number])) == 2
+    assert known(lambda number: in_threads([str.upper, str.lower][number])) == 2
+    assert known(lambda number: retry(in_threads(given(number)))) == 2
+    assert known(lambda number: HttpLookup(f"http://api/{number}/{{}}")) == 2
+    assert known(lambda number: HttpLookup(given(number))) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", merge=given(number))) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", method="PUT", json=given(number))) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", method="PUT", json=itemgetter(number))) == 2
+    assert known(lambda number: HttpLookup(attrgetter(f"url_{number}"))) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", method=["GET", "PUT"][number])) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", headers=given(number))) == 2
+    assert known(lambda number: HttpLookup("http://api/{}", headers={"Authorization": str(number)})) == 1
+    assert known(lambda number: HttpLookup("http://api/{}", concurrency=number + 1)) == 1
 
 
 def test_a_mock_is_asked_for_nothing_that_every_mock_has() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from anyio import CapacityLimiter
 
 from asyncstream import guards
 from asyncstream.connectors.http import HttpLookup
@@ -18,18 +19,21 @@ from asyncstream.guards import (
     Breaker,
     Budget,
     Guard,
+    RateLimiter,
     SharedLimit,
     adaptive_concurrency,
     batched,
     cached,
     circuit_breaker,
     concurrency_limit,
+    in_threads,
     metered,
     rate_limit,
     retry,
     single_flight,
 )
 from asyncstream.guards.guard import Background
+from asyncstream.guards.in_threads import InThreads
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.validation import is_async_function
 from tests.guards.services import Flaky
@@ -142,6 +146,37 @@ async def test_guard_serves_in_one_event_loop_after_another(guard: Any) -> None:
         return [await guarded(value) for value in range(5)]
 
     assert (await main()) == await main() == [0, 1, 2, 3, 4]
+
+
+SHARED: dict[str, Callable[[], Any]] = {
+    "rate": lambda: rate_limit(limiter=RateLimiter(5)),
+    "breaker": lambda: circuit_breaker(breaker=Breaker()),
+    "limit": lambda: concurrency_limit(limit=AdaptiveLimit()),
+    "adaptive": lambda: adaptive_concurrency(limit=AdaptiveLimit()),
+    "budget": lambda: metered(cost=1, budget=Budget(usd=5)),
+    "threads": lambda: in_threads_of(CapacityLimiter(2)),
+}
+
+
+def in_threads_of(limiter: CapacityLimiter) -> Callable[[object], InThreads[int, int]]:
+    return lambda _: in_threads(abs, threads=limiter)
+
+
+@pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
+async def test_what_calls_wait_for_together_serves_one_event_loop_at_a_time(make: Callable[[], Any]) -> None:
+    """Those of another loop would wait for ever: nothing wakes them there."""
+    guard = make()
+    first, second, third = guard(Flaky(0)), guard(Flaky(0)), guard(Flaky(0))
+
+    async def elsewhere() -> int:
+        async with third:
+            return int(await third(7))
+
+    async with first, second:
+        with pytest.raises(PipelineError, match="is in use in two event loops at once"):
+            await asyncio.to_thread(asyncio.run, elsewhere())
+        assert (await first(5), await second(6)) == (5, 6)
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == 7
 
 
 async def test_function_is_guarded_by_a_decorator() -> None:

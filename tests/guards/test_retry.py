@@ -294,6 +294,8 @@ async def test_first_attempt_that_succeeds_does_not_suspend() -> None:
         {"timeout": -1},
         {"wait_exp_base": 0.5},
         {"wait_jitter": "some"},
+        {"wait_initial": 10},
+        {"wait_initial": 2, "wait_max": 1},
         {"on": 7},
         {"on": KeyboardInterrupt},
     ],
@@ -301,6 +303,11 @@ async def test_first_attempt_that_succeeds_does_not_suspend() -> None:
 def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
     with pytest.raises(PipelineError):
         retry(Flaky(0), **options)
+
+
+def test_first_wait_by_default_is_at_most_the_longest() -> None:
+    times, _ = schedule(3, wait_jitter=0, wait_max=0.05)
+    assert times == [0, 50, 100, 150]
 
 
 def test_plain_function_is_refused() -> None:

@@ -22,7 +22,7 @@ import pytest
 from asyncstream import AsyncFunction, ManualClock, Pipeline, PipelineError
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import DamagedCache, HttpError, StateError
-from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, retry
+from asyncstream.guards import CacheStore, Guard, SqliteCache, cached, in_threads, retry
 from asyncstream.guards.cache_store import Group
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky
@@ -236,6 +236,29 @@ def made(text: str) -> Callable[..., Awaitable[Any]]:
     exec(f"async def f(x, y=1):\n    return {text}", space)
     function: Callable[..., Awaitable[Any]] = space["f"]
     return function
+
+
+async def test_answers_are_not_found_by_another_key(file: Path) -> None:
+    """Which may be what another element had by the first."""
+
+    async def ask(order: dict[str, int]) -> dict[str, int]:
+        return order
+
+    keys: Any = ["id", ("id",), "sku", lambda order: order["id"], lambda order: order["sku"], "id"]
+    found = []
+    for key in keys:
+        async with cached(ask, key=key, store=file) as kept:
+            await kept({"id": 5, "sku": 7})
+            assert await kept({"id": 7, "sku": 5}) == {"id": 7, "sku": 5}
+            found.append(kept.metrics()["cache_misses"])
+    assert found == [2, 2, 2, 2, 2, 0]
+
+
+async def test_a_function_in_threads_finds_nothing_of_another_one(file: Path) -> None:
+    functions: dict[Any, Any] = {abs: 1, ascii: "-1"}
+    for function, answer in functions.items():
+        async with cached(in_threads(function), store=file) as kept:
+            assert await kept(-1) == answer
 
 
 async def test_a_function_of_other_code_finds_nothing(file: Path) -> None:

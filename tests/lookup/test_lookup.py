@@ -379,6 +379,23 @@ async def test_whatever_a_reading_fails_with_another_follows(error: BaseExceptio
 
 
 @virtual
+async def test_where_a_reading_fails_is_said_once_until_one_has_worked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service, clock = Service(), ManualClock(0)
+    made = Pipeline("lookups")
+    made.submissions().lookup(LookupTable.from_call(service, every=60), on=str, name="planes").discard()
+    async with made.start(clock=clock) as job:
+        for turn, error in enumerate("AABB.C", start=1):
+            service.error = None if error == "." else ConnectionError(f"away: {error}")
+            clock.set_ms(turn * 60_001)
+            await settled()
+        assert job.metrics()["planes"]["failed_reads"] == 5
+    said = [(record.getMessage()[-1], record.exc_info is not None) for record in caplog.records]
+    assert said == [("A", True), ("A", False), ("B", False), ("B", False), ("C", True)]
+
+
+@virtual
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="there are no eager tasks")
 async def test_a_table_that_is_read_at_once_is_read_again_also_if_tasks_are_eager() -> None:
     """The task that reads was noted as under way after it had ended, and the table was never read again."""
@@ -507,6 +524,8 @@ def test_who_asks_for_what_is_missing_is_known_like_any_async_function() -> None
     retried, joined = retry(_asked), Joined(str)
     assert retry_of(Asked(retried, joined)) is retried
     assert fingerprint(Asked(retried, joined)) == fingerprint(_asked) != fingerprint(Asked(other, joined))
+    made = [Joined(str, into=max), Joined(str, into=min), Joined(str, how="inner"), joined]
+    assert len({fingerprint(Asked(retried, each)) for each in made}) == len(made)
 
 
 # ---------------------------------------------------------------------- streams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from asyncio import Queue
+from asyncio import Queue, Semaphore
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
@@ -36,7 +36,7 @@ from asyncstream import (
     TumblingWindows,
 )
 from asyncstream.connectors import CallbackSink, ListSink
-from asyncstream.connectors.http import HttpLookup
+from asyncstream.connectors.http import HttpLookup, RestSource, SseSource
 from asyncstream.guards import (
     AdaptiveLimit,
     Breaker,
@@ -100,6 +100,13 @@ class Comparing:
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("the truth value is ambiguous")
+
+
+class Lock:
+    """Returns nothing, as that of threads does not wait for others of its event loop."""
+
+    def acquire(self, amount: float = 1) -> None:
+        pass
 
 
 def guarded(guard: Any, **options: Any) -> object:
@@ -326,6 +333,54 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "options of a second attempt that is not made": (
         lambda: HttpLookup("http://api/{}", method="POST", retry_options={"wait_max": 1}),
         "retry_options: expected attempts= to go with it, for a POST is sent once, got {'wait_max': 1}",
+    ),
+    "options of a second attempt that is not made, and are none": (
+        lambda: HttpLookup("http://api/{}", attempts=1, retry_options={"wait_most": 1}),
+        "retry: there is no option 'wait_most'; there are: attempts, timeout, wait_initial",
+    ),
+    "attempts twice": (
+        lambda: HttpLookup("http://api/{}", retry_options={"attempts": 3}),
+        "retry_options: expected no attempts, which is attempts= of the lookup, got {'attempts': 3}",
+    ),
+    "how long answers are kept twice": (
+        lambda: HttpLookup("http://api/{}", cache_ttl=5, cache_options={"ttl": 3}),
+        "cache_options: expected no ttl, which is cache_ttl= of the lookup, got {'ttl': 3}",
+    ),
+    "options without names": (
+        lambda: HttpLookup("http://api/{}", retry_options={1: 3}),  # type: ignore[dict-item]
+        "retry_options: expected options by name, got {1: 3}",
+    ),
+    "the class of a limiter": (
+        lambda: HttpLookup("http://api/{}", rate=RateLimiter),  # type: ignore[arg-type]
+        "rate: expected requests per second, or a limiter, got <class",
+    ),
+    "the class of a limiter, for a guard": (
+        lambda: guarded(rate_limit, limiter=RateLimiter),
+        "limiter: expected a RateLimiter or an aiolimiter.AsyncLimiter, got <class",
+    ),
+    "a limiter that is not waited for": (
+        lambda: guarded(rate_limit, limiter=Lock()),
+        "limiter.acquire: expected an async def, got <bound method Lock.acquire of",
+    ),
+    "a limiter without weights": (
+        lambda: guarded(rate_limit, limiter=Semaphore()),
+        "limiter.acquire: expected a function that takes (amount), got one that takes ()",
+    ),
+    "a first wait above the longest": (
+        lambda: guarded(retry, wait_initial=timedelta(seconds=10)),
+        "wait_initial: expected at most wait_max=5, got 10.0; give a longer wait_max= with it",
+    ),
+    "a first wait of a source above the longest": (
+        lambda: SseSource("http://api/", wait_initial=2, wait_max=1),
+        "wait_initial: expected at most wait_max=1, got 2.0; give a longer wait_max= with it",
+    ),
+    "an option that a source does not have": (
+        lambda: SseSource("http://api/", retries=2),  # type: ignore[call-arg]
+        "SseSource: there is no option 'retries'; there are: decode, replays, on_end, idle_timeout, ",
+    ),
+    "the first of pages that have no numbers": (
+        lambda: RestSource("http://api/", first=0),
+        "page: expected with first=, the parameter that takes the number of a page, got None",
     ),
     "how answers are written nowhere": (
         lambda: guarded(cached, codec="pickle"),

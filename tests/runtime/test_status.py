@@ -41,6 +41,27 @@ def test_status_tells_of_each_step_before_the_job_runs() -> None:
     ]
 
 
+def test_an_output_is_told_from_a_step_that_is_called_what_it_is() -> None:
+    """A sink of what failed in "price" is called "price.failed", as often as not."""
+    pipeline = Pipeline("orders")
+    priced = pipeline.source([1], name="orders").map(float, on_error="route", name="price")
+    priced.discard(name="end")
+    named = priced.failed.map(str, name="price.failed")
+    priced.failed.discard(name="one")
+    named.discard(name="other")
+
+    async def main() -> JobStatus:
+        async with pipeline.start() as job:
+            await job.wait()
+            return job.status()
+
+    for status in (pipeline.start().status(), run(main())):
+        steps = {step.name: (step.inputs, step.input_steps) for step in status.steps}
+        assert steps["orders"] == ((), ())
+        assert steps["price.failed"] == steps["one"] == (("price.failed",), ("price",))
+        assert steps["other"] == (("price.failed",), ("price.failed",))
+
+
 def test_status_counts_what_went_through_and_is_kept_when_the_job_is_over() -> None:
     async def main() -> JobStatus:
         async with orders().start(checkpoints=Checkpoints(store=MemoryStore())) as job:

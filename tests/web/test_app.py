@@ -11,8 +11,10 @@ import orjson
 import pytest
 
 from asyncstream import Job, Pipeline, PipelineError, SourceError, UserFunctionError
-from asyncstream.testing.loop import run_virtual
+from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from asyncstream.web import app
+from asyncstream.web.asgi import Application
+from tests.closing_loops import close_amid
 from tests.web.client import Answer, Listening, http, request
 
 SECRET = "sesame and more"
@@ -212,6 +214,48 @@ def test_who_comes_later_sees_what_was() -> None:
                 return await second.until("-4\n")
 
     assert run_virtual(main()).count("data: ") == 4
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_job_is_watched_anew_in_another_event_loop(is_closed: bool) -> None:
+    """Who looked has ended with the loop in which it was asked to; a page said nothing new from then on."""
+
+    async def look(ops: Application) -> None:
+        async with Listening(ops, http("/status/events")) as page:
+            await page.until("data: ")
+            before = page.answer.body.count(b"data: ")
+            await page.until("-2\n")
+            assert (before, page.answer.is_complete) == (1, False)
+
+    def elsewhere(ops: Application) -> None:
+        if is_closed:
+            close_amid(VirtualTimeLoop(), look(ops))
+        else:
+            run_virtual(look(ops))
+
+    async def main() -> None:
+        async with echo().start() as job:
+            ops = app(job)
+            for _ in range(2):
+                await asyncio.to_thread(elsewhere, ops)
+
+    asyncio.run(main())
+
+
+def test_job_is_watched_in_two_event_loops_at_once() -> None:
+    async def look(ops: Application) -> None:
+        async with Listening(ops, http("/status/events")) as page:
+            await page.until("-3\n")
+
+    async def main() -> None:
+        async with echo().start() as job:
+            ops = app(job)
+            async with Listening(ops, http("/status/events")) as here:
+                await here.until("-1\n")
+                await asyncio.to_thread(run_virtual, look(ops))
+                assert not here.answer.is_complete
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 class Odd(str):

@@ -102,7 +102,8 @@ def test_step_between_others_without_figures_is_not_called_quiet(page: Browser) 
         const status = (seconds) => ({
           started_ms: 0, now_ms: seconds * 1000, state: "running",
           steps: kinds.map(([name, kind], i) => ({
-            ...still, name, kind, inputs: i ? [kinds[i - 1][0]] : [], counts: counters(seconds)[name] ?? {},
+            ...still, name, kind, inputs: i ? [kinds[i - 1][0]] : [],
+            input_steps: i ? [kinds[i - 1][0]] : [], counts: counters(seconds)[name] ?? {},
           })),
         });
         return import("./history.js").then(({ History, levelOf }) => {
@@ -129,7 +130,7 @@ def test_details_have_the_charts_of_what_a_step_is_by_now(page: Browser) -> None
     # a step without a time as yet; then with one; then, in the next job, one that calls
     script = """
         const still = {
-          name: "a", inputs: [], waiting: {}, counts: {}, latency: null, oldest_call: null,
+          name: "a", inputs: [], input_steps: [], waiting: {}, counts: {}, latency: null, oldest_call: null,
           concurrency: null, watermark_ms: null, lag_ms: null,
         };
         const status = (started_ms, now_ms, step) => ({
@@ -334,15 +335,14 @@ def test_page_fits_the_screen(page: Browser, width: int) -> None:
 
 def test_input_is_found_where_names_have_dots(page: Browser) -> None:
     script = """
-        const [steps, asked] = arguments;
-        const found = new Map(steps.map((name) => [name, {}]));
-        return import("./history.js").then(({ inputOf }) =>
-          asked.map(([text, reader]) => Object.values(inputOf(text, reader, found))));
+        const [inputs, input_steps] = arguments;
+        return import("./history.js").then(({ inputsOf }) =>
+          inputsOf({ inputs, input_steps }).map(Object.values));
     """
-    steps = ["a", "a.b", "a.failed", "c"]
-    asked = [["a", "c"], ["a.b", "c"], ["a.failed", "a.failed"], ["a.x.y", "c"], ["a.b.x.y", "c"]]
-    found = [["a", None], ["a.b", None], ["a", "failed"], ["a", "x.y"], ["a.b", "x.y"]]
-    assert page.run(script, steps, asked) == found
+    inputs = ["a", "a.b", "a.b", "a.failed", "a.x.y", "a.b.x.y"]
+    steps = ["a", "a.b", "a", "a", "a", "a.b"]
+    found = [["a", None], ["a.b", None], ["a", "b"], ["a", "failed"], ["a", "x.y"], ["a.b", "x.y"]]
+    assert page.run(script, inputs, steps) == found
 
 
 LONG = "of_many_words_" * 18

@@ -25,7 +25,7 @@ from asyncstream import (
 from asyncstream.testing.loop import run_virtual
 from asyncstream.web import JobDep, events, lifespan
 from asyncstream.web.asgi import Application, Receive, Scope, Send
-from tests.web.client import Listening, http, request
+from tests.web.client import Answer, Listening, http, request
 
 
 def publishing(*names: str) -> Pipeline:
@@ -128,6 +128,33 @@ def test_client_stays_to_the_end_of_one_service_and_goes_on_with_the_next() -> N
     assert before == ["first"]
     assert after[0]["after"]  # it is told that this is another run
     assert after[1:] == ["second"]
+
+
+def test_server_in_another_event_loop_is_refused() -> None:
+    """It would not hear of what comes; a handler that is no `async def` has no loop, and is not meant."""
+
+    async def main() -> None:
+        async with running() as job:
+            answer = await asyncio.to_thread(events, job)
+            with pytest.raises(PipelineError, match="outside the event loop of the job"):
+                await asyncio.to_thread(asyncio.run, request(answer, http("/")))
+            async with Listening(answer, http("/")) as client:
+                await job.submit("news")
+                await client.until("news")
+
+    asyncio.run(main())
+
+
+def test_head_of_a_stream_has_an_end() -> None:
+    """A client that asks for it leaves the connection open, and waited for the answer to its next request."""
+
+    async def main() -> Answer:
+        async with running() as job:
+            return await request(at(job), http("/", method="HEAD"))
+
+    answer = run_virtual(main())
+    assert (answer.status, answer.body) == (200, b"")
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
 
 
 def test_slow_client_is_told_how_much_it_missed_and_holds_nobody_up() -> None:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import aiohttp
@@ -39,7 +40,8 @@ from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import HttpError, SourceError, describe_error
 from asyncstream.guards.outcomes import server_delay
-from asyncstream.validation import Duration, choice, count, duration_seconds, function
+from asyncstream.guards.retry import WAIT_INITIAL, check_waits
+from asyncstream.validation import Duration, check_options, choice, count, duration_seconds, function
 
 __all__ = (
     "NOTHING",
@@ -125,7 +127,7 @@ class Connection:
 
     headers: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None
     attempts: int | None = None
-    wait_initial: Duration = 0.1
+    wait_initial: Duration = WAIT_INITIAL
     wait_max: Duration = 30.0
     timeout: Duration = 30.0
     on_malformed: Literal["fail", "reject"] = "fail"
@@ -139,8 +141,9 @@ class Connection:
             checked_headers(self.headers)
         if self.attempts is not None:
             count("attempts", self.attempts)
-        duration_seconds("wait_initial", self.wait_initial)
-        duration_seconds("wait_max", self.wait_max)
+        check_waits(
+            duration_seconds("wait_initial", self.wait_initial), duration_seconds("wait_max", self.wait_max)
+        )
         duration_seconds("timeout", self.timeout)
         choice("on_malformed", self.on_malformed, ("fail", "reject"))
         count("buffer", self.buffer)
@@ -157,6 +160,8 @@ class ConnectedSource(Source[T]):
     """A source that asks one URL, again and again."""
 
     def __init__(self, url: str, schemes: tuple[str, ...], options: ConnectionOptions) -> None:
+        own = [name for name, one in signature(type(self)).parameters.items() if one.kind is one.KEYWORD_ONLY]
+        check_options(type(self).__name__, options, [*own, *ConnectionOptions.__annotations__])
         connection = self._connection = Connection(**options)
         self._timeout = duration_seconds("timeout", connection.timeout)
         self.rejects = connection.on_malformed == "reject"

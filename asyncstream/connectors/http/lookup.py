@@ -171,9 +171,8 @@ class HttpLookup(AsyncFunction[In, Out]):
             template(url) if isinstance(url, str) else function("url", url, "element")
         )
         self._merge = None if merge is None else function("merge", merge, "element", "answer")
-        for name, options in (("retry_options", retry_options), ("cache_options", cache_options)):
-            if options is not None and not isinstance(options, Mapping):
-                raise refuse(name, "options by name", options)
+        _check_more("retry_options", retry_options, "attempts", "attempts=")
+        _check_more("cache_options", cache_options, "ttl", "cache_ttl=")
         self._method = choice("method", method, HTTP_METHODS)
         if json is not None and data is not None:
             raise refuse("json and data", "one of them", "both")
@@ -181,6 +180,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._data = None if data is None else function("data", data, "element")
         self._element_headers = function("headers", headers, "element") if callable(headers) else None
         self._headers = {} if headers is None or callable(headers) else checked_headers(headers)
+        self._headers_of_all = tuple(self._headers.items())
         self._redirects = choice("redirects", redirects, ("same_origin", "any", "none"))
         self._max_bytes = count("max_bytes", max_bytes)
         self._cookies = flag("cookies", cookies)
@@ -188,6 +188,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._concurrency = count("concurrency", concurrency)
         self._timeout = duration_seconds("timeout", timeout)
         self._missing_is_error = choice("missing", missing, ("none", "error")) == "error"
+        self._told_apart_by = (url, merge, method, json, data, self._element_headers, missing)
         self._session: aiohttp.ClientSession | None = None
         self._requests = 0
 
@@ -202,22 +203,28 @@ class HttpLookup(AsyncFunction[In, Out]):
         if isinstance(rate, int | float):
             ask = rate_limit(ask, rate=rate)
         elif rate is not None:
-            if not hasattr(rate, "acquire"):
+            if isinstance(rate, type) or not hasattr(rate, "acquire"):
                 raise refuse("rate", "requests per second, or a limiter", rate)
             ask = rate_limit(ask, limiter=rate)
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
-        if count("attempts", attempts) > 1:
-            ask = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
+        again = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
+        if attempts > 1:
+            ask = again
         if cache_ttl is not None:
             duration_seconds("cache_ttl", cache_ttl)
             kept = dict(cache_options or {})
             if kept.get("store") is not None:  # what a request is tells it from those of other lookups
-                kept = {"key": _identity, "name": method} | kept
+                name = f"{method}, which is to be there" if self._missing_is_error else method
+                kept = {"key": _identity, "name": name} | kept
             ask = cached(single_flight(ask), ttl=cache_ttl, **kept)
         self.guards = ask if isinstance(ask, Guard) else None
         """What is around each request; None: nothing."""
         self._ask = ask.invoke if isinstance(ask, Guard) else ask
+
+    def told_apart_by(self) -> tuple[object, ...]:
+        """For `operators.fingerprint`; without headers that may hold a key, which changes from run to run."""
+        return self._told_apart_by
 
     @property
     def uses_key(self) -> bool:
@@ -262,16 +269,17 @@ class HttpLookup(AsyncFunction[In, Out]):
             reason = "expected a URL that begins with http:// or https:// and a host"
             raise HttpError(shown(url), None, reason, retryable=False)
         body: bytes | None = None
-        headers: dict[str, str] = {}
+        headers = self._headers
         if self._json is not None:
             body = _AS_JSON.write(self._json(value))
             if "content-type" not in map(str.lower, self._headers):
-                headers["Content-Type"] = "application/json"
+                headers = headers | {"Content-Type": "application/json"}
         elif self._data is not None:
             body = _body_of(self._data(value))
         if self._element_headers is not None:
-            headers |= checked_headers(self._element_headers(value))
-        return _Request(url, body, tuple(headers.items()))
+            headers = headers | checked_headers(self._element_headers(value))
+        given = self._headers_of_all if headers is self._headers else tuple(headers.items())
+        return _Request(url, body, given)
 
     def metrics(self) -> dict[str, int]:
         """Counters by name: `requests`, and those of the guards that are in use."""
@@ -284,8 +292,7 @@ class HttpLookup(AsyncFunction[In, Out]):
     async def _send(self, request: _Request) -> Any:
         if self._session is None:
             raise PipelineError("HttpLookup is not open: use it in a pipeline or with `async with`")
-        url, body, own = request
-        method, headers = self._method, self._headers | dict(own)
+        url, body, method, headers = request.url, request.body, self._method, dict(request.headers)
         key = current_key()
         if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
             headers[KEY_HEADER] = key
@@ -350,6 +357,16 @@ class HttpLookup(AsyncFunction[In, Out]):
         if status == 404 and not self._missing_is_error:
             return None
         raise refusal(response, url, body=body)
+
+
+def _check_more(name: str, options: Any, own: str, argument: str) -> None:
+    """Refuse as more options of a guard what are none, or the one that is an argument of the lookup."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(option, str) for option in options):
+        raise refuse(name, "options by name", options)
+    if own in options:
+        raise refuse(name, f"no {own}, which is {argument} of the lookup", options)
 
 
 def _body_of(data: Any) -> bytes:

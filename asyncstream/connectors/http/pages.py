@@ -38,7 +38,7 @@ class RestSource(ConnectedSource[Any]):
     Args:
         url: of the first page; http or https.
         items: where a page has its items: the name of a field, names joined by dots, or a function of the
-            answer; None: the answer is the list.
+            answer; None: the answer is the list. A page that has null there, and the answer 204, have none.
         cursor: where a page says what the next one is, in the same way: a URL, relative or not, of the same
             origin, or with `param` a value. Nothing, false or "" there ends the input. If neither this nor
             `page` is given, the header `Link` says it.
@@ -75,7 +75,7 @@ class RestSource(ConnectedSource[Any]):
         **options: Unpack[ConnectionOptions],
     ) -> None:
         super().__init__(url, ("http", "https"), options)
-        self._items = _finder("items", items)
+        self._items = _finder("items", items, null=[])
         self._cursor = None if cursor is None else _finder("cursor", cursor)
         self._param = None if param is None else text("param", param)
         self._page = None if page is None else text("page", page)
@@ -84,6 +84,8 @@ class RestSource(ConnectedSource[Any]):
         if param is not None and cursor is None:
             raise refuse("cursor", "with param=, where a page says what the next one is", cursor)
         self._first = count("first", first, least=0)
+        if self._page is None and first != 1:
+            raise refuse("page", "with first=, the parameter that takes the number of a page", page)
         self._model = None if model is None else reader(model)
         self._poll = None if poll is None else duration_seconds("poll", poll)
         self._pause = duration_seconds("pause", pause, zero=True)
@@ -135,7 +137,7 @@ class RestSource(ConnectedSource[Any]):
                     ) from None
                 except Undecodable as error:
                     raise HttpError(shown(url), response.status, str(error), retryable=True) from error
-        items = self._items(page)
+        items = [] if response.status == 204 else self._items(page)
         if not isinstance(items, list):
             raise SourceError(
                 f"{shown(url)}: expected a list of items, got a {type(items).__name__}; say where it is, "
@@ -173,10 +175,11 @@ class RestSource(ConnectedSource[Any]):
             found = _next_of(response)
             if found is None:
                 return None
-        target = url.join(URL(str(found))).with_user(None)
+        target = url.join(URL(str(found))).with_user(None).with_fragment(None)
         if target.origin() != self._url.origin():  # which would get the headers
             raise SourceError(f"{shown(url)} names a page of another origin: {shown(target)}")
-        return str(target)
+        # the last page of some services names itself, and the first one may be the last
+        return at if target == url.with_user(None).with_fragment(None) else str(target)
 
     async def can_seek(self, position: dict[str, Any]) -> None:
         at = position["page"]
@@ -260,8 +263,8 @@ class _RoundTrip:
         self._at, self._items = at, items
 
 
-def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """What finds something in an answer."""
+def _finder(name: str, where: str | Callable[[Any], Any] | None, *, null: Any = None) -> Callable[[Any], Any]:
+    """What finds something in an answer: None where it is not, and `null` where its field is null."""
     if where is None:
         return lambda page: page
     if callable(where):
@@ -270,7 +273,9 @@ def _finder(name: str, where: str | Callable[[Any], Any] | None) -> Callable[[An
 
     def find(page: Any) -> Any:
         for field in fields:
-            page = page.get(field) if isinstance(page, Mapping) else None
-        return page
+            if not isinstance(page, Mapping) or field not in page:
+                return None
+            page = page[field]
+        return null if page is None else page
 
     return find

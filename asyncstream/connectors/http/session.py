@@ -10,6 +10,7 @@ used again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
@@ -83,7 +84,8 @@ def new_session(
         connector=_InStep(limit=connections, **ways),
         timeout=timeout,
         headers={"Accept-Encoding": ENCODINGS},
-        cookie_jar=None if cookies else aiohttp.DummyCookieJar(),
+        # "unsafe": it keeps those of services that are known by an address and no name
+        cookie_jar=aiohttp.CookieJar(unsafe=True) if cookies else aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trace_configs=[*traces],
         ws_response_class=Socket,
@@ -162,12 +164,23 @@ def _is_fit(name: str, value: Any) -> bool:
 def checked_headers(headers: Any) -> dict[str, str]:
     """Those of a request; raises `PipelineError` if they are none."""
     if not isinstance(headers, Mapping) or not all(
-        isinstance(part, str) and not {"\r", "\n", "\0"} & set(part)
-        for item in headers.items()
-        for part in item
+        isinstance(name, str) and isinstance(text, str) for name, text in headers.items()
     ):
-        # without what came: it may be a key
-        raise PipelineError(
-            f"headers: expected a mapping of texts without line ends, got a {type(headers).__name__}"
-        )
+        raise _no_headers("", headers)
+    if not all(map(_NAME.fullmatch, headers)):
+        raise _no_headers(" whose names are of letters, digits and hyphens", headers)
+    if not all(map(_TEXT.fullmatch, headers.values())):
+        raise _no_headers(" without line ends and other control characters", headers)
     return dict(headers)
+
+
+_NAME: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+"""The tokens of HTTP: of a name with any other character, services make another one, or refuse it."""
+
+_TEXT: Final = re.compile("[^\0-\x08\n-\x1f\x7f\ud800-\udfff]*")
+"""No half of a character either: the client would leave it out."""
+
+
+def _no_headers(which: str, got: object) -> PipelineError:
+    # without what came: it may be a key
+    return PipelineError(f"headers: expected a mapping of texts{which}, got a {type(got).__name__}")

@@ -52,7 +52,7 @@ def inspect(
     if run.parts:
         steps = tuple(_Inspection(run, values, stuck_after).steps())
     else:
-        steps = tuple(StepStatus(step.name, step.kind, _inputs(step)) for step in run.graph)
+        steps = tuple(StepStatus(step.name, step.kind, *_inputs(step)) for step in run.graph)
     return JobStatus(
         state=state,
         error=None if run.error is None else _said(run.error, values),
@@ -89,10 +89,12 @@ class _Inspection:
         where = self._where.get(name)
         stuck = self._blocking.stuck(name) if self._run.phase == "running" else None
         calls = step.spec.calls if isinstance(step, OperatorStep) else None
+        inputs, input_steps = _inputs(step)
         return StepStatus(
             name=name,
             kind=step.kind,
-            inputs=_inputs(step),
+            inputs=inputs,
+            input_steps=input_steps,
             watermark_ms=watermark if known else None,
             lag_ms=self._now_ms - watermark if known else None,
             idle=bool(idle),
@@ -137,8 +139,10 @@ class _Inspection:
         return OldestCall(round(self._blocking.seconds(name), 3), element)
 
 
-def _inputs(step: Step) -> tuple[str, ...]:
-    return tuple(str(one.output) for one in step.inputs)
+def _inputs(step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What it reads, as text, and of which steps that is."""
+    outputs = [one.output for one in step.inputs]
+    return tuple(map(str, outputs)), tuple(output.step for output in outputs)
 
 
 def _shown(value: Any, values: Shown) -> str | None:

@@ -95,6 +95,7 @@ class StepStatus:
         name: the step's.
         kind: what it is: "source", "async_map", "window", "sink" and so on.
         inputs: what it reads: names of steps, with `.tag` for a side output.
+        input_steps: the names of these steps alone, for a step may be called what such an output is.
         watermark_ms: how far event time has come behind it; None: it has none.
         lag_ms: how far that is behind processing time.
         idle: it says that it is not to be waited for.
@@ -113,6 +114,7 @@ class StepStatus:
     name: str
     kind: str
     inputs: tuple[str, ...]
+    input_steps: tuple[str, ...] = ()
     watermark_ms: int | None = None
     lag_ms: int | None = None
     idle: bool = False

@@ -2,7 +2,7 @@
 
 import { draw, make, say } from "./dom.js";
 import { milliseconds, number, rate } from "./format.js";
-import { inFlight, inputOf, levelOf, waiting } from "./history.js";
+import { inFlight, inputsOf, levelOf, waiting } from "./history.js";
 import { layered } from "./layout.js";
 
 const NODE = { most: 196, least: 148, height: 92 };
@@ -25,7 +25,7 @@ export class Graph {
   update(sample, selected) {
     this.sample = sample;
     this.selected = selected;
-    const shape = JSON.stringify([this.container.clientWidth, sample.status.steps.map((step) => [step.name, step.inputs])]);
+    const shape = JSON.stringify([this.container.clientWidth, sample.status.steps.map((step) => [step.name, step.inputs, step.input_steps])]);
     if (shape !== this.shape) {
       this.shape = shape;
       this.build(sample);
@@ -36,7 +36,7 @@ export class Graph {
 
   build(sample) {
     const steps = sample.status.steps;
-    const edges = steps.flatMap((step) => step.inputs.map((text) => ({ to: step.name, ...inputOf(text, step.name, sample.steps) })));
+    const edges = steps.flatMap((step) => inputsOf(step).map((input) => ({ to: step.name, ...input })));
     edges.forEach((edge) => (edge.from = edge.step));
     const { rows, place, bends } = layered(steps.map((step) => step.name), edges);
     const widest = Math.max(...rows.map((row) => row.length));

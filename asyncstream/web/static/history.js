@@ -48,14 +48,13 @@ export class History {
   }
 }
 
-// Which step an input of `reader` names, and by which of its side outputs: "price.failed", where names and outputs
-// may have dots, and a step may be called what it reads.
-export function inputOf(text, reader, steps) {
-  const has = (name) => name !== reader && steps.has(name);
-  if (has(text)) return { step: text, tag: null };
-  let dot = text.lastIndexOf(".");
-  while (dot > 0 && !has(text.slice(0, dot))) dot = text.lastIndexOf(".", dot - 1);
-  return { step: text.slice(0, dot), tag: text.slice(dot + 1) };
+// The steps that a step reads, and by which of their side outputs: "price.failed", where names and outputs may have
+// dots, and another step may be called that.
+export function inputsOf(step) {
+  return step.inputs.map((text, i) => {
+    const name = step.input_steps[i];
+    return { step: name, tag: text === name ? null : text.slice(name.length + 1) };
+  });
 }
 
 // Elements a second into and out of each step. What no counter tells, its neighbours may: what a step gives, the
@@ -78,7 +77,7 @@ function flows(sample, before) {
       out: grown(step, "results_out", "elements_out", "read"),
       failed: grown(step, "failed"),
     });
-    inputs.set(step.name, step.inputs.map((text) => inputOf(text, step.name, sample.steps)));
+    inputs.set(step.name, inputsOf(step));
     for (const input of inputs.get(step.name)) {
       if (!readers.has(input.step)) readers.set(input.step, []);
       if (input.tag === null) readers.get(input.step).push(step.name);

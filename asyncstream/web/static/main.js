@@ -4,7 +4,7 @@ import { byId, keep, make, say } from "./dom.js";
 import { Details } from "./details.js";
 import { NONE, bytes, clock, milliseconds, number, rate } from "./format.js";
 import { Graph } from "./graph.js";
-import { History, inFlight, inputOf, levelOf, waiting } from "./history.js";
+import { History, inFlight, levelOf, waiting } from "./history.js";
 import { authorization, follow } from "./stream.js";
 
 const STATES = { running: "good", finished: "quiet", stopped: "quiet", failed: "critical" };
@@ -70,7 +70,7 @@ function tiles(sample) {
     const known = steps.filter(is).map((step) => flow.get(step.name)?.[side]).filter((value) => value != null);
     return known.length ? known.reduce((a, b) => a + b, 0) : null;
   };
-  const read = new Set(steps.flatMap((step) => step.inputs.map((text) => inputOf(text, step.name, sample.steps).step)));
+  const read = new Set(steps.flatMap((step) => step.input_steps));
   const calls = steps.filter((step) => step.concurrency !== null);
   const lags = steps.map((step) => step.lag_ms).filter((lag) => lag !== null);
   const windows = steps.filter((step) => step.counts.windows_open !== undefined);

@@ -472,6 +472,47 @@ async def test_pages_that_lead_in_a_circle_are_refused(param: str | None, before
     assert len(asked) <= 4 * (before + 7)
 
 
+@pytest.mark.parametrize("pages", [1, 3])
+@pytest.mark.parametrize("at", ["/list", "/list?of=a%20b"])
+@pytest.mark.parametrize("how", ["relative", "whole", "link", "fragment"])
+async def test_a_last_page_that_names_itself_as_the_next_is_the_last(pages: int, at: str, how: str) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        number = int(request.query.get("page", "1"))
+        following = request.rel_url if number == pages else request.rel_url.update_query(page=number + 1)
+        if how == "link":
+            return web.json_response([number], headers={"Link": f'<{following}>; rel="next"'})
+        text = f"{url}{following}" if how == "whole" else f"{following}{'#top' * (how == 'fragment')}"
+        return web.json_response({"data": [number], "next": text})
+
+    async with serve(page) as url:
+        named: Any = {} if how == "link" else {"items": "data", "cursor": "next"}
+        source = RestSource(url + at, **named)
+        assert await read_all(source) == list(range(1, pages + 1))
+
+
+@pytest.mark.parametrize("last", [{"data": {"items": None}}, {"data": {"items": []}}, None])
+async def test_a_page_of_null_and_an_answer_of_nothing_have_no_items(last: Any) -> None:
+    """Of an empty list some languages make null."""
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        if request.query["page"] == "1":
+            return web.json_response({"data": {"items": [1, 2]}})
+        return web.Response(status=204) if last is None else web.json_response(last)
+
+    async with serve(page) as url:
+        assert await read_all(RestSource(url, items="data.items", page="page")) == [1, 2]
+
+
+@pytest.mark.parametrize("answer", [{}, {"data": None}, {"data": {}}, None, {"data": {"items": {}}}])
+async def test_a_page_without_a_list_where_it_is_to_be_is_an_error(answer: Any) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response(answer)
+
+    async with serve(page) as url:
+        with pytest.raises(SourceError, match=r"expected a list of items, got a .*; say where it is, items="):
+            await read_all(RestSource(url, items="data.items", page="page"))
+
+
 async def test_pages_that_are_all_the_same_one_are_refused() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.json_response([1, 2, 3])

@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,7 +170,8 @@ def test_redirects_that_lead_nowhere_are_errors(location: str) -> None:
     assert not error.retryable or error.status is None
 
 
-def test_cookies_are_not_kept_unless_asked_for() -> None:
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_cookies_are_not_kept_unless_asked_for(host: str) -> None:
     async def cookie(request: web.Request) -> web.StreamResponse:
         response = web.json_response(request.headers.get("Cookie"))
         response.set_cookie("sid", request.match_info["name"])
@@ -177,7 +179,7 @@ def test_cookies_are_not_kept_unless_asked_for() -> None:
 
     async def main(**how: Any) -> list[Any]:
         async with serve(cookie) as address:
-            lookup = HttpLookup(address.replace("127.0.0.1", "localhost") + "/{}", **how)
+            lookup = HttpLookup(address.replace("127.0.0.1", host) + "/{}", **how)
             async with lookup:
                 return [await lookup.invoke("alice"), await lookup.invoke("bob")]
 
@@ -451,6 +453,13 @@ def test_body_is_json_as_sinks_write_it() -> None:
     assert found[1] == '{"number":1180591620717411303424,"price":"1.10"}'
 
 
+@pytest.mark.parametrize("header", [{"X-Note": "half \ud83d"}, {"X Note": "a"}, {"X-Note: b\u010a": "a"}])
+def test_header_that_would_come_out_as_another_one_is_refused(header: dict[str, str]) -> None:
+    with pytest.raises(PipelineError, match="headers: expected a mapping of texts") as caught:
+        answer(echo, headers=lambda value: header)
+    assert "half" not in str(caught.value)
+
+
 def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
     async def main() -> list[Any]:
         async with serve(tell) as address:
@@ -460,6 +469,42 @@ def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
 
     one, two, again, requests = run(main())
     assert (one[1], two[1], again[1], requests) == ("1", "2", "1", 2)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_answers_that_are_kept_are_those_to_the_same_headers(in_memory: bool, tmp_path: Path) -> None:
+    """Of a run for another tenant, with another key, they are answers that this one must not see."""
+
+    async def whose(request: web.Request) -> web.StreamResponse:
+        return web.json_response(request.headers.get("X-Tenant"))
+
+    async def ask(address: str, headers: Any) -> Any:
+        kept = {} if in_memory else {"store": tmp_path / "answers.db"}
+        lookup = HttpLookup(address + "/{}", headers=headers, cache_ttl=60, cache_options=kept)
+        async with lookup:
+            return await lookup.invoke("a"), await lookup.invoke("a"), lookup.metrics()["requests"]
+
+    async def main() -> list[Any]:
+        given: list[Any] = [{"X-Tenant": "one"}, {"X-Tenant": "two"}, None, {"X-Tenant": "one"}]
+        async with serve(whose) as address:
+            return [await ask(address, headers) for headers in given]
+
+    found = run(main())
+    again = 1 if in_memory else 0
+    assert found == [("one", "one", 1), ("two", "two", 1), (None, None, 1), ("one", "one", again)]
+
+
+def test_an_answer_that_there_is_none_is_not_kept_for_a_lookup_that_is_to_find_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serve(status(404)) as address:
+            for missing in ("none", "error"):
+                kept = {"store": tmp_path / "answers.db"}
+                lookup: Any = HttpLookup(address, missing=missing, cache_ttl=60, cache_options=kept)
+                async with lookup:
+                    await lookup.invoke("a")
+
+    with pytest.raises(HttpError, match="404"):
+        run(main())
 
 
 def test_what_may_do_its_work_twice_is_not_sent_again_unless_asked() -> None:
@@ -538,6 +583,12 @@ def test_odd_retry_after_neither_fails_nor_waits_for_ever(after: str) -> None:
         {"json": str, "data": str},
         {"headers": {"a": 1}},
         {"headers": {"a": "b\r\nc: d"}},
+        {"headers": {"a": "b\x01"}},
+        {"headers": {"a": "half \ud83d"}},
+        {"headers": {"a b": "c"}},
+        {"headers": {"a:": "c"}},
+        {"headers": {"": "c"}},
+        {"headers": {"é": "c"}},
         {"headers": "a"},
         {"redirects": "all"},
         {"max_bytes": 0},
