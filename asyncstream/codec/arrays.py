@@ -129,9 +129,11 @@ def _described(dtype: Any, kind: str) -> Any:
     Raises:
         Refused: if it has no such description, or its items are elsewhere than in the array.
     """
+    from numpy.lib.format import dtype_to_descr
+
     if _is_flat(dtype):
-        described = _ways(dtype)
-        for way in described:
+        # as a file of numpy's has it, and the letter that tells apart types of one size
+        for way in (dtype.str if dtype.names is None else dtype_to_descr(dtype), dtype.char):
             try:
                 made = _dtype(way)
             except (CodecError, TypeError, ValueError):
@@ -139,13 +141,6 @@ def _described(dtype: Any, kind: str) -> Any:
             if made == dtype and made.type.__name__ == kind:
                 return way
     raise Refused(f"cannot keep what has the numpy dtype {dtype!r}")
-
-
-def _ways(dtype: Any) -> tuple[Any, Any]:
-    """Its description in a file of numpy's, and the letter that tells apart types of one size."""
-    from numpy.lib.format import dtype_to_descr
-
-    return dtype.str if dtype.names is None else dtype_to_descr(dtype), dtype.char
 
 
 def _is_flat(dtype: Any) -> bool:
