@@ -68,24 +68,13 @@ def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[by
         chunks = list(_chunks(table, delta, codec))
     except CodecError as error:
         raise not_kept(step, *_refused(table, delta, codec, error)) from error
-    for key in _one_of_each_kind(delta):
-        _check_found_again(step, key[0] if table.compound else key, codec)
-    return chunks
-
-
-def _one_of_each_kind(delta: Delta) -> Iterator[Any]:
-    """A key of each class, but of those of which all values are found again."""
     kinds: set[type] = set()
     for rows in delta.rows.values():
         kinds.update(map(type, rows))
-    kinds -= SOUND
-    for rows in delta.rows.values():
-        if not kinds:
-            return
-        for key in rows:
-            if type(key) in kinds:
-                kinds.discard(type(key))
-                yield key
+    for kind in kinds - SOUND:
+        one: Any = next(key for rows in delta.rows.values() for key in rows if type(key) is kind)
+        _check_found_again(step, one[0] if table.compound else one, codec)
+    return chunks
 
 
 def _check_found_again(step: str, key: Any, codec: Codec) -> None:
