@@ -247,8 +247,7 @@ class Tables:
 
     def merge(self) -> None:
         """Run through all of `merging`."""
-        for table in self._all():
-            table.merge()
+        run_through(self.merging())
 
     def every(self) -> list[Table]:
         """All tables, those too that were restored and are not declared yet."""
