@@ -198,7 +198,7 @@ class DiskRows:
             stored.recent.renew(changed)
         self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
-            number = None if namespace is None else as_int(namespace)
+            number = as_int(namespace)
             if number is not None:
                 self._high = max(self._high, number)
                 if number <= self._low:
