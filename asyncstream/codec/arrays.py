@@ -120,14 +120,8 @@ def _filled(shape: tuple[int, ...], dtype: Any, data: bytes, order: Any) -> Any:
 @lru_cache(maxsize=1000)
 def _described(dtype: Any, kind: str) -> Any:
     """
-    A dtype as plain values that `_dtype` makes it of again.
-
-    Args:
-        dtype: equal to others of the same size.
-        kind: name of the type of its scalars, which tells it from those.
-
-    Raises:
-        Refused: if it has no such description, or its items are elsewhere than in the array.
+    A dtype as plain values that `_dtype` makes it of again; the name of the type of its scalars tells it from
+    equal ones. Raises `Refused` if there are none, or its items are elsewhere than in the array.
     """
     from numpy.lib.format import dtype_to_descr
 

@@ -421,11 +421,8 @@ class DiskRows:
 
     def _delete(self, names: Sequence[bytes], begin: bytes, end: bytes, count: int) -> None:
         """
-        Have no row from `begin` up to, and without, `end`.
-
-        Args:
-            names: theirs; more than a few need not be all.
-            count: how many rows there are.
+        Have none of the rows from `begin` up to, and without, `end`, of which more than a few need not all be
+        named.
         """
         with self._stored.failing():
             if len(names) > _FEW:
