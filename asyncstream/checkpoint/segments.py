@@ -19,7 +19,7 @@ them lets the event loop run in between, and a restore goes from one to the next
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 from asyncstream.checkpoint.parts import (
@@ -166,7 +166,6 @@ class Decoder:
         self._codec = codec
         self._new_old = new_old
         self._plain: Encoded = []  # all but the rows of tables
-        self._about: Any = None
         self._tables: dict[str, Table] = {}
         # the tables of a step have the same keys, each of which is to stand in memory once, if it does at all
         self._known: list[dict[str, str]] = [{} for _ in range(SHELVES if new_old is None else 0)]
@@ -178,8 +177,6 @@ class Decoder:
         if not self._plain or self._plain[0][0] != ABOUT or path[:1] == ABOUT:
             self._plain.append((path, chunk))
             return
-        if self._about is None:
-            self._about = self._decoded_about()
         name = path[0]
         if name not in self._tables:
             old = None if self._new_old is None else self._new_old()
@@ -195,10 +192,11 @@ class Decoder:
         """A `Kept` if it is a state of tables, else what was kept. Raises as `feed`."""
         if self._plain[0][0] != ABOUT:
             return decode_state(self._step, self._plain, self._codec)
-        about = self._decoded_about() if self._about is None else self._about
-        return Kept(self._tables, about)
+        return Kept(self._tables, self._about)
 
-    def _decoded_about(self) -> Any:
+    @cached_property
+    def _about(self) -> Any:
+        """What the state is besides its tables; asked for when all of that has come."""
         return decode_state(self._step, [(path[1:], data) for path, data in self._plain], self._codec)
 
 
