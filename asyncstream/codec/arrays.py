@@ -45,14 +45,8 @@ def pack_numpy(value: Any, pack: Callable[[Any], Any]) -> Any:
         if dtype.char == "O":
             return {"$ndarray": [None, shape, pack(list(value.flat))]}
         order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
-        return {
-            "$ndarray": [
-                pack(_described(dtype, dtype.type.__name__)),
-                shape,
-                _text(value.tobytes(order)),
-                order,
-            ]
-        }
+        described = pack(_described(dtype, dtype.type.__name__))
+        return {"$ndarray": [described, shape, _text(value.tobytes(order)), order]}
     if type(value) is not dtype.type:
         raise Refused(f"cannot keep a {name_of(type(value))}")
     return {"$numpy": [pack(_described(dtype, dtype.type.__name__)), _text(value.tobytes())]}
