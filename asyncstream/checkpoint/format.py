@@ -156,9 +156,14 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
     description = json.dumps({**plain, "steps": described}).encode()
     head = _HEAD.pack(MAGIC, VERSION, len(description), sum(map(len, contents)))
     manifest = b"".join((head, _checksum((head, description, *contents)), description, *contents))
-    kept = {part.stored: part.size for step in steps.values() for part in step.parts if part.stored}
-    size = len(manifest) + sum(kept.values())
+    size = len(manifest) + _stored_bytes(steps)
     return Draft(replace(info, size=size, steps=steps), manifest, stored)
+
+
+def _stored_bytes(steps: Mapping[str, StepInfo]) -> int:
+    """Of the parts that the store keeps by themselves; steps that hold the same share one."""
+    sizes = {part.stored: part.size for step in steps.values() for part in step.parts if part.stored}
+    return sum(sizes.values())
 
 
 def unpack_info(data: bytes) -> CheckpointInfo:
@@ -189,9 +194,8 @@ def _unpacked(
 ) -> tuple[CheckpointInfo, dict[str, list[Part]]]:
     """As `unpack`; raises any error of Python's if the description has another shape."""
     steps = {name: _step(step) for name, step in description["steps"].items()}
-    size += sum(part.size for step in steps.values() for part in step.parts if part.stored)
     plain = {key: value for key, value in description.items() if key != "steps"}
-    info = CheckpointInfo(**plain, size=size, steps=steps)
+    info = CheckpointInfo(**plain, size=size + _stored_bytes(steps), steps=steps)
     for name in ("id", "pipeline", "created_ms", "codec", "finished", "lease", "savepoint"):
         if CheckpointInfo.__annotations__[name] != type(getattr(info, name)).__name__:
             raise TypeError(f"its {name} is a {type(getattr(info, name)).__name__}")

@@ -19,7 +19,7 @@ them lets the event loop run in between, and a restore goes from one to the next
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 from asyncstream.checkpoint.parts import (
@@ -68,24 +68,13 @@ def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[by
         chunks = list(_chunks(table, delta, codec))
     except CodecError as error:
         raise not_kept(step, *_refused(table, delta, codec, error)) from error
-    for key in _one_of_each_kind(delta):
-        _check_found_again(step, key[0] if table.compound else key, codec)
-    return chunks
-
-
-def _one_of_each_kind(delta: Delta) -> Iterator[Any]:
-    """A key of each class, but of those of which all values are found again."""
     kinds: set[type] = set()
     for rows in delta.rows.values():
         kinds.update(map(type, rows))
-    kinds -= SOUND
-    for rows in delta.rows.values():
-        if not kinds:
-            return
-        for key in rows:
-            if type(key) in kinds:
-                kinds.discard(type(key))
-                yield key
+    for kind in kinds - SOUND:
+        one: Any = next(key for rows in delta.rows.values() for key in rows if type(key) is kind)
+        _check_found_again(step, one[0] if table.compound else one, codec)
+    return chunks
 
 
 def _check_found_again(step: str, key: Any, codec: Codec) -> None:
@@ -177,7 +166,6 @@ class Decoder:
         self._codec = codec
         self._new_old = new_old
         self._plain: Encoded = []  # all but the rows of tables
-        self._about: Any = None
         self._tables: dict[str, Table] = {}
         # the tables of a step have the same keys, each of which is to stand in memory once, if it does at all
         self._known: list[dict[str, str]] = [{} for _ in range(SHELVES if new_old is None else 0)]
@@ -189,8 +177,6 @@ class Decoder:
         if not self._plain or self._plain[0][0] != ABOUT or path[:1] == ABOUT:
             self._plain.append((path, chunk))
             return
-        if self._about is None:
-            self._about = self._decoded_about()
         name = path[0]
         if name not in self._tables:
             old = None if self._new_old is None else self._new_old()
@@ -206,10 +192,11 @@ class Decoder:
         """A `Kept` if it is a state of tables, else what was kept. Raises as `feed`."""
         if self._plain[0][0] != ABOUT:
             return decode_state(self._step, self._plain, self._codec)
-        about = self._decoded_about() if self._about is None else self._about
-        return Kept(self._tables, about)
+        return Kept(self._tables, self._about)
 
-    def _decoded_about(self) -> Any:
+    @cached_property
+    def _about(self) -> Any:
+        """What the state is besides its tables; asked for when all of that has come."""
         return decode_state(self._step, [(path[1:], data) for path, data in self._plain], self._codec)
 
 

@@ -119,9 +119,8 @@ class Checkpoints:
             duration_seconds("every", self.every)
         count("keep", self.keep)
         flag("savepoint", self.savepoint)
-        object.__setattr__(
-            self, "types", tuple(self.types) if isinstance(self.types, Iterable) else self.types
-        )
+        if isinstance(self.types, Iterable):
+            object.__setattr__(self, "types", tuple(self.types))
         self.values_codec()
         if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _KEY_BYTES):
             got = len(self.key) if isinstance(self.key, bytes) else f"a {type(self.key).__name__}"

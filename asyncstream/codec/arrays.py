@@ -45,14 +45,8 @@ def pack_numpy(value: Any, pack: Callable[[Any], Any]) -> Any:
         if dtype.char == "O":
             return {"$ndarray": [None, shape, pack(list(value.flat))]}
         order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
-        return {
-            "$ndarray": [
-                pack(_described(dtype, dtype.type.__name__)),
-                shape,
-                _text(value.tobytes(order)),
-                order,
-            ]
-        }
+        described = pack(_described(dtype, dtype.type.__name__))
+        return {"$ndarray": [described, shape, _text(value.tobytes(order)), order]}
     if type(value) is not dtype.type:
         raise Refused(f"cannot keep a {name_of(type(value))}")
     return {"$numpy": [pack(_described(dtype, dtype.type.__name__)), _text(value.tobytes())]}
@@ -120,18 +114,14 @@ def _filled(shape: tuple[int, ...], dtype: Any, data: bytes, order: Any) -> Any:
 @lru_cache(maxsize=1000)
 def _described(dtype: Any, kind: str) -> Any:
     """
-    A dtype as plain values that `_dtype` makes it of again.
-
-    Args:
-        dtype: equal to others of the same size.
-        kind: name of the type of its scalars, which tells it from those.
-
-    Raises:
-        Refused: if it has no such description, or its items are elsewhere than in the array.
+    A dtype as plain values that `_dtype` makes it of again; the name of the type of its scalars tells it from
+    equal ones. Raises `Refused` if there are none, or its items are elsewhere than in the array.
     """
+    from numpy.lib.format import dtype_to_descr
+
     if _is_flat(dtype):
-        described = _ways(dtype)
-        for way in described:
+        # as a file of numpy's has it, and the letter that tells apart types of one size
+        for way in (dtype.str if dtype.names is None else dtype_to_descr(dtype), dtype.char):
             try:
                 made = _dtype(way)
             except (CodecError, TypeError, ValueError):
@@ -139,13 +129,6 @@ def _described(dtype: Any, kind: str) -> Any:
             if made == dtype and made.type.__name__ == kind:
                 return way
     raise Refused(f"cannot keep what has the numpy dtype {dtype!r}")
-
-
-def _ways(dtype: Any) -> tuple[Any, Any]:
-    """Its description in a file of numpy's, and the letter that tells apart types of one size."""
-    from numpy.lib.format import dtype_to_descr
-
-    return dtype.str if dtype.names is None else dtype_to_descr(dtype), dtype.char
 
 
 def _is_flat(dtype: Any) -> bool:

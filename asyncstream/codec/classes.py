@@ -22,6 +22,7 @@ __all__ = (
     "Refused",
     "arguments_of",
     "fill",
+    "has_plain_base",
     "held",
     "is_named_tuple",
     "make_error",
@@ -89,8 +90,10 @@ class Classes:
                 f"cannot keep a {name_of(kind)}: its class is not found by that name; define it in a module, "
                 "or name it in types="
             )
-        if has_fields(kind) and not issubclass(kind, Enum | BaseException):
-            _refuse_built_in_base(kind)
+        if has_fields(kind) and not issubclass(kind, Enum | BaseException) and not has_plain_base(kind):
+            raise Refused(
+                f"cannot keep a {name_of(kind)}: it also derives from a built-in type, or is abstract"
+            )
         return path
 
     def find(self, path: str) -> Any:
@@ -219,14 +222,13 @@ def fill(made: Any, attributes: Mapping[str, Any]) -> None:
             object.__getattribute__(made, "__dict__")[name] = value
 
 
-def _refuse_built_in_base(kind: type) -> None:
-    """Refuse a class that is a dict, say, as well: its fields are not all of it."""
+def has_plain_base(kind: type) -> bool:
+    """Whether its objects are no dicts or exceptions, say, as well: then fields are all there is of them."""
     try:
         object.__new__(kind)
     except TypeError:
-        raise Refused(
-            f"cannot keep a {name_of(kind)}: it also derives from a built-in type, or is abstract"
-        ) from None
+        return False
+    return True
 
 
 def arguments_of(error: BaseException) -> Any:

@@ -130,12 +130,10 @@ def tell_of(field: Field, path: str) -> None:
 
 
 def _of_dataclass(field: dataclasses.Field[Any]) -> Field:
-    default: Callable[[], Any] | None = None
+    factory: Any = field.default_factory
     if not isinstance(field.default, _Missing):
-        default = partial(_given, field.default)
-    else:
-        factory: Any = field.default_factory
-        default = None if isinstance(factory, _Missing) else factory
+        factory = partial(_given, field.default)
+    default = None if isinstance(factory, _Missing) else factory
     return Field(field.name, field.init or default is not None, default)
 
 

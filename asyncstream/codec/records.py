@@ -15,7 +15,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
-from asyncstream.codec.classes import Refused, fill, is_named_tuple, name_of, slots_of
+from asyncstream.codec.classes import Refused, fill, has_plain_base, is_named_tuple, name_of, slots_of
 from asyncstream.codec.enums import member_of, names_of
 from asyncstream.codec.fields import (
     Field,
@@ -82,22 +82,13 @@ def _by_names(value: Any) -> tuple[Any, ...] | None:
 def _leaves_it_to_pickle(kind: type) -> bool:
     if any(_maker_of(kind, method) not in (None, *MAKERS) for method in PICKLES):
         return False
-    return is_named_tuple(kind) or (has_fields(kind) and _is_plain(kind))
+    return is_named_tuple(kind) or (has_fields(kind) and has_plain_base(kind))
 
 
 def _maker_of(kind: type, method: str) -> str | None:
     """The package of whose code a method of a class is; None: there is none, or it is Python's own."""
     module = getattr(getattr(kind, method, None), "__module__", None)
     return None if module is None else str(module).partition(".")[0]
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether its objects are no dicts or exceptions, say, as well."""
-    try:
-        object.__new__(kind)
-    except TypeError:
-        return False
-    return True
 
 
 def _member_of(kind: Any, names: str | list[str] | int) -> Any:

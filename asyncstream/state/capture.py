@@ -102,12 +102,7 @@ def freeze(value: Any) -> Frozen[Any]:
     data: io.BytesIO = _Bounded()
     try:
         _PlainPickler(data).dump(value)
-    except (
-        ValueError,
-        _NotPlain,
-        RecursionError,
-        pickle.PicklingError,
-    ):  # a class, too much, or something inside itself
+    except (ValueError, RecursionError, pickle.PicklingError):  # a class, too much, or inside itself
         data = io.BytesIO()
         try:
             _Pickler(data, PROTOCOL).dump(value)
@@ -116,7 +111,7 @@ def freeze(value: Any) -> Frozen[Any]:
     return Frozen(lambda: pickle.loads(data.getbuffer()), data.tell())
 
 
-class _NotPlain(Exception):
+class _NotPlain(pickle.PicklingError):
     """There is something of a class, or a copy would be too large."""
 
 

@@ -25,7 +25,7 @@ tells alone. Rows that share their name with those of other keys never rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -198,7 +198,7 @@ class DiskRows:
             stored.recent.renew(changed)
         self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
-            number = None if namespace is None else as_int(namespace)
+            number = as_int(namespace)
             if number is not None:
                 self._high = max(self._high, number)
                 if number <= self._low:
@@ -338,14 +338,9 @@ class DiskRows:
         memory all at once. Nothing may change meanwhile.
         """
         begin = self._names.all if namespace is MISSING else self._names.of(namespace)
-        gathered, current = _Gathered(self._stored), b""
-        for name, row in self._rows(begin, behind(begin)):
-            prefix = name[: -HASH.size]
-            if prefix != current:
-                yield from gathered.in_order()
-                gathered, current = _Gathered(self._stored), prefix
-            gathered.add((self._names.namespace(name, row), row[0], row[2]), row[1])
-        yield from gathered.in_order()
+        for _, found in groupby(self._rows(begin, behind(begin)), lambda one: one[0][: -HASH.size]):
+            rows = ((row[1], (self._names.namespace(name, row), row[0], row[2])) for name, row in found)
+            yield from _in_order(self._stored, rows)
 
     def unordered(self) -> Iterator[Entry]:
         """All rows, in no order; they need not be in memory all at once."""
@@ -426,11 +421,8 @@ class DiskRows:
 
     def _delete(self, names: Sequence[bytes], begin: bytes, end: bytes, count: int) -> None:
         """
-        Have no row from `begin` up to, and without, `end`.
-
-        Args:
-            names: theirs; more than a few need not be all.
-            count: how many rows there are.
+        Have none of the rows from `begin` up to, and without, `end`, of which more than a few need not all be
+        named.
         """
         with self._stored.failing():
             if len(names) > _FEW:
@@ -450,31 +442,17 @@ def _ordered(rows: list[Any]) -> Rows:
     return {row[0]: row[2] for row in rows}
 
 
-class _Gathered:
-    """The rows of one namespace, to be put in order; many of them on disk, under their places."""
-
-    def __init__(self, stored: Stored) -> None:
-        self._stored = stored
-        self._some: list[tuple[int, Entry]] = []
-        self._many: DiskRows | None = None
-
-    def add(self, entry: Entry, place: int) -> None:
-        self._some.append((place, entry))
-        if len(self._some) >= _FEW:
-            self._put_away()
-
-    def _put_away(self) -> None:
-        if self._many is None:
-            self._many = DiskRows(self._stored)
-        self._many.put([(None, place, entry) for place, entry in self._some])
-        self._some.clear()
-
-    def in_order(self) -> Iterator[Entry]:
-        if self._many is None:
-            self._some.sort(key=itemgetter(0))
-            yield from (entry for _, entry in self._some)
-            return
-        self._put_away()
-        for _, _, entry in self._many.unordered():  # by their names, which have the places in their order
-            yield entry
-        self._many.clear()
+def _in_order(stored: Stored, rows: Iterator[tuple[int, Entry]]) -> Iterator[Entry]:
+    """Entries, given with their places, in the order of these; many are put on disk, under their places."""
+    some = list(islice(rows, _FEW + 1))
+    if len(some) <= _FEW:
+        some.sort(key=itemgetter(0))
+        yield from (entry for _, entry in some)
+        return
+    many = DiskRows(stored)
+    while some:
+        many.put([(None, place, entry) for place, entry in some])
+        some = list(islice(rows, _FEW + 1))
+    for _, _, entry in many.unordered():  # by their names, which have the places in their order
+        yield entry
+    many.clear()

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Any, Final
 
 from asyncstream.errors import StateError, describe_error, safe_repr
+from asyncstream.state.keys import SOUND
 from asyncstream.state.rows import Entry
 from asyncstream.state.stored import Stored
 
@@ -41,9 +42,6 @@ _PAIRS: Final = b"\2"
 _NUMBERED: Final = b"\3"
 
 _NUMBERS: Final = (bool, float, int)
-
-_PLAIN: Final = frozenset({type(None), bool, int, str, bytes})
-"""Types of keys that are equal to their copies."""
 
 
 def as_int(namespace: Any) -> int | None:
@@ -138,7 +136,7 @@ def with_row(stored: Stored, held: Any, entry: Entry, place: int) -> tuple[Any, 
     if found is not None:
         row = (*found[:2], value, *found[3:])
         return [row if each is found else each for each in held] if type(held) is list else row, False
-    if type(key) not in _PLAIN:
+    if type(key) not in SOUND:
         _check_key(key, stored)
     row = (key, place, value)
     if namespace is not None and (type(namespace) is not int or as_int(namespace) is None):
@@ -165,7 +163,7 @@ def _check_key(key: Any, stored: Stored) -> None:
     Refuse a key that would not be found again; raises `StateError` if it does not equal a copy of it, such as
     NaN, or an object of a class without `__eq__`.
     """
-    if type(key) is tuple and all(type(part) in _PLAIN for part in key):
+    if type(key) is tuple and SOUND.issuperset(map(type, key)):
         return
     try:
         copy = stored.loads(stored.dumps(key))

@@ -91,7 +91,6 @@ class Generations:
     The rows of one table by age; see the module.
 
     Args:
-        name: of the table, for errors.
         old: its oldest generation; None: in memory.
 
     Attributes:
@@ -104,13 +103,13 @@ class Generations:
         merges: how many cuts were merged.
     """
 
+    name: str
     young: dict[Any, Rows]
     _gone: dict[Any, set[Any]]
     _dropped: set[Any]
     _frozen: Mapping[Any, Rows] | None
 
-    def __init__(self, name: str, old: OldRows | None = None) -> None:
-        self.name = name
+    def __init__(self, old: OldRows | None) -> None:
         self.merges = 0
         self._notes = True
         self._left: int | None = None

@@ -107,10 +107,6 @@ class KeyTable(Table):
         key = self.lone.get(namespace, MISSING)
         return super().whole(namespace) if key is MISSING else {whole_key(key): None}
 
-    def adopt(self, namespace: Hashable) -> Rows:
-        self._unfold(namespace)
-        return super().adopt(namespace)
-
     def drop(self, namespace: Hashable) -> None:
         self.lone.pop(namespace, None)
         super().drop(namespace)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from asyncstream.clock import Clock, SystemClock
@@ -62,6 +63,7 @@ class KeyedState:
         self._tables = Tables() if tables is None else tables
         self._prefix = prefix
         self._namespace_of = namespace_of
+        self._table = partial(Table, may_be_away=True, namespace_of=namespace_of)
         self._handles: dict[str, Any] = {}
         self._ages: list[Ages[Any]] = []
         self._lives: dict[str, int | None] = {}  # in milliseconds, by name
@@ -90,8 +92,10 @@ class KeyedState:
             ages, ttl = None, descriptor.time_to_live
             self._lives[name] = None if ttl is None else ttl.duration_ms
             self._check_names()
-            rows = self._declare(name, *descriptor.saving)
-            written = None if ttl is None else self._declare(f"{name}{WRITTEN}")
+            table = f"{self._prefix}/{name}"
+            save, load = descriptor.saving
+            rows = self._tables.declare(self._table(table, save=save, load=load))
+            written = None if ttl is None else self._tables.declare(self._table(table + WRITTEN))
             self._read_times(name)
             if written is not None:
                 ages = handle_type.ages_of(ttl, self._clock.now_ms, rows, written)
@@ -129,19 +133,6 @@ class KeyedState:
             self._read_times(name)
         for ages in self._ages:
             yield from ages.rebuilding()
-
-    def _declare(
-        self, name: str, save: Callable[[Any], Any] = same, load: Callable[[Any], Any] = same
-    ) -> Table:
-        return self._tables.declare(
-            Table(
-                f"{self._prefix}/{name}",
-                may_be_away=True,
-                namespace_of=self._namespace_of,
-                save=save,
-                load=load,
-            )
-        )
 
     def _read_times(self, name: str) -> None:
         """

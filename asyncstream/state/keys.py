@@ -19,7 +19,7 @@ from asyncstream.errors import PipelineError, safe_repr
 __all__ = ("SOUND", "NoKey", "check_hash", "check_key", "check_map_key", "equals_itself")
 
 SOUND: Final = frozenset({str, int, bytes, bool, type(None)})
-"""Types of which every value equals itself; in a loop that counts, asked before `check_key` is called."""
+"""Types of which every value equals itself, and a copy; asked before `check_key` in a loop that counts."""
 
 
 _NUMBERS: Final = frozenset({float, complex, Decimal})

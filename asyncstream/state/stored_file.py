@@ -62,9 +62,8 @@ class StoredFile(Stored):
             self._connection.close()
             raise
         self._run = run
-        self.get = self._get
 
-    def _get(self, name: bytes) -> bytes | None:
+    def get(self, name: bytes) -> bytes | None:
         found = self._run("select data from entries where name = ?", (name,)).fetchone()
         return None if found is None else found[0]
 

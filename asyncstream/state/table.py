@@ -77,7 +77,7 @@ class Table(Generations):
     old: InitVar[OldRows | None] = None
 
     def __post_init__(self, old: OldRows | None) -> None:
-        Generations.__init__(self, self.name, old)
+        Generations.__init__(self, old)
 
     # ------------------------------------------------------------------ rows
 

@@ -247,8 +247,7 @@ class Tables:
 
     def merge(self) -> None:
         """Run through all of `merging`."""
-        for table in self._all():
-            table.merge()
+        run_through(self.merging())
 
     def every(self) -> list[Table]:
         """All tables, those too that were restored and are not declared yet."""
@@ -296,10 +295,11 @@ class Tables:
         Tables that are not declared yet are kept until they are: user code may ask for its state later.
         """
         about = dict(snapshot)
-        tables = {
-            name: _young_table(name, rows, compound=name in about["compound"])
-            for name, rows in about.pop("tables").items()
-        }
+        tables: dict[str, Table] = {}
+        for name, kept in about.pop("tables").items():
+            tables[name] = table = Table(name, compound=name in about["compound"])
+            for namespace, rows in kept:
+                table.rows(plain_namespace(namespace)).update((key, detached(value)) for key, value in rows)
         run_through(self.take_over(Kept(tables, detached(about))))
 
     def take_over(self, kept: Kept) -> Iterator[None]:
@@ -320,13 +320,6 @@ class Tables:
     def _tell_restored(self) -> Iterator[None]:
         for listener in self._restored:
             yield from listener() or ()
-
-
-def _young_table(name: str, rows: Any, *, compound: bool) -> Table:
-    table = Table(name, compound=compound)
-    for namespace, some in rows:
-        table.rows(plain_namespace(namespace)).update((key, detached(value)) for key, value in some)
-    return table
 
 
 def _saved_rows(table: Table, copied: Callable[[Any], Any]) -> list[Any]:

@@ -63,6 +63,13 @@ def read(manifest: bytes, stored: Mapping[str, bytes]) -> tuple[CheckpointInfo, 
     return info, {name: plain_state(name, state, JsonCodec()) for name, state in states.items()}
 
 
+def test_a_part_that_steps_share_counts_once_when_it_is_read_as_when_it_was_written() -> None:
+    parts = parts_of([(("held",), b"x" * 100)], lambda digest: part_name(digest, 1), inline_bytes=10)
+    steps = {name: StepInfo("operator", name) for name in ("a", "b")}
+    draft = pack(CheckpointInfo(5, "p", 1000, "json", False, 0, steps), dict.fromkeys(steps, parts))
+    assert unpack(draft.manifest)[0].size == draft.info.size == len(draft.manifest) + 100
+
+
 def test_what_went_in_comes_out() -> None:
     data = packed()
     info, states = read(data, {})

@@ -228,17 +228,12 @@ class TableLog:
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread; it goes on, whatever becomes of the one who waits."""
-        self._thread = asyncio.ensure_future(asyncio.to_thread(_without_collector, work))
+        self._thread = asyncio.ensure_future(asyncio.to_thread(without_collector()(work)))
         try:
             return await asyncio.shield(self._thread)
         finally:
             if self._thread.done():
                 self._thread = None
-
-
-def _without_collector(work: Callable[[], T]) -> T:
-    with without_collector():
-        return work()
 
 
 async def _run_through(slices: Iterator[None], is_aside: bool) -> Any:

@@ -235,13 +235,11 @@ def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
             continue
         if step.spec.event_time is not None:
             state = _at_watermark(step.spec.event_time.strategy, watermark_ms)
-            if state is not None:
-                states[step.name] = state
         else:
             parts = [blob[step.name] for blob in blobs if step.name in blob]
             state = _united(step, parts) if parts else None
-            if state is not None:
-                states[step.name] = state
+        if state is not None:
+            states[step.name] = state
     return states
 
 
