@@ -258,7 +258,7 @@ class _RemoteClaim(Claim):
 
     @property
     def file(self) -> str:
-        return self._path
+        return self._path.rstrip("/")
 
     def _until_ms(self) -> int:
         return 0

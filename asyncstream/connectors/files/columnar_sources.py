@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overloa
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.files.arrow import arrow_ipc, parquet
 from asyncstream.connectors.files.identity import difference, fingerprint
-from asyncstream.connectors.files.partitions import NO_VALUE, partition_of
+from asyncstream.connectors.files.partitions import NO_VALUE, is_partition, partition_of
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.files.storage import size_of
@@ -103,9 +103,8 @@ class ColumnarSource(FileSource[T]):
         return sorted(found, key=lambda name: (posixpath.basename(name), name))
 
     def _is_read(self, name: str) -> bool:
-        *folders, own = name.split("/")
-        is_partition = all("=" in folder and folder[0] != "." for folder in folders)
-        return is_partition and own.endswith(self._endings) and own[0] not in "._"
+        folder, own = posixpath.split(name)
+        return is_partition(folder) and own.endswith(self._endings) and own[0] not in "._"
 
     def _path_of(self, name: str) -> str:
         return self._storage.join(self._path, name) if name else self._path

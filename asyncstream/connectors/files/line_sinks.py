@@ -74,6 +74,11 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._is_whole = True
         self._failure: OSError | None = None
 
+    @property
+    def place(self) -> str:
+        """Where it writes, behind all links."""
+        return self._claim.file
+
     async def open(self) -> None:
         self._is_closed = False
         self._is_whole = True

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.files.claim import Claim, claim_of, fenced
+from asyncstream.connectors.files.partitions import is_partition
 from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, unfinished
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names
@@ -135,6 +136,17 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     @abstractmethod
     def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
         """What writes to a new file, of which these are the first rows."""
+
+    @property
+    def place(self) -> str:
+        """Where it writes, behind all links."""
+        return self._claim.file
+
+    def holds(self, place: str) -> bool:
+        """Whether that is where it writes, a folder in there that is a partition, or a part."""
+        name = place.removeprefix(self._storage.join(self.place, ""))
+        is_inside = name != place
+        return place == self.place or (is_inside and (is_partition(name) or self._folder.number(name) > 0))
 
     # ------------------------------------------------------------------ without checkpoints
 

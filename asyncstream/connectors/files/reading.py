@@ -10,6 +10,7 @@ position is the one before.
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -45,6 +46,11 @@ class FileSource(Source[T]):
         self._work = Work(self._storage)
         self._reading: asyncio.Future[tuple[SourceBatch[T] | None, Any]] | None = None
         self._behind: Any = None  # the position behind what the thread has read and `read` has given
+
+    @property
+    def place(self) -> str:
+        """What it reads, behind all links."""
+        return self._path.rstrip("/") if self._storage.is_remote else os.path.realpath(self._path)
 
     def _naming(self, path: str = "") -> AbstractContextManager[None]:
         """What fails in this block comes out naming a file, or else all that is read."""
