@@ -130,6 +130,12 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                 way = "overwrite" if is_left_over else self._existing
                 if way == "refuse" and size is not None:
                     raise self._exists()
+                if way == "append" and size and self._claim.is_damaged():
+                    raise SinkError(
+                        f"cannot write behind what is in {self._path}: its record, {self._claim.record}, "
+                        "cannot be read, so it is not known whether a job that was cut off wrote a part of "
+                        "it; take that out, if there is any, and delete the record"
+                    )
                 return way, 0
             length = record.base
         else:
