@@ -30,7 +30,7 @@ from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, lost, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.filesystem.folders import contents, sync_folder
+from asyncstream.filesystem.folders import contents, lasting, sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
 from asyncstream.validation import file_path, refuse
@@ -64,14 +64,15 @@ class DirectoryStore(CheckpointStore, Shown):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(file_path("path", path, "a directory"))
+        self._shown = file_path("path", path, "a directory")
+        self._path = Path(lasting(self._shown))
         if "://" in str(path):
             raise refuse("path", "the path of a directory on a disk", path, "checkpoints need one")
         if os.path.exists(path) and not os.path.isdir(path):
             raise refuse("path", "the path of a directory", path, "there is a file")
 
     def __str__(self) -> str:
-        return str(self._path)
+        return self._shown
 
     def journal_files(self) -> FolderFiles:
         """Where a journal of finished calls is kept: files beside the checkpoints."""

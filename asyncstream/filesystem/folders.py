@@ -11,7 +11,15 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ("by_their_own_names", "contents", "missing_folder", "sync_folder")
+__all__ = ("by_their_own_names", "contents", "lasting", "missing_folder", "sync_folder")
+
+
+def lasting(path: str) -> str:
+    """The same file, whatever folder the program goes to later."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except FileNotFoundError:  # its folder is gone, and so is what the path leads to from there
+        return path
 
 
 def contents(path: str | os.PathLike[str]) -> bytes:

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
+from asyncstream.filesystem.folders import lasting
 from asyncstream.validation import file_path, refuse
 
 __all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "quoted", "read_only", "write_ahead")
@@ -36,7 +37,8 @@ _LOGGED: Final = b"\2"
 
 def database_path(path: object) -> str:
     """
-    `path` as text, which must be that of a file: connections come and go, and in memory each has its own.
+    `path` as text, which must be that of a file: connections come and go, and in memory each has its own. All
+    of them are to that file, whatever folder the program goes to.
 
     Raises:
         PipelineError: if it is not.
@@ -44,7 +46,7 @@ def database_path(path: object) -> str:
     found = file_path("path", path, "a database file")
     if found == ":memory:" or found.startswith("file:"):
         raise refuse("path", "the path of a database file", path, "on a disk, and no URI")
-    return found
+    return lasting(found)
 
 
 def looking_at(

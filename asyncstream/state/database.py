@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from asyncstream.errors import StateError, describe_error, module_of
+from asyncstream.filesystem.folders import lasting
 from asyncstream.filesystem.locks import lock
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.validation import count, file_path
@@ -70,7 +71,7 @@ class DiskState(StateBackend):
         young_rows: int = 200_000,
         cache_bytes: int = 64 << 20,
     ) -> None:
-        object.__setattr__(self, "directory", Path(file_path("directory", directory, "a directory")))
+        object.__setattr__(self, "directory", Path(lasting(file_path("directory", directory, "a directory"))))
         object.__setattr__(self, "young_rows", count("young_rows", young_rows))
         object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
 

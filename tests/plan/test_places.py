@@ -77,9 +77,9 @@ def test_two_that_write_to_one_place_are_refused_before_they_write(
 
 
 async def test_two_in_an_object_store_are_refused_as_well() -> None:
-    sinks = [JsonLinesFolderSink("memory://two/out"), JsonLinesFolderSink("memory://two/out/")]
+    one, other = JsonLinesFolderSink("memory://two/out"), JsonLinesFolderSink("memory://two/out/")
     with pytest.raises(PipelineError, match="both write to memory://two/out"):
-        of_two(*sinks).start()
+        of_two(one, other).start()
     of_two(JsonLinesFolderSink("memory://two/out"), JsonLinesFolderSink("memory://two/outer")).start()
 
 

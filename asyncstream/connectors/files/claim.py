@@ -100,7 +100,7 @@ class Claim:
     @property
     def file(self) -> str:
         """The file itself, behind all links."""
-        return os.path.realpath(self._path)
+        return self._storage.behind_links(self._path)
 
     @property
     def record(self) -> str:
@@ -209,7 +209,7 @@ class Claim:
         """
         self.check_record()
         try:
-            is_same = os.path.samestat(os.stat(self._path), os.fstat(file.fileno()))
+            is_same = os.path.samestat(os.stat(self.file), os.fstat(file.fileno()))
         except OSError:
             is_same = False
         if not is_same:
@@ -267,10 +267,6 @@ class _RemoteClaim(Claim):
     So one takes over what another one writes at the same moment unseen. The checkpoint store keeps jobs that
     use it apart; the record keeps out those that were followed, from the next look on.
     """
-
-    @property
-    def file(self) -> str:
-        return self._path.rstrip("/")
 
     def _until_ms(self) -> int:
         return 0

@@ -308,7 +308,10 @@ class ParquetSource(ColumnarSource[T]):
         super()._open()
         self._sizes, self._rows_here = [], 0
         if not self._storage.is_remote:  # or it would be asked for each
-            self._sizes = [self._in_file(name, os.path.getsize) for name in self._files]
+            self._sizes = [self._in_file(name, self._size) for name in self._files]
+
+    def _size(self, path: str) -> int:
+        return os.path.getsize(self._storage.resolved(path))
 
     def progress(self) -> float | None:
         if not self._is_open or not self._sizes:
@@ -324,6 +327,7 @@ class ParquetSource(ColumnarSource[T]):
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
         from pyarrow import OSFile
 
+        path = self._storage.resolved(path)
         source: Any = self._storage.read(path) if self._storage.is_remote else OSFile(path)
         try:
             # what Spark writes by default has no unit: of nanoseconds, years after 2262 would be others

@@ -33,7 +33,7 @@ from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filesystem.folders import missing_folder, sync_folder
+from asyncstream.filesystem.folders import lasting, missing_folder, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
@@ -61,6 +61,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise refuse(
                 "path", "a file on a disk", path, "in an object store a sink writes a folder of files"
             )
+        self._at = lasting(self._path)
         self._compression = compression_of(compression, self._path)
         self._packing: Compressing | None = None  # between what is written and the file
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
@@ -121,7 +122,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         """
         record = self._claim.left_to(self.writer)
         try:
-            size = os.path.getsize(self._path)
+            size = os.path.getsize(self._at)
         except OSError:
             size = None
         if position is None:
@@ -156,7 +157,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         length = position["length"]
         found: str | None = "it is not there"
         if size is not None:
-            with self._naming(), open_file(self._path, "rb") as file:
+            with self._naming(), open_file(self._at, "rb") as file:
                 found = difference(file, length, position)
         if found is not None and length:
             raise SinkError(
@@ -168,7 +169,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _check_form(self) -> None:
         """Refuse a file in which something is written in another way, for the code has changed say."""
-        with self._naming(), open_file(self._path, "rb") as file:
+        with self._naming(), open_file(self._at, "rb") as file:
             found = compression_in(file)
         if found != self._compression:
             raise SinkError(
@@ -223,7 +224,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         mode = "ab+" if way == "recover" and length == 0 else modes[way]
         with self._naming():
             try:
-                self._file, self._is_new, self._failure = open_file(self._path, mode), True, None
+                self._file, self._is_new, self._failure = open_file(self._at, mode), True, None
             except FileExistsError:
                 raise self._exists() from None
 
@@ -271,7 +272,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _written(self, *, complete: bool) -> BinaryIO:
         """What is in the file, from its beginning on; as `unpacked`."""
-        return unpacked(open_file(self._path, "rb"), self._compression, complete=complete)
+        return unpacked(open_file(self._at, "rb"), self._compression, complete=complete)
 
     def _write_head(self) -> None:
         if self._needs_head and (head := self._encoding.head()):
@@ -352,7 +353,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())
         if self._is_new:
-            sync_folder(os.path.dirname(os.path.abspath(self._path)))
+            sync_folder(os.path.dirname(self._at))
             self._is_new = False
 
     async def commit(self, epoch: int) -> None:
@@ -391,7 +392,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise self._error(error) from error
 
     def _error(self, error: OSError) -> SinkError:
-        if (folder := missing_folder(self._path)) is not None:
+        if (folder := missing_folder(self._at)) is not None:
             return SinkError(f"cannot write {self._path}: there is no directory {folder}")
         return SinkError(f"cannot write {self._path}: {describe_error(error)}")
 

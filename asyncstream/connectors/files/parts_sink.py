@@ -175,7 +175,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             raise self._exists()
 
     def _check_place(self) -> None:
-        if not self._storage.is_remote and (folder := missing_folder(self._path)) is not None:
+        folder = None if self._storage.is_remote else missing_folder(self._storage.resolved(self._path))
+        if folder is not None:
             raise SinkError(f"cannot write {self._path}: there is no directory {folder}")
 
     def _check_folder(self) -> None:

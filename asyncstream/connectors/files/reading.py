@@ -10,7 +10,6 @@ position is the one before.
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -50,7 +49,7 @@ class FileSource(Source[T]):
     @property
     def place(self) -> str:
         """What it reads, behind all links."""
-        return self._path.rstrip("/") if self._storage.is_remote else os.path.realpath(self._path)
+        return self._storage.behind_links(self._path)
 
     def _naming(self, path: str = "") -> AbstractContextManager[None]:
         """What fails in this block comes out naming a file, or else all that is read."""
