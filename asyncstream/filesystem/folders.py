@@ -54,9 +54,13 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """The folder in which a file is to be written, if it is not there."""
+    """The folder in which a file is to be written, if it is not there. Of one out of reach, others tell."""
     folder = os.path.dirname(os.path.abspath(path))
-    return None if os.path.isdir(folder) else folder
+    try:
+        is_there = stat.S_ISDIR(os.stat(folder).st_mode)
+    except OSError as error:
+        is_there = not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return None if is_there else folder
 
 
 def by_their_own_names(found: Mapping[str, os.stat_result], folder: str = "") -> Iterator[str]:

@@ -1,8 +1,12 @@
-"""A program that goes to another folder: what was given by a path from the one before stays there."""
+"""
+Folders: those that are out of reach, and that of a program, which may go to another one: what was given by a
+path from the one before stays there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sqlite3
@@ -14,6 +18,7 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    CheckpointError,
     Checkpoints,
     CsvSource,
     DirectoryStore,
@@ -28,6 +33,7 @@ from asyncstream import (
     ParquetSource,
     Pipeline,
     Sink,
+    SinkError,
     Source,
     SourceBatch,
     SqliteSink,
@@ -35,7 +41,9 @@ from asyncstream import (
     SqliteStore,
 )
 from asyncstream.checkpoint.stores import CheckpointStore
+from asyncstream.connectors.files import line_sinks
 from asyncstream.connectors.inbox import InboxFile, Submitted
+from asyncstream.filesystem.folders import missing_folder
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import run_virtual
 
@@ -166,3 +174,23 @@ def test_an_inbox_and_a_journal_are_where_they_were_said(
     files.close()
     assert list(elsewhere.iterdir()) == []
     assert files_below(tmp_path) == {"inbox.db", "calls/ended"}
+
+
+async def test_a_folder_that_is_out_of_reach_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sink = DirectoryStore(tmp_path / "kept"), JsonLinesSink(tmp_path / "out")
+
+    def fails(*args: Any, **options: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        for name in ("stat", "listdir", "mkdir"):
+            patched.setattr(os, name, fails)
+        patched.setattr(line_sinks, "open_file", fails)
+        for work in (store.numbers, store.holder, sink.open):
+            with pytest.raises(
+                (CheckpointError, SinkError), match=r"cannot (keep|write) .*: .*Permission denied"
+            ):
+                await work()
+    assert missing_folder(str(tmp_path / "none" / "out")) == str(tmp_path / "none")
