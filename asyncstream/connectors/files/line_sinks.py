@@ -73,6 +73,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._is_new = False
         self._is_old = False  # what was there before still is, and goes when something else comes
         self._is_whole = True
+        self._has_name = False  # it had when it was opened
         self._failure: OSError | None = None
 
     @property
@@ -227,6 +228,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                 self._file, self._is_new, self._failure = open_file(self._at, mode), True, None
             except FileExistsError:
                 raise self._exists() from None
+            self._has_name = os.fstat(self._file.fileno()).st_nlink > 0
 
     def _settle(self, way: str, length: int = 0) -> None:
         """Bring the open file into the state in which it is written on."""
@@ -286,6 +288,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         file = self._opened()
         self._taken = 0
+        self._check_named()
         self._let_old_go()
         into = file if self._packing is None else self._packing
         encoding = self._encoding
@@ -321,6 +324,15 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             self._opened().flush()
         except OSError as error:
             raise self._broken(error) from error
+        self._check_named()
+
+    def _check_named(self) -> None:
+        """See whether what is written can be found by some name; with checkpoints each commit sees to it."""
+        if self._has_name and not self._claim.is_held and not os.fstat(self._opened().fileno()).st_nlink:
+            raise SinkBroken(
+                f"{self._path} was deleted, or replaced by another file, while it was written: what was "
+                "written is lost"
+            )
 
     async def prepare(self, epoch: int) -> dict[str, Any]:
         file = self._opened()
