@@ -199,7 +199,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._check_existing()  # another job may have written meanwhile
         if self._is_file:
             ((_, path),) = self._ended
-            self._storage.rename(path, self._path)
+            self._storage.rename(path, self.place)
             self._ended = []
         else:
             self._hide()
@@ -337,7 +337,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _unfinished(self, folder: str) -> str:
         name = unfinished()
         if self._is_file and not self._has_epochs:
-            return self._storage.beside(self._path, name)
+            return self._storage.beside(self.place, name)
         return self._folder.place(posixpath.join(folder, name))
 
     def _end_part(self, folder: str) -> None:
