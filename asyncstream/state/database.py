@@ -8,6 +8,7 @@ no write-ahead log either, and nothing is brought to the disk by force.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -140,7 +141,8 @@ class Database(Stored):
         self._end()
         with suppress(Exception):  # of a full disk, or a directory that is gone: nothing of it is needed
             self._database.close()
-        shutil.rmtree(Path(self._where) / ROWS, ignore_errors=True)
+        if _is_ours(Path(self._where), self._lock):
+            shutil.rmtree(Path(self._where) / ROWS, ignore_errors=True)
         self._lock.close()
 
 
@@ -171,6 +173,14 @@ def _claimed(directory: Path) -> BinaryIO:
     except OSError as error:
         raise StateError(f"state cannot be kept in {directory}: {describe_error(error)}") from error
     return mark
+
+
+def _is_ours(directory: Path, mark: BinaryIO) -> bool:
+    """Whether it is still the directory that was claimed: another may be in its place, of another job."""
+    try:
+        return os.path.samestat(os.stat(directory / MARK), os.fstat(mark.fileno()))
+    except OSError:
+        return False
 
 
 def _options(cache_bytes: int) -> Any:
