@@ -30,7 +30,7 @@ from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, lost, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.filesystem.folders import contents, sync_folder
+from asyncstream.filesystem.folders import contents, lasting, missing_folder, sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
 from asyncstream.validation import file_path, refuse
@@ -64,14 +64,15 @@ class DirectoryStore(CheckpointStore, Shown):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(file_path("path", path, "a directory"))
+        self._shown = file_path("path", path, "a directory")
+        self._path = Path(lasting(self._shown))
         if "://" in str(path):
             raise refuse("path", "the path of a directory on a disk", path, "checkpoints need one")
         if os.path.exists(path) and not os.path.isdir(path):
             raise refuse("path", "the path of a directory", path, "there is a file")
 
     def __str__(self) -> str:
-        return str(self._path)
+        return self._shown
 
     def journal_files(self) -> FolderFiles:
         """Where a journal of finished calls is kept: files beside the checkpoints."""
@@ -109,8 +110,8 @@ class DirectoryStore(CheckpointStore, Shown):
         try:
             yield
         except OSError as error:
-            folder = self._path.absolute().parent
-            why = describe_error(error) if folder.is_dir() else f"there is no directory {folder}"
+            folder = missing_folder(str(self._path))
+            why = describe_error(error) if folder is None else f"there is no directory {folder}"
             raise CheckpointError(f"cannot keep checkpoints in {self._path}: {why}") from error
 
     def _lease(self, number: int) -> Lease | None:
@@ -241,7 +242,7 @@ class DirectoryStore(CheckpointStore, Shown):
             try:
                 names = os.listdir(self._path)
             except FileNotFoundError:
-                if not self._path.absolute().parent.is_dir():
+                if missing_folder(str(self._path)) is not None:
                     raise
                 return []
         return [name for name in names if name.startswith(before) and name.endswith(behind)]

@@ -59,6 +59,7 @@ class History:
         self._key = key
         self._infos: dict[int, CheckpointInfo | None] = {}  # what manifests say; None: damaged
         self._names: dict[str, str] = {}  # of the parts that are whole, by digest
+        self._warned: set[int] = set()  # of these that are damaged
         self._ahead: set[str] = set()  # parts that are kept, though perhaps no manifest names them yet
         self._found = 0  # later manifests were written with the lease that `clean` was given
 
@@ -264,17 +265,18 @@ class History:
         """
         Look at what is there, and delete what crashes have left behind, parts that no manifest names; and the
         checkpoints of these numbers, with what only they have named.
+
+        Manifests are read, the newest first, until they name all the parts: often the last few do.
         """
-        for number in await self.look():
+        found = [number for number in await self.look() if number not in numbers]
+        unnamed = set(await self._store.parts()) - self._ahead
+        for number in reversed(found):
+            if not unnamed:
+                break
             await self._look_into(number)
-        if damaged := [number for number in self._unreadable() if number not in numbers]:
-            log.warning(
-                "%s: of these checkpoints it cannot be read whether they are savepoints, so they stay, with "
-                "all that they may need, until they are mended, or deleted by `asyncstream checkpoint "
-                "delete`: %s",
-                self._store,
-                ", ".join(map(str, damaged)),
-            )
+            if (info := self._infos[number]) is not None:
+                unnamed -= info.stored
+        self._warn_of_damaged()
         self._found = self.newest
         await self._delete(lease, numbers)
 
@@ -284,12 +286,16 @@ class History:
         they have named.
 
         Returns:
-            The numbers of the newest, in ascending order.
+            The numbers of the newest, in ascending order; with so few that nothing is deleted, those that are
+            not known to be damaged.
         """
         numbers = await self.look()
+        if len(numbers) <= keep:
+            return [number for number in numbers if number not in self._unreadable()]
         for number in numbers:
-            if number not in self._infos:  # its commit has failed, as it seemed, and has been done
+            if number not in self._infos:  # of an earlier job; or its commit only seemed to have failed
                 await self._look_into(number)
+        self._warn_of_damaged()
         self._infos = {number: self._infos[number] for number in numbers}  # without what is lost
         whole = [info for info in self._infos.values() if info is not None]
         if old := [info.id for info in whole[:-keep] if not info.savepoint]:
@@ -297,11 +303,23 @@ class History:
         return [info.id for info in whole[-keep:]]
 
     async def _look_into(self, number: int) -> None:
-        """Note what a manifest names that this history has not written."""
+        """Note what a manifest says that this history has not written, or has read before."""
         try:
             self._infos[number] = await self.info(number)
         except CheckpointError:
             self._infos[number] = None
+
+    def _warn_of_damaged(self) -> None:
+        """Say once of each what becomes of those that cannot be read."""
+        if damaged := sorted(set(self._unreadable()) - self._warned):
+            self._warned.update(damaged)
+            log.warning(
+                "%s: of these checkpoints it cannot be read whether they are savepoints, so they stay, with "
+                "all that they may need, until they are mended, or deleted by `asyncstream checkpoint "
+                "delete`: %s",
+                self._store,
+                ", ".join(map(str, damaged)),
+            )
 
     def _unreadable(self) -> list[int]:
         return [number for number, info in self._infos.items() if info is None]

@@ -18,6 +18,7 @@ from asyncstream.checkpoint.timely import TimelyStore
 from asyncstream.codec import Codec, codec
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import PipelineError
+from asyncstream.filesystem.folders import lasting
 from asyncstream.operators.fingerprint import fingerprint
 from asyncstream.validation import (
     Duration,
@@ -136,7 +137,8 @@ class Checkpoints:
         if self.pipeline_was is not None:
             text("pipeline_was", self.pipeline_was)
         if self.journal is not None:
-            file_path("journal", self.journal, "a directory")
+            journal = lasting(file_path("journal", self.journal, "a directory"))
+            object.__setattr__(self, "journal", journal)
         choice("on_held", self.on_held, ("refuse", "wait"))
         duration_seconds("lease", self.lease)
         choice("ahead", self.ahead, ("refuse", "allow_behind", "start_over"))

@@ -80,27 +80,30 @@ class DeadLetterSource(Source[Any]):
     What is no letter goes to `rejected`, as a `RejectedMessage`, where the source of the letters puts aside
     what it cannot read; otherwise it is a `SourceError`.
 
+    Attributes:
+        letters: the source that it was given.
+
     Args:
         letters: a source of what `to_dead_letter` made, e.g. `JsonLinesSource("failed.jsonl")`.
     """
 
     def __init__(self, letters: Source[Mapping[str, Any]]) -> None:
         instance("letters", letters, Source, advice='e.g. JsonLinesSource("failed.jsonl")')
-        self._letters = letters
+        self.letters = letters
         self.rejects = letters.rejects
         self.hands_over = letters.hands_over
         self.needs_writer = letters.needs_writer
 
     def _join(self) -> None:
         """The source of the letters knows the job as well."""
-        self._letters.writer, self._letters.checkpoint_soon = self.writer, self.checkpoint_soon
+        self.letters.writer, self.letters.checkpoint_soon = self.writer, self.checkpoint_soon
 
     async def open(self) -> None:
         self._join()
-        await self._letters.open()
+        await self.letters.open()
 
     async def read(self) -> SourceBatch[Any] | None:
-        batch = await self._letters.read()
+        batch = await self.letters.read()
         if batch is None:
             return None
         values: list[Any] = []
@@ -111,7 +114,7 @@ class DeadLetterSource(Source[Any]):
                 values.append(from_dead_letter(letter))
                 places.append(place)
             except TypeError as error:
-                malformed = RejectedMessage(repr(self._letters), "", letter, str(error))
+                malformed = RejectedMessage(repr(self.letters), "", letter, str(error))
                 if not self.rejects:
                     raise malformed.error() from error
                 rejected.append(malformed)
@@ -134,42 +137,42 @@ class DeadLetterSource(Source[Any]):
         )
 
     def end(self) -> bool:
-        return self._letters.end()
+        return self.letters.end()
 
     def suspend(self) -> None:
-        self._letters.suspend()
+        self.letters.suspend()
 
     def position(self) -> Any:
-        return self._letters.position()
+        return self.letters.position()
 
     def progress(self) -> float | None:
-        return self._letters.progress()
+        return self.letters.progress()
 
     async def can_seek(self, position: Any) -> None:
         self._join()
-        await self._letters.can_seek(position)
+        await self.letters.can_seek(position)
 
     async def seek(self, position: Any) -> None:
-        await self._letters.seek(position)
-        self.started_over = self._letters.started_over
+        await self.letters.seek(position)
+        self.started_over = self.letters.started_over
 
     def unread(self) -> int:
-        return self._letters.unread()
+        return self.letters.unread()
 
     def acknowledges(self) -> bool:
-        return self._letters.acknowledges()
+        return self.letters.acknowledges()
 
     async def acknowledge(self, position: Any) -> None:
-        await self._letters.acknowledge(position)
+        await self.letters.acknowledge(position)
 
     async def forget(self, position: Any) -> None:
-        await self._letters.forget(position)
+        await self.letters.forget(position)
 
     def is_replayable(self) -> bool:
-        return self._letters.is_replayable()
+        return self.letters.is_replayable()
 
     def is_reopenable(self) -> bool:
-        return self._letters.is_reopenable()
+        return self.letters.is_reopenable()
 
     async def close(self) -> None:
-        await self._letters.close()
+        await self.letters.close()

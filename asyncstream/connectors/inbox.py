@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
+from weakref import finalize
 from zlib import crc32
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
@@ -134,6 +135,9 @@ class InboxFile:
             self._database = sqlite3.connect(
                 inbox.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
+            # if it is gone without having been closed: with its event loop, say
+            self._closing = finalize(self, self._database.close)
+            self._closing.atexit = False  # it might wait for the thread
             self._file = OpenFile(inbox.path)
             self._tally = Tally(inbox.path)
             try:
@@ -254,6 +258,7 @@ class InboxFile:
         except SourceError:  # taken over, or broken: that was said before
             self._tally.close(all_is_safe=False)
         finally:
+            self._closing.detach()
             self._database.close()
 
     # ------------------------------------------------------------------ the database

@@ -11,7 +11,15 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ("by_their_own_names", "contents", "missing_folder", "sync_folder")
+__all__ = ("by_their_own_names", "contents", "lasting", "missing_folder", "sync_folder")
+
+
+def lasting(path: str) -> str:
+    """The same file, whatever folder the program goes to later."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except FileNotFoundError:  # its folder is gone, and so is what the path leads to from there
+        return path
 
 
 def contents(path: str | os.PathLike[str]) -> bytes:
@@ -46,9 +54,13 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """The folder in which a file is to be written, if it is not there."""
+    """The folder in which a file is to be written, if it is not there. Of one out of reach, others tell."""
     folder = os.path.dirname(os.path.abspath(path))
-    return None if os.path.isdir(folder) else folder
+    try:
+        is_there = stat.S_ISDIR(os.stat(folder).st_mode)
+    except OSError as error:
+        is_there = not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return None if is_there else folder
 
 
 def by_their_own_names(found: Mapping[str, os.stat_result], folder: str = "") -> Iterator[str]:

@@ -5,9 +5,11 @@ A job that was killed leaves changes in a log beside its database. An ordinary c
 database when it is closed; one that may only read leaves both alone. Without a log there is nothing to move,
 and an ordinary connection also takes away the empty log that it makes, which the other one would leave.
 
-On a disk that is read-only no log can be made, so a database that wants one cannot be opened there unless
-SQLite is told that nothing changes, and takes no locks. Others are opened as everywhere: the disk may be
-read-only here, and written to by another machine, or outside of a container.
+Who may only read a database, or its folder, or is on a disk that is read-only, makes no log there: it could
+not be made, or its owner could not write to it. So one that wants a log, and has none, is read as if nothing
+changed, without locks: what another user writes in that very moment may look like damage. All others are
+opened as everywhere: they may be read-only here, and written to by another user, by another machine, or
+outside of a container.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from asyncstream.filesystem.folders import lasting
 from asyncstream.validation import file_path, refuse
 
 __all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "quoted", "read_only", "write_ahead")
@@ -26,10 +28,17 @@ __all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "quoted", "read
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
 
+_READ_VERSION: Final = 19
+"""The byte of a database that says how it is to be read."""
+
+_LOGGED: Final = b"\2"
+"""With a log, that is."""
+
 
 def database_path(path: object) -> str:
     """
-    `path` as text, which must be that of a file: connections come and go, and in memory each has its own.
+    `path` as text, which must be that of a file: connections come and go, and in memory each has its own. All
+    of them are to that file, whatever folder the program goes to.
 
     Raises:
         PipelineError: if it is not.
@@ -37,14 +46,14 @@ def database_path(path: object) -> str:
     found = file_path("path", path, "a database file")
     if found == ":memory:" or found.startswith("file:"):
         raise refuse("path", "the path of a database file", path, "on a disk, and no URI")
-    return found
+    return lasting(found)
 
 
 def looking_at(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection to read from, and from nothing if `path` is ":memory:"; the rest as `sqlite3.connect`."""
-    if os.path.exists(f"{path}-wal") or _is_on_read_only_disk(path):
+    if os.path.exists(f"{path}-wal") or _is_only_to_read(path):
         return read_only(path, timeout=timeout, isolation_level=isolation_level)
     return sqlite3.connect(path, timeout=timeout, isolation_level=isolation_level)
 
@@ -53,25 +62,31 @@ def read_only(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection that changes nothing, nor makes the file; the rest as `sqlite3.connect`."""
-    uri = Path(path).absolute().as_uri()
-    connect = partial(sqlite3.connect, timeout=timeout, isolation_level=isolation_level, uri=True)
-    database = connect(f"{uri}?mode=ro")
-    if _is_on_read_only_disk(path):
-        try:
-            database.execute("PRAGMA schema_version")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN and not os.path.exists(f"{path}-wal"):
-                database.close()
-                return connect(f"{uri}?immutable=1")
-    return database
+    changes = "immutable=1" if _is_only_to_read(path) and _lacks_its_log(path) else "mode=ro"
+    uri = f"{Path(path).absolute().as_uri()}?{changes}"
+    return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
 
 
-def _is_on_read_only_disk(path: str) -> bool:
-    """Whether there is a file of this name on a disk that is read-only for this process."""
+def _is_only_to_read(path: str) -> bool:
+    """Whether there is a file of this name that this process may not write to, or nothing beside it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.exists(path) and not (os.access(path, os.W_OK) and os.access(folder, os.W_OK)):
+        return True
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except (OSError, AttributeError):  # Windows does not say
         return False
+
+
+def _lacks_its_log(path: str) -> bool:
+    """Whether a database wants a log, as its header says, and nobody has one open, or has left one."""
+    try:
+        with open(path, "rb") as file:
+            wants_log = file.read(_READ_VERSION + 1)[_READ_VERSION:] == _LOGGED
+        left = os.path.getsize(f"{path}-wal") if os.path.exists(f"{path}-wal") else 0
+    except OSError:  # SQLite has the same to say
+        return False
+    return wants_log and not left and not os.path.exists(f"{path}-shm")
 
 
 def quoted(name: str) -> str:

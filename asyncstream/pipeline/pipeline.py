@@ -29,6 +29,7 @@ from asyncstream.plan import (
     as_html,
     as_mermaid,
     as_text,
+    check_places,
     guarantees,
 )
 from asyncstream.runtime.aio import OPEN_SECONDS, DryRun, Job, JobSnapshot, dry_run
@@ -248,6 +249,7 @@ class Pipeline(Unfinished):
     def _check(self, *, keeps: bool) -> None:
         """See whether the plan can run, and keep checkpoints if it is to."""
         self._graph.check()
+        check_places(self._graph, keeps=keeps)
         for step in self._graph if not keeps else ():
             if isinstance(step, SourceStep) and isinstance(step.source, DurableSubmissions):
                 raise PipelineError(

@@ -4,6 +4,7 @@ from asyncstream.plan.describe import as_mermaid, as_text
 from asyncstream.plan.graph import Graph, Input, OperatorStep, Output, SinkStep, SourceStep, Step
 from asyncstream.plan.guarantees import Guarantee, guarantees, left_behind
 from asyncstream.plan.picture import as_html
+from asyncstream.plan.places import check_places
 from asyncstream.plan.wiring import Wiring
 
 __all__ = (
@@ -19,6 +20,7 @@ __all__ = (
     "as_html",
     "as_mermaid",
     "as_text",
+    "check_places",
     "guarantees",
     "left_behind",
 )

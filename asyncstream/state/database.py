@@ -8,6 +8,7 @@ no write-ahead log either, and nothing is brought to the disk by force.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from asyncstream.errors import StateError, describe_error, module_of
+from asyncstream.filesystem.folders import lasting
 from asyncstream.filesystem.locks import lock
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.validation import count, file_path
@@ -70,7 +72,7 @@ class DiskState(StateBackend):
         young_rows: int = 200_000,
         cache_bytes: int = 64 << 20,
     ) -> None:
-        object.__setattr__(self, "directory", Path(file_path("directory", directory, "a directory")))
+        object.__setattr__(self, "directory", Path(lasting(file_path("directory", directory, "a directory"))))
         object.__setattr__(self, "young_rows", count("young_rows", young_rows))
         object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
 
@@ -139,7 +141,8 @@ class Database(Stored):
         self._end()
         with suppress(Exception):  # of a full disk, or a directory that is gone: nothing of it is needed
             self._database.close()
-        shutil.rmtree(Path(self._where) / ROWS, ignore_errors=True)
+        if _is_ours(Path(self._where), self._lock):
+            shutil.rmtree(Path(self._where) / ROWS, ignore_errors=True)
         self._lock.close()
 
 
@@ -170,6 +173,14 @@ def _claimed(directory: Path) -> BinaryIO:
     except OSError as error:
         raise StateError(f"state cannot be kept in {directory}: {describe_error(error)}") from error
     return mark
+
+
+def _is_ours(directory: Path, mark: BinaryIO) -> bool:
+    """Whether it is still the directory that was claimed: another may be in its place, of another job."""
+    try:
+        return os.path.samestat(os.stat(directory / MARK), os.fstat(mark.fileno()))
+    except OSError:
+        return False
 
 
 def _options(cache_bytes: int) -> Any:

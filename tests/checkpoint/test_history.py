@@ -187,6 +187,51 @@ class Counting(MemoryStore):
         await super().put(lease, part, data)
 
 
+@pytest.mark.parametrize(("state", "left", "read"), [(0, False, 0), (BIG, False, 1), (BIG, True, 100)])
+async def test_no_more_is_read_of_many_than_says_which_parts_may_go(
+    state: Any, left: bool, read: int
+) -> None:
+    """Without parts none; until they are all named; and all before one is deleted."""
+
+    class Read(Counting):
+        count = 0
+
+        async def read(self, what: int | str) -> bytes:
+            self.count += isinstance(what, int)
+            return await super().read(what)
+
+    store = Read()
+    lease = await lease_of(store)
+    history = History(store, JsonCodec())
+    for number in range(1, 101):
+        await write(history, lease, number, state)
+    if left:
+        await store.put(lease, "orphan-1", b"left behind")
+    history = History(store, JsonCodec())
+    await history.clean(lease)
+    assert store.count == read
+    assert len(await store.parts()) == (state is BIG)
+    assert await history.let_go(lease, 100) == list(range(1, 101))
+    assert store.count == read
+    await history.let_go(lease, 99)
+    assert await store.numbers() == list(range(2, 101))
+    assert store.count == 100
+
+
+async def test_of_damaged_ones_it_is_said_once_that_they_stay(caplog: pytest.LogCaptureFixture) -> None:
+    store, history = await filled(1, 2, 3, 4)
+    store._kept[1] = store._kept[2] = b"damaged"
+    lease = await lease_of(store)
+    await history.clean(lease)
+    assert await history.let_go(lease, 4) == [1, 2, 3, 4], "nothing is to go, so nothing was read"
+    for number in (5, 6):
+        await write(history, lease, number, number)
+        assert await history.let_go(lease, 2) == [number - 1, number]
+    assert await store.numbers() == [1, 2, 5, 6]
+    assert caplog.text.count("whether they are savepoints") == 1
+    assert caplog.text.rstrip().endswith("delete`: 1, 2")
+
+
 async def test_part_that_has_not_changed_is_written_once_and_shared_also_by_the_next_run() -> None:
     store = Counting()
     for run in range(2):

@@ -116,3 +116,41 @@ def test_what_is_read_only_here_may_be_written_to_elsewhere(read_only_disk: Path
                 writer.execute("COMMIT")
                 assert database.execute("SELECT one FROM numbers").fetchone() == (1,)
                 writer.execute("BEGIN EXCLUSIVE")
+
+
+@pytest.mark.parametrize("only_to_read", ["file", "folder"])
+@pytest.mark.parametrize("left", [[], ["-wal"]], ids=["closed", "an empty log left"])
+def test_who_may_only_read_a_database_reads_it_and_leaves_no_log_of_his_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_to_read: str, left: list[str]
+) -> None:
+    """In a log that is his, its owner could not write."""
+    path = tmp_path / "kept?#%.db"
+    with closing(sqlite3.connect(path)) as database:
+        write_ahead(database, timeout=10)
+        database.execute("CREATE TABLE numbers AS SELECT 1 AS one")
+        database.commit()
+    for ending in left:
+        Path(f"{path}{ending}").touch()
+    mine = path if only_to_read == "folder" else tmp_path
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or Path(path) == mine)
+    before = sorted(os.listdir(tmp_path))
+    for connect in (looking_at, read_only):
+        with closing(connect(str(path), timeout=10)) as database:
+            assert database.execute("SELECT one FROM numbers").fetchone() == (1,)
+            assert sorted(os.listdir(tmp_path)) == before
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_who_may_only_read_sees_what_is_in_the_log_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "written.db"
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        write_ahead(writer, timeout=10)
+        for expected in ([(1,)], [(1,), (2,)]):
+            writer.execute("CREATE TABLE IF NOT EXISTS numbers (one)")
+            writer.execute("INSERT INTO numbers VALUES (?)", expected[-1])
+            for connect in (looking_at, read_only):
+                with closing(connect(str(path), timeout=10)) as database:
+                    assert database.execute("SELECT one FROM numbers").fetchall() == expected

@@ -109,7 +109,6 @@ def files_open_in(folder: Path) -> set[str]:
     return {place for place in places if place.startswith(str(folder))}
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # which newer Pythons have for databases
 @pytest.mark.skipif(sys.platform != "linux", reason="which files are open is seen on Linux")
 @pytest.mark.parametrize("build", [of_an_inbox, of_a_table, of_a_cache, of_a_rate, of_a_journal])
 def test_no_thread_and_no_file_stays_open(build: Callable[[Path], Pipeline], tmp_path: Path) -> None:

@@ -214,6 +214,17 @@ def test_a_second_job_in_the_directory_is_refused(tmp_path: Path) -> None:
     Database(DiskState(tmp_path / "state")).close()
 
 
+def test_who_has_lost_its_directory_leaves_alone_what_another_job_keeps_there(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    database = Database(DiskState(state))
+    shutil.move(state, tmp_path / "away")
+    (state / "rows").mkdir(parents=True)  # by another process, for RocksDB has a path once in each
+    (state / "asyncstream-state.lock").touch()
+    (state / "rows" / "theirs").touch()
+    database.close()
+    assert (state / "rows" / "theirs").exists()
+
+
 def test_what_an_earlier_job_left_is_not_read(tmp_path: Path) -> None:
     database = Database(DiskState(tmp_path / "state"))
     DiskRows(database).put([(None, key, key) for key in range(1000)])

@@ -7,6 +7,9 @@ was last changed, says its time, at that moment until which the job has its leas
 system (`flock`) go with it: one on the record, held while a sink takes the file over, and one on the file
 itself, held as long as it is open.
 
+The record is changed where it is: another file of its name would have another lock. So that one that was cut
+off in the middle is not lost, what it is to become is first brought to the disk beside it, `.<name>.next`.
+
 A process that is stopped keeps its locks, which cannot be broken; when it wakes up, it may still be in the
 middle of a write. So a follower that cannot be sure that the one before is gone does not write into the same
 file: it makes a copy of what the checkpoint knows of, and gives it the name. What the other one still writes
@@ -29,6 +32,7 @@ from asyncstream.connectors.files.storage import is_remote, storage_of
 from asyncstream.connectors.standing import taken_over
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
+from asyncstream.filesystem.folders import sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
@@ -96,43 +100,53 @@ class Claim:
     @property
     def file(self) -> str:
         """The file itself, behind all links."""
-        return os.path.realpath(self._path)
+        return self._storage.behind_links(self._path)
 
     @property
-    def _beside(self) -> str:
+    def record(self) -> str:
+        """Where it lies."""
         return self._storage.beside(self.file, ".sink")
+
+    @property
+    def _next(self) -> str:
+        return self._storage.beside(self.file, ".next")
 
     def read(self) -> Record | None:
         """
         What lies beside the file; None if there is nothing, or nothing that makes sense. Raises `SinkError`
         if that cannot be seen, for an object store does not answer say: somebody may be writing.
         """
+        content = self._content(self.record)
+        if content is None:
+            return None
+        record = _record_in(content) or _record_in(self._content(self._next) or b"")
+        lease = None if record is None else record.holder()
+        if record is not None and lease is not None and lease.until_ms < (until_ms := self._until_ms()):
+            record = replace(record, lease=lease.renewed(until_ms).to_text())
+        return record
+
+    def is_damaged(self) -> bool:
+        """Whether something lies beside the file that makes no sense: whose it is, it no longer says."""
+        return bool(self._content(self.record)) and self.read() is None
+
+    def _content(self, path: str) -> bytes | None:
         try:
-            with self._storage.read(self._beside) as file:
-                content, until_ms = file.read(), self._until_ms()
+            with self._storage.read(path) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except self.errors as error:
             raise SinkError(f"cannot see who writes {self._path}: {describe_error(error)}") from error
-        try:
-            found: dict[str, Any] = json.loads(content)
-            record = Record(**found)
-            lease = record.holder()
-        except (ValueError, TypeError, RecursionError):
-            return None
-        if lease is not None and lease.until_ms < until_ms:
-            record = replace(record, lease=lease.renewed(until_ms).to_text())
-        return record
 
     def _until_ms(self) -> int:
         """What `show` has set, or less."""
-        return os.stat(self._beside).st_mtime_ns // 1_000_000
+        return os.stat(self.record).st_mtime_ns // 1_000_000
 
     def show(self, writer: Writer | None) -> None:
         """Have it seen until when the job that writes has its lease; nothing else changes, whosever it is."""
         if writer is not None:
             with suppress(OSError):  # it only tells others to wait
-                os.utime(self._beside, ns=2 * (writer.lease.until_ms * 1_000_000,))
+                os.utime(self.record, ns=2 * (writer.lease.until_ms * 1_000_000,))
 
     def left_to(self, writer: Writer | None) -> Record | None:
         """As `read`; raises `SinkError` if whose the file is goes on, or may go on."""
@@ -148,13 +162,13 @@ class Claim:
         if record is not None and lease is not None and not record.is_left():
             raise SinkError(
                 f"{self._path} is written to by {lease.holder}, with checkpoints: only one job at a time "
-                f"may write; stop that process first, or delete {self._beside} if it is gone"
+                f"may write; stop that process first, or delete {self.record} if it is gone"
             )
 
     @contextmanager
     def taking(self) -> Iterator[None]:
         """While this goes on, no other sink can take the file."""
-        with open(self._beside, "ab") as file:
+        with open(self.record, "ab") as file:
             if not lock(file):
                 raise SinkError(f"{self._path} is being taken over by another process at this moment")
             yield
@@ -175,12 +189,10 @@ class Claim:
 
     def _put(self, record: Record) -> None:
         data = json.dumps(asdict(record)).encode()
-        # in place: another file of this name would have another lock
-        with open(self._beside, "rb+") as file:
-            file.write(data)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
+        _write(self._next, "wb", data)
+        sync_folder(os.path.dirname(self._next))
+        _write(self.record, "rb+", data)
+        os.unlink(self._next)
 
     def check_record(self) -> None:
         """See whether the record is still that of this sink; raises `SinkBroken` if not."""
@@ -197,7 +209,7 @@ class Claim:
         """
         self.check_record()
         try:
-            is_same = os.path.samestat(os.stat(self._path), os.fstat(file.fileno()))
+            is_same = os.path.samestat(os.stat(self.file), os.fstat(file.fileno()))
         except OSError:
             is_same = False
         if not is_same:
@@ -256,10 +268,6 @@ class _RemoteClaim(Claim):
     use it apart; the record keeps out those that were followed, from the next look on.
     """
 
-    @property
-    def file(self) -> str:
-        return self._path
-
     def _until_ms(self) -> int:
         return 0
 
@@ -271,8 +279,28 @@ class _RemoteClaim(Claim):
         yield
 
     def _put(self, record: Record) -> None:
-        with self._storage.create(self._beside) as file:
+        with self._storage.create(self.record) as file:
             file.write(json.dumps(asdict(record)).encode())
+
+
+def _record_in(content: bytes) -> Record | None:
+    """The record that was written down so; None: that makes no sense."""
+    try:
+        found: dict[str, Any] = json.loads(content)
+        record = Record(**found)
+        record.holder()
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return record
+
+
+def _write(path: str, mode: str, data: bytes) -> None:
+    """Have this in a file, and on the disk."""
+    with open(path, mode) as file:
+        file.write(data)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def claim_of(path: str) -> Claim:

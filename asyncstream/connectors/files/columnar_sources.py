@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overloa
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.files.arrow import arrow_ipc, parquet
 from asyncstream.connectors.files.identity import difference, fingerprint
-from asyncstream.connectors.files.partitions import NO_VALUE, partition_of
+from asyncstream.connectors.files.partitions import NO_VALUE, is_partition, partition_of
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.files.storage import size_of
@@ -103,9 +103,8 @@ class ColumnarSource(FileSource[T]):
         return sorted(found, key=lambda name: (posixpath.basename(name), name))
 
     def _is_read(self, name: str) -> bool:
-        *folders, own = name.split("/")
-        is_partition = all("=" in folder and folder[0] != "." for folder in folders)
-        return is_partition and own.endswith(self._endings) and own[0] not in "._"
+        folder, own = posixpath.split(name)
+        return is_partition(folder) and own.endswith(self._endings) and own[0] not in "._"
 
     def _path_of(self, name: str) -> str:
         return self._storage.join(self._path, name) if name else self._path
@@ -309,7 +308,10 @@ class ParquetSource(ColumnarSource[T]):
         super()._open()
         self._sizes, self._rows_here = [], 0
         if not self._storage.is_remote:  # or it would be asked for each
-            self._sizes = [self._in_file(name, os.path.getsize) for name in self._files]
+            self._sizes = [self._in_file(name, self._size) for name in self._files]
+
+    def _size(self, path: str) -> int:
+        return os.path.getsize(self._storage.resolved(path))
 
     def progress(self) -> float | None:
         if not self._is_open or not self._sizes:
@@ -325,6 +327,7 @@ class ParquetSource(ColumnarSource[T]):
     def _begin(self, path: str, row: int, columns: list[str] | None) -> _Table:
         from pyarrow import OSFile
 
+        path = self._storage.resolved(path)
         source: Any = self._storage.read(path) if self._storage.is_remote else OSFile(path)
         try:
             # what Spark writes by default has no unit: of nanoseconds, years after 2262 would be others

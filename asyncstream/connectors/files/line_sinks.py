@@ -33,7 +33,7 @@ from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filesystem.folders import missing_folder, sync_folder
+from asyncstream.filesystem.folders import lasting, missing_folder, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
@@ -61,6 +61,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise refuse(
                 "path", "a file on a disk", path, "in an object store a sink writes a folder of files"
             )
+        self._at = lasting(self._path)
         self._compression = compression_of(compression, self._path)
         self._packing: Compressing | None = None  # between what is written and the file
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
@@ -72,7 +73,13 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._is_new = False
         self._is_old = False  # what was there before still is, and goes when something else comes
         self._is_whole = True
+        self._has_name = False  # it had when it was opened
         self._failure: OSError | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it writes, behind all links."""
+        return self._claim.file
 
     async def open(self) -> None:
         self._is_closed = False
@@ -116,7 +123,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         """
         record = self._claim.left_to(self.writer)
         try:
-            size = os.path.getsize(self._path)
+            size = os.path.getsize(self._at)
         except OSError:
             size = None
         if position is None:
@@ -125,6 +132,12 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                 way = "overwrite" if is_left_over else self._existing
                 if way == "refuse" and size is not None:
                     raise self._exists()
+                if way == "append" and size and self._claim.is_damaged():
+                    raise SinkError(
+                        f"cannot write behind what is in {self._path}: its record, {self._claim.record}, "
+                        "cannot be read, so it is not known whether a job that was cut off wrote a part of "
+                        "it; take that out, if there is any, and delete the record"
+                    )
                 return way, 0
             length = record.base
         else:
@@ -145,7 +158,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         length = position["length"]
         found: str | None = "it is not there"
         if size is not None:
-            with self._naming(), open_file(self._path, "rb") as file:
+            with self._naming(), open_file(self._at, "rb") as file:
                 found = difference(file, length, position)
         if found is not None and length:
             raise SinkError(
@@ -157,7 +170,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _check_form(self) -> None:
         """Refuse a file in which something is written in another way, for the code has changed say."""
-        with self._naming(), open_file(self._path, "rb") as file:
+        with self._naming(), open_file(self._at, "rb") as file:
             found = compression_in(file)
         if found != self._compression:
             raise SinkError(
@@ -212,9 +225,10 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         mode = "ab+" if way == "recover" and length == 0 else modes[way]
         with self._naming():
             try:
-                self._file, self._is_new, self._failure = open_file(self._path, mode), True, None
+                self._file, self._is_new, self._failure = open_file(self._at, mode), True, None
             except FileExistsError:
                 raise self._exists() from None
+            self._has_name = os.fstat(self._file.fileno()).st_nlink > 0
 
     def _settle(self, way: str, length: int = 0) -> None:
         """Bring the open file into the state in which it is written on."""
@@ -260,7 +274,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _written(self, *, complete: bool) -> BinaryIO:
         """What is in the file, from its beginning on; as `unpacked`."""
-        return unpacked(open_file(self._path, "rb"), self._compression, complete=complete)
+        return unpacked(open_file(self._at, "rb"), self._compression, complete=complete)
 
     def _write_head(self) -> None:
         if self._needs_head and (head := self._encoding.head()):
@@ -274,6 +288,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         file = self._opened()
         self._taken = 0
+        self._check_named()
         self._let_old_go()
         into = file if self._packing is None else self._packing
         encoding = self._encoding
@@ -309,6 +324,15 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             self._opened().flush()
         except OSError as error:
             raise self._broken(error) from error
+        self._check_named()
+
+    def _check_named(self) -> None:
+        """See whether what is written can be found by some name; with checkpoints each commit sees to it."""
+        if self._has_name and not self._claim.is_held and not os.fstat(self._opened().fileno()).st_nlink:
+            raise SinkBroken(
+                f"{self._path} was deleted, or replaced by another file, while it was written: what was "
+                "written is lost"
+            )
 
     async def prepare(self, epoch: int) -> dict[str, Any]:
         file = self._opened()
@@ -341,7 +365,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())
         if self._is_new:
-            sync_folder(os.path.dirname(os.path.abspath(self._path)))
+            sync_folder(os.path.dirname(self._at))
             self._is_new = False
 
     async def commit(self, epoch: int) -> None:
@@ -380,7 +404,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise self._error(error) from error
 
     def _error(self, error: OSError) -> SinkError:
-        if (folder := missing_folder(self._path)) is not None:
+        if (folder := missing_folder(self._at)) is not None:
             return SinkError(f"cannot write {self._path}: there is no directory {folder}")
         return SinkError(f"cannot write {self._path}: {describe_error(error)}")
 

@@ -93,11 +93,13 @@ class LineSource(FileSource[T]):
         self._packed: Decompressing | None = None  # what is between the file and its lines
         self._lines: Lines | None = None
         self._first: Place = (0, 0)  # behind what comes before the first element
+        self._size = 0  # of the file as it was opened
         self._head: str | None = None  # of an object in a store, which is not to be fetched again for it
 
     def _open(self) -> None:
         self._head = None
         self._file = self._storage.read(self._path)
+        self._size = size_of(self._file)
         if self._compression is not None:
             self._packed = Decompressing(self._file, self._compression, complete=self._complete)
         self._lines = Lines(buffered(self._packed or self._file), self._limit, complete=self._complete)
@@ -141,6 +143,7 @@ class LineSource(FileSource[T]):
                     raise self._error(malformed) from malformed
                 if value is END:
                     self._check_size(lines)
+                    self._check_end()
                     break
                 if value is not NOTHING:
                     values.append(value)
@@ -192,6 +195,13 @@ class LineSource(FileSource[T]):
         size = size_of(self._file)
         if size < offset:
             raise SourceError(f"{self._path} was cut to {size} bytes, when {offset} had been read")
+
+    def _check_end(self) -> None:
+        """It may have been cut behind what was read, too, amid a line say: this is not its end then."""
+        assert self._file is not None
+        size = size_of(self._file)
+        if size < self._size:
+            raise SourceError(f"{self._path} was cut to {size} bytes, of {self._size}, while it was read")
 
     def _check(self, position: dict[str, Any]) -> None:
         if self._starts_over:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.rows import record_of, without_fields
 
-__all__ = ("NO_VALUE", "longest_in", "parted", "partition_of")
+__all__ = ("NO_VALUE", "is_partition", "longest_in", "parted", "partition_of")
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """How None is written."""
@@ -30,6 +30,11 @@ _LONGEST_KEY: Final = 1024
 
 _BEHIND: Final = 64
 """Bytes of the name of a file in such a folder, and some more."""
+
+
+def is_partition(path: str) -> bool:
+    """Whether a folder in another one, by its path from there, holds rows of that; "" is the other one."""
+    return not path or all("=" in folder and folder[0] != "." for folder in path.split("/"))
 
 
 def partition_of(name: str) -> dict[str, str]:

@@ -6,7 +6,8 @@ The parts of a folder that a sink writes: what they are called, and which are th
     part-000007-<random>.parquet     committed
 
 What is random in a name tells a part from another one of its number, which a job that went on from elsewhere
-has written. A part that is in a folder of its own, `day=2026-11-22` say, has that before its name.
+has written. A part that is in a folder of its own, `day=2026-11-22` say, has that before its name. What is in
+a folder of another name may be another sink's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from asyncstream.connectors.files.partitions import is_partition
 from asyncstream.connectors.files.storage import Storage
 
 __all__ = ("Parts", "hidden", "is_shown", "shown", "unfinished")
@@ -62,7 +64,7 @@ class Parts:
 
     def found(self) -> list[str]:
         """The names of those that are there, hidden ones included, in order."""
-        names = set(self._storage.names(self._path))
+        names = self._names()
         parts = filter(self.number, names)
         # one that is there under both names was being committed when a process died
         return sorted((name for name in parts if is_shown(name) or shown(name) not in names), key=self._order)
@@ -77,7 +79,7 @@ class Parts:
             that is hidden as well may not be there as a whole under its last name.
         """
         kept = [shown(name) for name in self.found()[:stays]]
-        names = set(self._storage.names(self._path))
+        names = self._names()
         staying = {*kept, *map(hidden, kept)}
         for name in sorted(names, key=self._order, reverse=True):
             is_unfinished = not is_shown(name) and name.endswith(_UNFINISHED)
@@ -85,6 +87,10 @@ class Parts:
                 self._storage.remove(self.place(name))
         committed = next((place for place, name in enumerate(kept) if hidden(name) in names), len(kept))
         return kept, committed
+
+    def _names(self) -> set[str]:
+        """Of all files that may be its own."""
+        return {name for name in self._storage.names(self._path) if is_partition(posixpath.dirname(name))}
 
     def _order(self, name: str) -> tuple[int, str]:
         return self.number(name), name

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.files.claim import Claim, claim_of, fenced
+from asyncstream.connectors.files.partitions import is_partition
 from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, unfinished
 from asyncstream.connectors.files.storage import Work, storage_of
 from asyncstream.connectors.lines import AnyPath, column_names
@@ -136,6 +137,17 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _writing_to(self, file: BinaryIO, rows: Any) -> PartWriter:
         """What writes to a new file, of which these are the first rows."""
 
+    @property
+    def place(self) -> str:
+        """Where it writes, behind all links."""
+        return self._claim.file
+
+    def holds(self, place: str) -> bool:
+        """Whether that is where it writes, a folder in there that is a partition, or a part."""
+        name = place.removeprefix(self._storage.join(self.place, ""))
+        is_inside = name != place
+        return place == self.place or (is_inside and (is_partition(name) or self._folder.number(name) > 0))
+
     # ------------------------------------------------------------------ without checkpoints
 
     async def open(self) -> None:
@@ -163,7 +175,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             raise self._exists()
 
     def _check_place(self) -> None:
-        if not self._storage.is_remote and (folder := missing_folder(self._path)) is not None:
+        folder = None if self._storage.is_remote else missing_folder(self._storage.resolved(self._path))
+        if folder is not None:
             raise SinkError(f"cannot write {self._path}: there is no directory {folder}")
 
     def _check_folder(self) -> None:
@@ -186,7 +199,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._check_existing()  # another job may have written meanwhile
         if self._is_file:
             ((_, path),) = self._ended
-            self._storage.rename(path, self._path)
+            self._storage.rename(path, self.place)
             self._ended = []
         else:
             self._hide()
@@ -324,7 +337,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _unfinished(self, folder: str) -> str:
         name = unfinished()
         if self._is_file and not self._has_epochs:
-            return self._storage.beside(self._path, name)
+            return self._storage.beside(self.place, name)
         return self._folder.place(posixpath.join(folder, name))
 
     def _end_part(self, folder: str) -> None:

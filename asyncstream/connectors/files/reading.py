@@ -46,6 +46,11 @@ class FileSource(Source[T]):
         self._reading: asyncio.Future[tuple[SourceBatch[T] | None, Any]] | None = None
         self._behind: Any = None  # the position behind what the thread has read and `read` has given
 
+    @property
+    def place(self) -> str:
+        """What it reads, behind all links."""
+        return self._storage.behind_links(self._path)
+
     def _naming(self, path: str = "") -> AbstractContextManager[None]:
         """What fails in this block comes out naming a file, or else all that is read."""
         return told_as(SourceError, f"read {path or self._path}", *self._errors)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import module_of
-from asyncstream.filesystem.folders import by_their_own_names, sync_folder
+from asyncstream.filesystem.folders import by_their_own_names, lasting, sync_folder
 from asyncstream.validation import refuse
 
 __all__ = ("Storage", "Work", "is_remote", "size_of", "storage_of")
@@ -95,6 +95,14 @@ class Storage(ABC):
     def settle(self, folder: str) -> None:
         """Have the names in a folder outlast a crash of the machine."""
 
+    def resolved(self, path: str) -> str:
+        """The path that leads there for good."""
+        return path
+
+    def behind_links(self, path: str) -> str:
+        """The path of the file or folder itself, the same for all that lead there."""
+        return path.rstrip("/")
+
     def join(self, folder: str, name: str) -> str:
         return f"{folder.rstrip('/')}/{name}"
 
@@ -133,50 +141,61 @@ class Work:
 
 
 class _Disk(Storage):
+    """Relative paths go from where the program was when this was made, wherever it goes later."""
+
+    def __init__(self) -> None:
+        self._here = lasting("")
+
+    def resolved(self, path: str) -> str:
+        return os.path.join(self._here, path)
+
+    def behind_links(self, path: str) -> str:
+        return os.path.realpath(self.resolved(path))
+
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return os.path.exists(self.resolved(path))
 
     def is_folder(self, path: str) -> bool:
-        return os.path.isdir(path)
+        return os.path.isdir(self.resolved(path))
 
     def names(self, folder: str) -> list[str]:
-        return list(_below(folder, "", frozenset()))
+        return list(_below(self.resolved(folder), "", frozenset()))
 
     def apart(self, folder: str, names: list[str]) -> list[str]:
-        found = {name: os.stat(self.join(folder, name)) for name in names}
-        return list(by_their_own_names(found, folder))
+        found = {name: os.stat(self.resolved(self.join(folder, name))) for name in names}
+        return list(by_their_own_names(found, self.resolved(folder)))
 
     def read(self, path: str) -> BinaryIO:
-        mode = os.stat(path).st_mode
+        mode = os.stat(self.resolved(path)).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # to open a pipe waits for who writes to it
             raise OSError("it is a pipe or a device, where nothing can be read a second time")
-        return open_file(path, "rb")
+        return open_file(self.resolved(path), "rb")
 
     def create(self, path: str) -> BinaryIO:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        return open_file(path, "xb")
+        os.makedirs(os.path.dirname(self.resolved(path)), exist_ok=True)
+        return open_file(self.resolved(path), "xb")
 
     def sync(self, path: str) -> None:
-        with open(path, "rb") as file:
+        with open(self.resolved(path), "rb") as file:
             os.fsync(file.fileno())
 
     def rename(self, path: str, target: str) -> None:
-        os.replace(path, target)
+        os.replace(self.resolved(path), self.resolved(target))
 
     def remove(self, path: str) -> None:
-        os.unlink(path)
+        os.unlink(self.resolved(path))
 
     def make_folder(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(self.resolved(path), exist_ok=True)
 
     def settle(self, folder: str) -> None:
-        sync_folder(folder)
+        sync_folder(self.resolved(folder))
 
     def join(self, folder: str, name: str) -> str:
         return os.path.join(folder, name)
 
     def beside(self, path: str, ending: str) -> str:
-        folder, own = os.path.split(os.path.abspath(path))
+        folder, own = os.path.split(os.path.abspath(self.resolved(path)))
         return os.path.join(folder, f".{own}{ending}")
 
 

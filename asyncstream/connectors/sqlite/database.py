@@ -14,6 +14,7 @@ from collections.abc import Callable, Container
 from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
+from weakref import finalize
 
 from asyncstream.aside import DiskThread, heed
 from asyncstream.filesystem.sqlite import OpenFile, is_busy
@@ -43,6 +44,9 @@ class Database:
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
         self.file = OpenFile(path)
+        # if it is gone without having been closed: with its event loop, say
+        self._closing = finalize(self, self._connection.close)
+        self._closing.atexit = False  # it might wait for the thread
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """
@@ -122,6 +126,7 @@ class Database:
         return result
 
     async def close(self) -> None:
+        self._closing.detach()
         closing = self._thread.do(self._connection.close)
         self._thread.end()
         await closing

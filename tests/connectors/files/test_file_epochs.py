@@ -9,9 +9,10 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from asyncstream import (
     SinkError,
     TransactionalSink,
 )
+from asyncstream.connectors.files.claim import Claim
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import AsyncStreamError, SinkBroken
 from asyncstream.filesystem.locks import lock
@@ -408,6 +410,63 @@ async def test_call_that_is_cancelled_anywhere_leaves_the_file_to_the_next_job(
 
 
 # ---------------------------------------------------------------------- a disk that fails
+
+
+class PowerLost(Exception):
+    """The machine has stopped."""
+
+
+def loses_power(after: int, share: float) -> Callable[[int], None]:
+    """An fsync that is the machine's last but for so many: of its file the disk has this share then."""
+    real, done = os.fsync, list[int]()
+
+    def fsync(file: int) -> None:
+        done.append(file)
+        if len(done) <= after:
+            real(file)
+            return
+        if len(done) == after + 1 and S_ISREG(os.fstat(file).st_mode):
+            os.ftruncate(file, int(os.fstat(file).st_size * share))
+        raise PowerLost
+
+    return fsync
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("after", range(4))
+def test_a_record_that_the_power_cuts_off_says_what_it_said_or_was_to_say(
+    path: Path, monkeypatch: pytest.MonkeyPatch, after: int, share: float
+) -> None:
+    first, second = (for_lease(JsonLinesSink(path), number).writer for number in (1, 2))
+    assert first is not None
+    assert second is not None
+    put(path, b"")
+    claim = Claim(str(path))
+    with claim.taking():
+        claim.take("run", 7, first)
+    with monkeypatch.context() as patched, suppress(PowerLost):
+        patched.setattr(os, "fsync", loses_power(after, share))
+        claim.fence(second)
+    found = Claim(str(path)).read()
+    assert found is not None
+    assert (found.run, found.base, found.fence) in [("run", 7, 0), ("run", 7, 2)]
+    assert found.fence == 2 or after < 3
+
+
+@KINDS
+async def test_nothing_is_written_behind_what_a_record_that_is_damaged_does_not_tell_of(
+    path: Path, kind: str
+) -> None:
+    put(path, HEAD[kind] + LINE[kind])
+    path.with_name(".out.sink").write_text('{"run": "0123')
+    sink = MAKE[kind](path, existing="append")
+    for ask in (sink.can_recover, sink.recover):
+        with pytest.raises(SinkError, match=r"its record, .*\.out\.sink, cannot be read.*delete the record"):
+            await ask(None)
+    assert content(path) == HEAD[kind] + LINE[kind]
+    path.with_name(".out.sink").unlink()
+    await lives(sink, None, 1, 0)
+    assert content(path) == HEAD[kind] + 2 * LINE[kind]
 
 
 @KINDS

@@ -330,3 +330,37 @@ def test_wrong_arguments_are_refused_at_once() -> None:
 @pytest.fixture(autouse=True)
 def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "asyncstream.sources")
+
+
+async def read_rest(source: Source[Any]) -> None:
+    while await source.read() is not None:
+        pass
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("kind", [JsonLinesSource, CsvSource])
+async def test_a_file_that_is_cut_behind_what_was_read_has_not_come_to_its_end(
+    tmp_path: Path, kind: Any, complete: bool
+) -> None:
+    path = tmp_path / "in"
+    line = b'"%064x"\n' % 0
+    path.write_bytes(line * 20_000)
+    source = kind(path, complete=complete, batch=100)
+    await source.open()
+    await source.read()
+    os.truncate(path, 19_999 * len(line))
+    with pytest.raises(SourceError, match=r"was cut to \d+ bytes, of \d+, while it was read"):
+        await read_rest(source)
+    await source.close()
+
+
+async def test_a_file_may_grow_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"1\n" * 1000)
+    source = JsonLinesSource(path, batch=100)
+    await source.open()
+    await source.read()
+    with path.open("ab") as file:
+        file.write(b"2\n")
+    await read_rest(source)
+    await source.close()

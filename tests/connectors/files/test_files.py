@@ -25,7 +25,7 @@ from asyncstream.connectors import (
     Source,
     SqliteSink,
 )
-from asyncstream.errors import PipelineError, SinkError, SourceError
+from asyncstream.errors import PipelineError, SinkBroken, SinkError, SourceError
 from asyncstream.testing.loop import run_virtual
 from tests.connectors.files.reading import check_replay, lines_of, read_all
 from tests.tiers import examples
@@ -488,3 +488,32 @@ def test_json_reads_what_orjson_writes(tmp_path: Path) -> None:
 def test_byte_order_mark_counts_only_at_the_beginning(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "in.csv", "\ufeffa\n\ufeffx\n")
     assert read_all(CsvSource(path))[0] == [{"a": "\ufeffx"}]
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+@pytest.mark.parametrize("when", ["write", "flush"])
+async def test_a_file_that_goes_while_it_is_written_ends_the_job(tmp_path: Path, how: str, when: str) -> None:
+    sink = JsonLinesSink(tmp_path / "out")
+    await sink.open()
+    await sink.write([{"n": 1}], None)
+    if how == "deleted":
+        (tmp_path / "out").unlink()
+    else:
+        (tmp_path / "other").write_text("of another\n")
+        (tmp_path / "other").replace(tmp_path / "out")
+    with pytest.raises(SinkBroken, match="out was deleted, or replaced by another file, while"):
+        await (sink.flush() if when == "flush" else sink.write([{"n": 2}], None))
+    await sink.close()
+    assert how == "deleted" or (tmp_path / "out").read_text() == "of another\n"
+
+
+async def test_what_has_no_name_from_the_beginning_is_written(tmp_path: Path) -> None:
+    """As the stdout of a process that another one has begun with a file of its own."""
+    with (tmp_path / "unnamed").open("w+b") as file:
+        (tmp_path / "unnamed").unlink()
+        sink = JsonLinesSink(f"/dev/fd/{file.fileno()}", existing="append")
+        await sink.open()
+        await sink.write([{"n": 1}], None)
+        await sink.flush()
+        await sink.close()
+        assert file.read() == b'{"n":1}\n'

@@ -727,3 +727,17 @@ def test_model_and_columns(tmp_path: Path) -> None:
         await source.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path, is_there: bool) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if is_there:
+        (elsewhere / "real").write_text("from before")
+    link = tmp_path / "out.parquet"
+    link.symlink_to(elsewhere / "real")
+    write_all(ParquetSink(link, existing="overwrite" if is_there else "refuse"), [{"n": 1}])
+    assert link.is_symlink()
+    assert rows_of(elsewhere / "real") == [{"n": 1}]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "out.parquet", "real"]

@@ -1,0 +1,196 @@
+"""
+Folders: those that are out of reach, and that of a program, which may go to another one: what was given by a
+path from the one before stays there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncstream import (
+    CheckpointError,
+    Checkpoints,
+    CsvSource,
+    DirectoryStore,
+    DiskState,
+    Inbox,
+    JsonLinesFolderSink,
+    JsonLinesSink,
+    JsonLinesSource,
+    KeyedContext,
+    KeyedProcessFunction,
+    ParquetSink,
+    ParquetSource,
+    Pipeline,
+    Sink,
+    SinkError,
+    Source,
+    SourceBatch,
+    SqliteSink,
+    SqliteSource,
+    SqliteStore,
+)
+from asyncstream.checkpoint.stores import CheckpointStore
+from asyncstream.connectors.files import line_sinks
+from asyncstream.connectors.inbox import InboxFile, Submitted
+from asyncstream.filesystem.folders import missing_folder
+from asyncstream.operators.emitting import Emitter
+from asyncstream.testing.loop import run_virtual
+
+
+class Going(Source[int]):
+    """Gives numbers, and has the program go elsewhere in the midst of them."""
+
+    def __init__(self, elsewhere: Path) -> None:
+        self._elsewhere = elsewhere
+        self._read = 0
+
+    async def read(self) -> SourceBatch[int] | None:
+        await asyncio.sleep(1)
+        self._read += 1
+        if self._read == 4:
+            os.chdir(self._elsewhere)
+        return SourceBatch([self._read]) if self._read < 10 else None
+
+    def position(self) -> int:
+        return self._read
+
+    async def seek(self, position: int) -> None:
+        self._read = position
+
+
+class Passing(KeyedProcessFunction[int, dict[str, int]]):
+    def process_element(self, value: int, ctx: KeyedContext, out: Emitter[dict[str, int]]) -> None:
+        out({"n": value})
+
+
+def rows_of(path: Path) -> list[Any]:
+    if path.suffix == ".db":
+        with closing(sqlite3.connect(path)) as database:
+            return [n for (n,) in database.execute("SELECT n FROM t ORDER BY n")]
+    if path.suffix == ".parquet":
+        found: list[Any] = []
+        pipeline = Pipeline()
+        pipeline.source(ParquetSource(path)).to(found)
+        asyncio.run(pipeline.run())
+        return [row["n"] for row in found]
+    files = sorted(path.glob("part-*")) if path.is_dir() else [path]
+    return [json.loads(line)["n"] for file in files for line in file.read_text().splitlines()]
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "store", [lambda: None, lambda: DirectoryStore("kept"), lambda: SqliteStore("kept.db")]
+)
+@pytest.mark.parametrize(
+    "sink",
+    [
+        lambda: JsonLinesSink("out.jsonl"),
+        lambda: JsonLinesFolderSink("out"),
+        lambda: ParquetSink("out.parquet"),
+        lambda: SqliteSink("out.db", "t", columns=["n"]),
+    ],
+)
+def test_a_job_writes_where_it_began(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sink: Callable[[], Sink[Any]],
+    store: Callable[[], CheckpointStore | None],
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    (elsewhere / "state" / "rows").mkdir(parents=True)
+    (elsewhere / "state" / "rows" / "precious").write_text("of another job")
+    here.mkdir()
+    before = files_below(elsewhere)
+    monkeypatch.chdir(here)
+    kept = store()
+    pipeline = Pipeline()
+    numbers = pipeline.source(Going(elsewhere), name="in").key_by(lambda number: number % 2)
+    numbers.process(Passing(), name="pass").to(sink(), name="out")
+    run_virtual(
+        pipeline.run(
+            checkpoints=None if kept is None else Checkpoints(store=kept, every=2), state=DiskState("state")
+        )
+    )
+    assert files_below(elsewhere) == before
+    (out,) = here.glob("out*")
+    assert rows_of(out) == list(range(1, 10))
+    assert not (here / "state" / "rows").exists()
+
+
+@pytest.mark.parametrize("path", ["in.jsonl", "in.csv", "in.parquet", "folder", "in.db"])
+def test_what_is_made_here_reads_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    rows = [{"n": 1}]
+    sink: Any = SqliteSink(path, "t", columns=["n"]) if path == "in.db" else JsonLinesSink(path)
+    if path in ("in.parquet", "folder"):
+        sink = ParquetSink(path, partition_by=None if path == "in.parquet" else "day")
+        rows = [{"n": 1, "day": 1}]
+    (tmp_path / "in.csv").write_text("n\n1\n")
+    if path != "in.csv":
+        writing = Pipeline()
+        writing.source(rows).to(sink)
+        asyncio.run(writing.run())
+    sources: dict[str, Any] = {"in.jsonl": JsonLinesSource, "in.csv": CsvSource}
+    source: Source[Any] = (
+        SqliteSource(path, "t") if path == "in.db" else sources.get(path, ParquetSource)(path)
+    )
+    found: list[Any] = []
+    monkeypatch.chdir(elsewhere)
+    reading = Pipeline()
+    reading.source(source).to(found)
+    asyncio.run(reading.run())
+    assert [int(row["n"]) for row in found] == [1]
+
+
+def test_an_inbox_and_a_journal_are_where_they_were_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    inbox, checkpoints = Inbox("inbox.db"), Checkpoints(store=DirectoryStore("kept"), journal="calls")
+    monkeypatch.chdir(elsewhere)
+    accepting = InboxFile(inbox, None)
+    accepting.accept([Submitted(b"1", "one")])
+    accepting.close()
+    files = checkpoints.journal_files()
+    files.append("ended", b"1")
+    files.close()
+    assert list(elsewhere.iterdir()) == []
+    assert files_below(tmp_path) == {"inbox.db", "calls/ended"}
+
+
+async def test_a_folder_that_is_out_of_reach_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sink = DirectoryStore(tmp_path / "kept"), JsonLinesSink(tmp_path / "out")
+
+    def fails(*args: Any, **options: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        for name in ("stat", "listdir", "mkdir"):
+            patched.setattr(os, name, fails)
+        patched.setattr(line_sinks, "open_file", fails)
+        for work in (store.numbers, store.holder, sink.open):
+            with pytest.raises(
+                (CheckpointError, SinkError), match=r"cannot (keep|write) .*: .*Permission denied"
+            ):
+                await work()
+    assert missing_folder(str(tmp_path / "none" / "out")) == str(tmp_path / "none")
