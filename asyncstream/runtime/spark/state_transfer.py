@@ -30,6 +30,7 @@ from asyncstream.checkpoint import (
     match,
     migration,
     noted,
+    with_new_names,
 )
 from asyncstream.checkpoint.format import pack
 from asyncstream.checkpoint.parts import parts_of
@@ -130,6 +131,7 @@ def transfer_from(
     if found is None:
         raise PipelineError(f"start_from: there is no checkpoint in {settings.store}")
     info, kept = found
+    info = with_new_names(info, settings)
     names = match(
         info, settings, {step.name: step.kind for step in graph}, lambda _, step: step.role != "sink"
     )
