@@ -8,7 +8,7 @@ Plain steps, event time, then keyed and plain steps in turn. Embedded, the input
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from asyncstream.runtime.spark import SparkPlan
 
-__all__ = ("Batches", "Drawn", "Rows", "embedded", "row_columns")
+__all__ = ("Batches", "Drawn", "Rows", "embedded", "is_of", "row_columns", "watermark_of", "with_watermarks")
 
 Rows = list[dict[str, Any]]
 Batches = list[list[Rows]]
@@ -148,18 +148,18 @@ def is_of(number: int, row: dict[str, Any]) -> bool:
 
 
 def with_watermarks(
-    drawn: Drawn, batches: Batches, stopped_before: int | None = None
+    drawn: Drawn, batches: Batches, stopped_before: Collection[int] = ()
 ) -> Iterator[tuple[int | None, Rows]]:
     """
     W(0) and rows(0), W(1) and rows(1), … W(n), with the watermark of the source that is behind.
 
     Args:
-        stopped_before: the micro-batch before which it is forgotten how far each source had come.
+        stopped_before: the micro-batches before which it is forgotten how far each source had come.
     """
     largest: dict[int, int] = {}
     known: int | None = None
     for number, partitions in enumerate([*batches, []]):
-        if number == stopped_before:
+        if number in stopped_before:
             largest.clear()
         rows = [
             {**row, "source": source}
@@ -203,7 +203,7 @@ def embedded(
     *,
     streaming: bool,
     moving: WatermarkStrategy | None = None,
-    stopped_before: int | None = None,
+    stopped_before: Collection[int] = (),
 ) -> list[str]:
     """
     What the embedded engine gives, in its order; of a stream, while its input has not ended.

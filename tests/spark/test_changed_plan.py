@@ -150,7 +150,7 @@ def test_steps_that_are_as_they_were_go_on(before: Define, after: Define) -> Non
     run(before, store)
     run(after, store)
     assert store.blob is not None
-    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0], [], {}))
+    assert {"w", "aggregate"} & set(remembered(graph_of(after), store.blob[0], [], {})[0])
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_what_is_no_group_tells_of_the_plan() -> None:
     with pytest.raises(CheckpointError, match="does not have, or has elsewhere: 'beside'"):
         look(windows(n=Count()))
     assert store.blob is not None
-    assert remembered(graph_of(beside), store.blob[0], [], {}) == {}
+    assert remembered(graph_of(beside), store.blob[0], [], {})[0] == {}
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
