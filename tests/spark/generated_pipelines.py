@@ -112,15 +112,25 @@ class Drawn:
         spark: Any,
         inputs: Sequence[Any],
         watermarks: WatermarkStrategy | None = None,
+        *,
+        named: bool = False,
         **options: Any,
     ) -> tuple[SparkPlan, Told]:
-        """The plan, and its outputs; `watermarks`: in place of those that follow the largest event time."""
+        """
+        The plan, and its outputs.
+
+        Args:
+            watermarks: in place of those that follow the largest event time.
+            named: what all steps are called by their places is taken for names of the user's.
+        """
         from pyspark.sql.types import StringType
 
         pipeline = Pipeline("drawn")
         names = [f"rows{number}" for number in range(self.sources)]
         sources: list[Stream[Any]] = [pipeline.source([], name=name) for name in names]
         told = self.define(sources, watermarks or BoundedOutOfOrderness(ms(self.delay)), [])
+        if named:
+            pipeline._graph.unnamed.clear()
         schema = columns(line=StringType())
         sinks = told.outputs if self.apart else ["lines"]
         plan = pipeline.on_spark(

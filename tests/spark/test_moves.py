@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, note, settings
 from hypothesis import strategies as st
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PunctuatedWatermarks, Stream
+from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, PunctuatedWatermarks, Stream
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.runtime.spark import SparkPlan
 from asyncstream.runtime.spark.clocks import before
@@ -142,6 +142,17 @@ def save_checkpoint(plan: SparkPlan, spark: StandIn, settings: Checkpoints) -> N
     save(settings, "drawn", graph, united(graph, states, before(left.next_ms), seen_ms), None)
 
 
+def test_state_is_not_for_a_step_that_has_its_name_from_its_place() -> None:
+    """It was that of another one, if one has come or gone before it."""
+    settings = Checkpoints(store=MemoryStore(), codec="pickle", allow_dropped=["elements", "event_time"])
+    run_embedded(COUNTS, [(None, [{"k": 0, "ts": 0, "n": 1, "source": 0}])], checkpoints=settings)
+    spark = StandIn(0)
+    inputs = [spark.stream([], row_columns())]
+    with pytest.raises(PipelineError, match=r"state of 'aggregate', .*name=.*renamed={'aggregate': name}"):
+        COUNTS.on_spark(spark, inputs, start_from=settings)
+    assert COUNTS.on_spark(spark, inputs, named=True, start_from=settings)
+
+
 def as_if_marked(state: Any) -> Any:
     """Of a step that finds its watermarks otherwise."""
     return [STRATEGY.generator().snapshot(), *state[1:]]
@@ -182,7 +193,7 @@ def test_what_moves_between_runtimes_gives_what_one_run_gives(
                 for n in range(drawn.sources)
             ]
             start: dict[str, Any] = {} if last is None else {"start_from": kept}
-            plan, _ = drawn.on_spark(part.spark, inputs, key_groups=part.key_groups, **start)
+            plan, _ = drawn.on_spark(part.spark, inputs, named=True, key_groups=part.key_groups, **start)
             part.spark.stop_before = end - part.start if part.is_left_early and end < len(batches) else None
             for lines in run_stream(plan, Path()).values():
                 found += lines

@@ -137,6 +137,7 @@ def transfer_from(
     names = match(
         info, settings, {step.name: step.kind for step in graph}, lambda _, step: step.role != "sink"
     )
+    _check_names(graph, names)
     by_role: dict[str, States] = {"operator": {}, "source": {}}
     for old, name in names.items():
         role = info.steps[old].role
@@ -146,6 +147,18 @@ def transfer_from(
         migrate = migration(info, settings, old, name, now, step.kind)
         by_role[role][name] = fit(info, migrate, old, name, kept[old], now, step.kind)
     return divided(graph, stages, by_role["operator"], key_groups)
+
+
+def _check_names(graph: Graph, names: Mapping[str, str]) -> None:
+    """Refuse state for steps that are named by their places: each would take up what is another's."""
+    for old, name in names.items():
+        step = graph[name]
+        if name in graph.unnamed and isinstance(step, OperatorStep) and not step.spec.keeps_only_watermarks:
+            raise PipelineError(
+                f"start_from: the checkpoint holds state of {old!r}, and step {name!r} has its name from its "
+                "place only, where another step may have been: give all steps with state a name=..., and say "
+                f"in start_from=Checkpoints(...) what they were called, renamed={{{old!r}: name}}"
+            )
 
 
 def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: int) -> StateTransfer:
