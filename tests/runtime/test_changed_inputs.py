@@ -41,6 +41,7 @@ JOINS: dict[str, Join] = {
     "groups": lambda one, other: one.co_group(other).window(TumblingWindows(2), name="w"),
     "as of": lambda one, other: one.as_of(other, name="w"),
     "latest": lambda one, other: one.as_of(other, latest=True, name="w"),
+    "lookup": lambda one, other: one.lookup(other.as_table(), name="w"),
     "connected": lambda one, other: one.connect(other).process(Both(), name="w"),
     "broadcast": lambda one, other: one.connect(other.broadcast()).process(Rules(), name="w"),
 }
