@@ -18,7 +18,7 @@ In reading order:
 from asyncstream.checkpoint.directory import DirectoryStore
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.history import History
-from asyncstream.checkpoint.matching import fit, match, migration, noted
+from asyncstream.checkpoint.matching import fit, match, migration, noted, with_new_names
 from asyncstream.checkpoint.settings import Checkpoints, Place, checkpoints_of
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore, MemoryStore
@@ -38,4 +38,5 @@ __all__ = (
     "match",
     "migration",
     "noted",
+    "with_new_names",
 )

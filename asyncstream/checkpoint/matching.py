@@ -20,7 +20,7 @@ from asyncstream.state import Kept, is_snapshot
 from asyncstream.state.schema import Schema, adapted, compare
 from asyncstream.state.snapshots import check_snapshot
 
-__all__ = ("fit", "match", "migration", "noted")
+__all__ = ("fit", "match", "migration", "noted", "with_new_names")
 
 log = logging.getLogger("asyncstream.checkpoint")
 
@@ -45,7 +45,7 @@ def match(
     """
     names: dict[str, str] = {}
     missing: list[str] = []
-    renamed = {old: new for old, new in settings.renamed.items() if info.renamed.get(old) != new}
+    renamed = _renamed(info, settings)
     for old, step in info.steps.items():
         name = renamed.get(old, old)
         # another step has its name
@@ -76,6 +76,33 @@ def match(
             "that their state may be lost, allow_dropped=[...]"
         )
     return names
+
+
+def _renamed(info: CheckpointInfo, settings: Checkpoints) -> dict[str, str]:
+    """New names by the old, of those steps that still have the old ones in the checkpoint."""
+    return {old: new for old, new in settings.renamed.items() if info.renamed.get(old) != new}
+
+
+def with_new_names(info: CheckpointInfo, settings: Checkpoints) -> CheckpointInfo:
+    """
+    The description of a checkpoint, in which steps know their inputs by the names that those have now.
+
+    Args:
+        info: the checkpoint.
+        settings: those of the job.
+    """
+    renamed = _renamed(info, settings)
+
+    def now(output: str) -> str:
+        step = next((step for step in renamed if output == step or output.startswith(f"{step}.")), "")
+        return renamed.get(step, "") + output.removeprefix(step)
+
+    steps = dict(info.steps)
+    for name, step in steps.items() if renamed else ():
+        if inputs := (step.schema or {}).get("inputs"):
+            new = {which: sorted(map(now, names)) for which, names in inputs.items()}
+            steps[name] = replace(step, schema={**(step.schema or {}), "inputs": new})
+    return replace(info, steps=steps)
 
 
 def noted(info: CheckpointInfo, settings: Checkpoints) -> CheckpointInfo:

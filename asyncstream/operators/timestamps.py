@@ -68,6 +68,7 @@ class AssignEventTime(Operator):
         self._strategy = strategy
         self._generator = strategy.generator()
         self._watermark = MIN_TIMESTAMP
+        self._told_ms: int | None = None
         self._idle_after_ms = idle_after_ms
         self._max_drift_ms = max_drift_ms
         self._splits: SplitTimes | None = None
@@ -181,6 +182,15 @@ class AssignEventTime(Operator):
         if self._max_drift_ms is not None:
             self._follow_slowest()
 
+    def resume(self) -> None:
+        told_ms, self._told_ms = self._told_ms, None
+        if told_ms is None:
+            super().resume()
+            return
+        if told_ms > MIN_TIMESTAMP:
+            Operator.restore_watermark(self, told_ms)
+        super().advance_watermark(self._watermark)
+
     def advance_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:  # not remembered: after a restore, the source says it again
             super().advance_watermark(timestamp)
@@ -229,9 +239,10 @@ class AssignEventTime(Operator):
 
     def restore(self, state: Any) -> None:
         # idle too: those downstream remember that this stream is, and must hear when it is back
-        generator, watermark, self._idle, *splits = state
+        generator, watermark, self._idle, *more = state
         self._watermark = kept_ms(watermark)
-        self._kept_splits = splits[0] if splits else {}
+        self._kept_splits = more[0] if more else {}
+        self._told_ms = kept_ms(more[1]) if len(more) > 1 else None
         self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
 

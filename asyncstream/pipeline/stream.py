@@ -391,7 +391,10 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
         """Add a step that reads this stream, or these outputs, one for each of its ports."""
         name = self._graph.name_for(kind, name)
         shown = {key: _shown(value) for key, value in details.items()}
-        inputs = tuple(Input(*each) for each in zip(outputs or (self._output,), spec.keys, strict=True))
+        read = outputs or (self._output,)
+        compared = len(read) > 1 and any(key is not None for key in spec.keys)
+        known = [self._graph.known_as(output) if compared else () for output in read]
+        inputs = tuple(Input(*each) for each in zip(read, spec.keys, known, strict=True))
         self._graph.add(OperatorStep(name, kind, inputs, spec, shown))
         return Output(name)
 

@@ -59,10 +59,12 @@ class Input:
         output: whose elements.
         key_by: gives the key of an element, where one operator must see all elements of a key, in order;
             None: any operator of the step may work on any element.
+        known_as: what `Graph.known_as` gives of it.
     """
 
     output: Output
     key_by: KeyBy | None = None
+    known_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,7 @@ class OperatorStep:
             schema = schema.reading(dict(zip(names, spec.keys, strict=False)))
             if keys := [key for key in spec.keys if key is not None]:
                 schema = schema.grouped(any(key is not no_key for key in keys))
+                schema = schema.joining([one.known_as for one in self.inputs])
         object.__setattr__(self, "schema", schema)  # frozen: only here
 
     @property
@@ -322,6 +325,25 @@ class Graph:
     def outputs(self, step: Step) -> list[Output]:
         """The outputs of a step that have readers, the main one first."""
         return sorted(self._read.get(step.name, ()), key=lambda output: output.tag is not None)
+
+    def known_as(self, output: Output) -> tuple[str, ...]:
+        """
+        What the user calls the elements of an output: the nearest outputs of steps with names of their own
+        from which they come, sorted; empty if some come from a source without.
+        """
+        found, ahead, seen = set[str](), [output], set[Output]()
+        while ahead:
+            one = ahead.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if one.step not in self.unnamed:
+                found.add(str(one))
+            elif inputs := self[one.step].inputs:
+                ahead += [each.output for each in inputs]
+            else:
+                return ()
+        return tuple(sorted(found))
 
     def behind(self, name: str) -> list[Step]:
         """The steps that what this one emits can reach, in the order in which they were added."""

@@ -13,13 +13,16 @@ A schema has parts, by what a change of each means:
 Functions cannot be compared: all are alike in a schema. Which fields the key is made of, or elements are
 ranked by, is noted apart, as `fields`, if they were given by names: of two that are known they must be alike.
 So is whether there are keys at all.
+
+What the inputs of a step are called is noted, too, as `inputs`. They may have other names, but not change
+places: what is kept of one would be taken for the other's.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
@@ -57,6 +60,7 @@ class Schema:
         parts: by name; may come and go.
         settings: may change.
         fields: which of an element's are read, by what for; compared as far as both sides know of them.
+        inputs: of a step with several, by which of them, the names of where its elements come from.
         convert: called when anything but the form has changed; None: the state can stay as it is.
     """
 
@@ -64,17 +68,21 @@ class Schema:
     parts: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    inputs: Mapping[str, Sequence[str]] = field(default_factory=dict, kw_only=True)
     convert: Convert | None = field(default=None, compare=False, repr=False)
 
     def plain(self) -> dict[str, Any]:
         """The schema as JSON keeps it."""
         known = {"fields": dict(self.fields)} if self.fields else {}
+        if self.inputs:
+            known["inputs"] = {which: [*names] for which, names in self.inputs.items()}
         return {"form": dict(self.form), "parts": dict(self.parts), "settings": dict(self.settings), **known}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Schema:
         """The schema that `plain` gave."""
-        return cls(plain["form"], plain["parts"], plain["settings"], fields=plain.get("fields", {}))
+        known = {name: plain.get(name, {}) for name in ("fields", "inputs")}
+        return cls(plain["form"], plain["parts"], plain["settings"], **known)
 
     def reading(self, readers: Mapping[str, Callable[[Any], Any] | None]) -> Schema:
         """The same, with the fields that these functions read, by what for, if they were given by names."""
@@ -87,6 +95,15 @@ class Schema:
         """The same, with whether elements are kept apart by keys; compared as `fields` are."""
         grouping = "by key" if by_key else "all elements together"
         return replace(self, fields={**self.fields, "grouping": grouping})
+
+    def joining(self, known_as: Sequence[Sequence[str]]) -> Schema:
+        """The same, with the names of where the elements of each input come from; none: they have none."""
+        if len(known_as) < 2 or not any(known_as):
+            return self
+        # more than two by the number that a function is told
+        which = [f"input {number}" for number in range(len(known_as))]
+        which = which if len(known_as) > 2 else ["left input", "right input"]
+        return replace(self, inputs=dict(zip(which, known_as, strict=True)))
 
     def fingerprint(self) -> str:
         """Equal for two schemas exactly if the state of one is, as it stands, a state of the other."""
@@ -143,6 +160,7 @@ def compare(was: Schema, now: Schema) -> Change:
             {name: part for name, part in before.items() if name in after},
             {name: part for name, part in after.items() if name in before},
         )
+    conflicts += _exchanged(was.inputs, now.inputs)
     stay = [name for name in was.parts if name in now.parts]
     return Change(
         tuple(conflicts),
@@ -242,6 +260,19 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for name in {**was, **now}
         if json.dumps(was.get(name), sort_keys=True) != json.dumps(now.get(name), sort_keys=True)
     ]
+
+
+def _exchanged(was: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> list[str]:
+    """That inputs have changed places, in words: other names alone may be the same inputs."""
+    if was.keys() != now.keys():
+        return []
+    before, after = ({which: tuple(names) for which, names in of.items()} for of in (was, now))
+    moved = [
+        f"{which} was {_named(before[which])} and is {_named(name)}"
+        for which, name in after.items()
+        if name != before[which] and name in before.values() and before[which] in after.values()
+    ]
+    return [f"its inputs have changed places: {', '.join(moved)}"] if moved else []
 
 
 def shown(value: Any) -> str:

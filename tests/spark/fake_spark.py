@@ -56,7 +56,7 @@ Made = Callable[["MicroBatch", int], list[Partition]]
 """The partitions of a frame in a micro-batch; the int is the number of the first among those of the task."""
 
 
-@dataclass
+@dataclass(eq=False)
 class StandIn:
     """
     Stands in for a session.
@@ -89,6 +89,18 @@ class StandIn:
             "spark.sql.shuffle.partitions": str(self.partitions),
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         }
+
+    @property
+    def dataSource(self) -> SimpleNamespace:
+        return SimpleNamespace(register=lambda source: None)
+
+    @property
+    def readStream(self) -> SimpleNamespace:
+        """Of the registered formats there is the one by which a checkpoint is taken up: a row, once."""
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        row = self.stream([[[{"id": 0}]]], StructType([StructField("id", LongType())]))
+        return SimpleNamespace(format=lambda name: SimpleNamespace(load=lambda: row))
 
     def rescale(self, location: str, partitions: int) -> None:
         """Divide the state of a query, and what its shuffles bring, among so many partitions."""

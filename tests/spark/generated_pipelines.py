@@ -8,7 +8,7 @@ Plain steps, event time, then keyed and plain steps in turn. Embedded, the input
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from asyncstream.runtime.spark import SparkPlan
 
-__all__ = ("Batches", "Drawn", "Rows", "embedded", "row_columns")
+__all__ = ("Batches", "Drawn", "Rows", "embedded", "is_of", "row_columns", "watermark_of", "with_watermarks")
 
 Rows = list[dict[str, Any]]
 Batches = list[list[Rows]]
@@ -112,15 +112,25 @@ class Drawn:
         spark: Any,
         inputs: Sequence[Any],
         watermarks: WatermarkStrategy | None = None,
+        *,
+        named: bool = False,
         **options: Any,
     ) -> tuple[SparkPlan, Told]:
-        """The plan, and its outputs; `watermarks`: in place of those that follow the largest event time."""
+        """
+        The plan, and its outputs.
+
+        Args:
+            watermarks: in place of those that follow the largest event time.
+            named: what all steps are called by their places is taken for names of the user's.
+        """
         from pyspark.sql.types import StringType
 
         pipeline = Pipeline("drawn")
         names = [f"rows{number}" for number in range(self.sources)]
         sources: list[Stream[Any]] = [pipeline.source([], name=name) for name in names]
         told = self.define(sources, watermarks or BoundedOutOfOrderness(ms(self.delay)), [])
+        if named:
+            pipeline._graph.unnamed.clear()
         schema = columns(line=StringType())
         sinks = told.outputs if self.apart else ["lines"]
         plan = pipeline.on_spark(
@@ -148,18 +158,18 @@ def is_of(number: int, row: dict[str, Any]) -> bool:
 
 
 def with_watermarks(
-    drawn: Drawn, batches: Batches, stopped_before: int | None = None
+    drawn: Drawn, batches: Batches, stopped_before: Collection[int] = ()
 ) -> Iterator[tuple[int | None, Rows]]:
     """
     W(0) and rows(0), W(1) and rows(1), … W(n), with the watermark of the source that is behind.
 
     Args:
-        stopped_before: the micro-batch before which it is forgotten how far each source had come.
+        stopped_before: the micro-batches before which it is forgotten how far each source had come.
     """
     largest: dict[int, int] = {}
     known: int | None = None
     for number, partitions in enumerate([*batches, []]):
-        if number == stopped_before:
+        if number in stopped_before:
             largest.clear()
         rows = [
             {**row, "source": source}
@@ -203,7 +213,7 @@ def embedded(
     *,
     streaming: bool,
     moving: WatermarkStrategy | None = None,
-    stopped_before: int | None = None,
+    stopped_before: Collection[int] = (),
 ) -> list[str]:
     """
     What the embedded engine gives, in its order; of a stream, while its input has not ended.

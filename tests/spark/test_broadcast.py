@@ -284,7 +284,7 @@ def test_key_groups_that_do_not_agree_are_refused_in_words() -> None:
     graph = pipeline_of(Rules())
     told = r"step 'rules': broadcast state 'rules' .* \[\['a', 1\]\] for some and \[\['a', 2\]\] for"
     with pytest.raises(CheckpointError, match=told):
-        united(graph, [{"rules": snapshot(("a", 1))}, {"rules": snapshot(("a", 2))}], 0)
+        united(graph, [{"rules": snapshot(("a", 1))}, {"rules": snapshot(("a", 2))}], 0, 0)
 
 
 def pipeline_of(function: Any) -> Any:

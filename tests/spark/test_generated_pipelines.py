@@ -108,7 +108,7 @@ def test_stream_gives_what_the_embedded_engine_gives(
         for name, lines in run_stream(plan, Path("checkpoint")).items():
             found[name] += lines
         spark.rescale("checkpoint", min(partitions, key_groups))
-    expected = embedded(drawn, batches, streaming=True, stopped_before=stopped_before)
+    expected = embedded(drawn, batches, streaming=True, stopped_before=[stopped_before or 0])
     compare(plan, told.ordered, found, expected)
 
 

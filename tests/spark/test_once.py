@@ -199,6 +199,28 @@ def test_transaction_that_is_not_one_is_refused(path: Path) -> None:
         once_in_database(lambda: sqlite3.connect(path), committing, query="r")(Computed(), 0)
 
 
+def test_connection_of_a_class_of_the_users_is_one_of_the_module_of_its_base(path: Path) -> None:
+    class Audited(sqlite3.Connection):
+        """Connections have such classes by sqlite3's `factory`, and by psycopg's `connect` of a class."""
+
+    once_in_database(lambda: sqlite3.connect(path, factory=Audited), insert, query="q")(Computed(), 0)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 1
+
+
+def test_connection_that_is_refused_is_closed() -> None:
+    class Other:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    other = Other()
+    with pytest.raises(PipelineError, match="connect: expected a connection of a DB-API module"):
+        once_in_database(lambda: other, insert, query="q")(Computed(), 0)
+    assert other.closed
+
+
 def test_wrong_arguments_are_refused() -> None:
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(":memory:")
@@ -212,7 +234,6 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: once_in_folders(""), "path: expected a non-empty text"),
         (lambda: once_in_folders("x", query="a/b"), "query: expected a name that a folder can have"),
         (lambda: once_in_delta(""), "path: expected a non-empty text"),
-        (lambda: once_in_database(object, insert, query="q")(None, 0), "connect: expected a connection of a"),
         (lambda: once_in_database(connect, insert)(Computed(), 0), "Spark does not tell here which query"),
     ]
     for use, message in wrong:

@@ -34,6 +34,7 @@ PLAIN = st.recursive(
 )
 MAPS = st.dictionaries(st.sampled_from("abcd"), PLAIN, max_size=4)
 SCHEMAS = st.builds(Schema, MAPS, MAPS, MAPS)
+NAMES = st.lists(st.lists(st.sampled_from("abc"), max_size=2, unique=True).map(tuple), min_size=2, max_size=4)
 
 
 @given(SCHEMAS)
@@ -60,6 +61,21 @@ def test_parts_may_come_and_go_and_change_places(old: Any, new: Any, data: st.Da
     assert set(change.added) == set(new) - set(old)
     assert change.removed == ()
     assert set(compare(now, was).removed) == set(change.added)
+
+
+@given(NAMES, NAMES, st.data())
+def test_inputs_may_have_other_names_and_not_change_places(
+    some: Any, others: Any, data: st.DataObject
+) -> None:
+    was = Schema().joining(some)
+    assert not compare(Schema.of(json.loads(json.dumps(was.plain()))), was)
+    assert not compare(Schema(), was), "kept by a version that knew nothing of it"
+    assert not compare(was, Schema().joining([(f"new {n}",) for n, _ in enumerate(some)]))
+    moved = data.draw(st.permutations(some))
+    change = compare(was, Schema().joining(moved))
+    assert bool(change) is bool(change.conflicts) is (some != moved)
+    if not set(some) & set(others):
+        assert not compare(was, Schema().joining(others))
 
 
 def test_another_form_is_refused_with_both_sides() -> None:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match, migration
+from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History, fit, match, migration, with_new_names
 from asyncstream.checkpoint.format import Role, StepInfo
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.segments import Decoder
@@ -228,6 +228,7 @@ async def _find(
         return Survey()
     info, parts = read
     _check_pipeline(info, settings, pipeline)
+    info = with_new_names(info, settings)
     sinks = {name for name, _, _ in transactional_sinks(wiring)}
     names = match(
         info,

@@ -86,8 +86,8 @@ def once_in_database(
         mine = named or query_of(rows)
         writing = Writing(f"ledger {table}", mine, rows, number, write)
         connection = connect()
-        place = _place(connection)
         with closing(connection):
+            place = _place(connection)
             try:
                 is_new = _take_down(connection, place, table, mine, number)
                 if is_new:
@@ -220,8 +220,10 @@ def _check_transaction(connection: Any, problem: str) -> None:
 
 
 def _place(connection: Any) -> str:
-    name = type(connection).__module__.partition(".")[0]
-    style = getattr(sys.modules.get(name), "paramstyle", None)
+    # a class of the user's comes of the module's
+    names = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    styles = [getattr(sys.modules.get(name), "paramstyle", None) for name in names]
+    style = next(filter(None, styles), None)
     if style not in _PLACES:
         raise refuse("connect", "a connection of a DB-API module whose paramstyle is one of these", style)
     return _PLACES[style]

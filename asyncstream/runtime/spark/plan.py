@@ -223,7 +223,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         chosen = checkpoints_of("settings", settings)
         text("location", location)
         reached_ms = next_watermark_ms(self._spark, location)
-        states = united(self._graph, self._left_in(location), reached_ms)
+        left, seen_ms = self._left_in(location)
+        states = united(self._graph, left, reached_ms, seen_ms)
         return save(chosen, self._title, self._graph, states, self._settings.start_from)
 
     def regroup(self, location: str, to: str) -> None:
@@ -249,7 +250,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         new = Notes(self._spark, text("to", to))
         new.need_nothing()
         reached_ms = before(old.watermark_ms())
-        states = united(self._graph, self._left_in(location), reached_ms)
+        states = united(self._graph, self._left_in(location)[0], reached_ms, reached_ms)
         taken_up = replace(
             self._frames,
             inputs={},
@@ -296,8 +297,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         if not self._has_state:
             raise PipelineError(f"{command}: only a stream of keyed steps has state to divide")
 
-    def _left_in(self, location: str) -> list[States]:
-        """What a stopped query of these steps remembers."""
+    def _left_in(self, location: str) -> tuple[list[States], int]:
+        """What `states_of` a stopped query of these steps gives."""
         keyed = sum(stage.kind is StageKind.KEYED for stage in self._stages)
         return states_of(self._spark, location, self._graph, keyed, self._terms.classes)
 

@@ -30,6 +30,7 @@ from asyncstream.checkpoint import (
     match,
     migration,
     noted,
+    with_new_names,
 )
 from asyncstream.checkpoint.format import pack
 from asyncstream.checkpoint.parts import parts_of
@@ -61,12 +62,14 @@ class StateTransfer:
         states: for each stage, and in it for each key group, what its steps remember of that group.
         unwritten: elements and timestamps that sinks had not written, by the number of the route to them.
         watermark_ms: the one that the pipeline had reached.
+        seen_ms: the one that keyed steps had seen by then: what is due in between is due at once.
         clocks: the one that each step had reached which gives event time, as far as it is known.
     """
 
     states: Mapping[int, Mapping[int, States]]
     unwritten: Mapping[int, tuple[list[Any], list[int | None]]]
     watermark_ms: int
+    seen_ms: int
     clocks: Mapping[str, int]
 
     def reached(self, steps: Iterable[str]) -> int:
@@ -89,8 +92,8 @@ class StateTransfer:
             if number:
                 route = Route(route_of(number), here, f"stage {number}")
                 for group, states in parts.items():
-                    known = [states, self.watermark_ms]
-                    yield Leaving(route, MIN_TIMESTAMP, (group,), known, [None, None])
+                    known = [states, self.watermark_ms, self.seen_ms]
+                    yield Leaving(route, MIN_TIMESTAMP, (group,), known, [None] * len(known))
         for number, (values, timestamps) in self.unwritten.items():
             yield Leaving(Route(number, here, "a sink"), MIN_TIMESTAMP, (0,), values, timestamps)
 
@@ -130,9 +133,11 @@ def transfer_from(
     if found is None:
         raise PipelineError(f"start_from: there is no checkpoint in {settings.store}")
     info, kept = found
+    info = with_new_names(info, settings)
     names = match(
         info, settings, {step.name: step.kind for step in graph}, lambda _, step: step.role != "sink"
     )
+    _check_names(graph, names)
     by_role: dict[str, States] = {"operator": {}, "source": {}}
     for old, name in names.items():
         role = info.steps[old].role
@@ -142,6 +147,18 @@ def transfer_from(
         migrate = migration(info, settings, old, name, now, step.kind)
         by_role[role][name] = fit(info, migrate, old, name, kept[old], now, step.kind)
     return divided(graph, stages, by_role["operator"], key_groups)
+
+
+def _check_names(graph: Graph, names: Mapping[str, str]) -> None:
+    """Refuse state for steps that are named by their places: each would take up what is another's."""
+    for old, name in names.items():
+        step = graph[name]
+        if name in graph.unnamed and isinstance(step, OperatorStep) and not step.spec.keeps_only_watermarks:
+            raise PipelineError(
+                f"start_from: the checkpoint holds state of {old!r}, and step {name!r} has its name from its "
+                "place only, where another step may have been: give all steps with state a name=..., and say "
+                f"in start_from=Checkpoints(...) what they were called, renamed={{{old!r}: name}}"
+            )
 
 
 def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: int) -> StateTransfer:
@@ -171,7 +188,8 @@ def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: i
     )
     # as far as the slowest source, or as the clock has moved it since
     watermark_ms = max(min(clocks.values(), default=MIN_TIMESTAMP), MIN_TIMESTAMP, *quiet)
-    return StateTransfer(by_stage, unwritten, watermark_ms, clocks)
+    seen = [states[name][4] for name in clocks if len(states[name]) > 4]
+    return StateTransfer(by_stage, unwritten, watermark_ms, min(seen, default=watermark_ms), clocks)
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
@@ -218,13 +236,14 @@ def _clocks(first: Stage, states: States) -> dict[str, int]:
 # ------------------------------------------------------------------ out
 
 
-def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
+def united(graph: Graph, blobs: Sequence[States], watermark_ms: int, seen_ms: int) -> States:
     """
     What the steps of a query remember, by their names.
 
     Args:
         blobs: what keyed steps remember of each key group.
         watermark_ms: the one that the query had reached.
+        seen_ms: the last one that these steps saw; `MIN_TIMESTAMP`: none.
 
     Raises:
         CheckpointError: if key groups contradict each other.
@@ -234,7 +253,7 @@ def united(graph: Graph, blobs: Sequence[States], watermark_ms: int) -> States:
         if not isinstance(step, OperatorStep):
             continue
         if step.spec.event_time is not None:
-            state = _at_watermark(step.spec.event_time.strategy, watermark_ms)
+            state = _at_watermark(step.spec.event_time.strategy, watermark_ms, seen_ms)
         else:
             parts = [blob[step.name] for blob in blobs if step.name in blob]
             state = _united(step, parts) if parts else None
@@ -303,14 +322,18 @@ async def _write(
     return draft.info
 
 
-def _at_watermark(strategy: WatermarkStrategy, watermark_ms: int) -> Any:
-    """What a step with this strategy remembers that has seen enough for this watermark."""
+def _at_watermark(strategy: WatermarkStrategy, watermark_ms: int, seen_ms: int) -> Any:
+    """
+    What a step with this strategy remembers that has seen enough for this watermark, and what it has told of.
+    """
     delay = delay_ms(strategy)
     if delay is None or watermark_ms == MIN_TIMESTAMP:
         return None
     generator = strategy.generator()
     generator.on_element(None, watermark_ms + delay + 1)
-    return [generator.snapshot(), watermark_ms, False]
+    # a watermark stands between two micro-batches: steps see it when the next one begins
+    untold = [{}, seen_ms] if seen_ms < watermark_ms else []
+    return [generator.snapshot(), watermark_ms, False, *untold]
 
 
 def _wait(coroutine: Coroutine[Any, Any, T]) -> T:

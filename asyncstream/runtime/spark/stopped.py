@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import AsyncStreamError, CheckpointError
 from asyncstream.plan import Graph
 from asyncstream.runtime.spark.clocks import before
@@ -29,9 +30,12 @@ OURS, CHUNKS = '"operators"', '"chunks"'
 """State variables of ours, as Spark notes them."""
 
 
-def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, classes: Classes) -> list[States]:
+def states_of(
+    spark: SparkSession, location: str, graph: Graph, keyed: int, classes: Classes
+) -> tuple[list[States], int]:
     """
-    What the steps of keyed stages remember, by their names, for each key group.
+    What the steps of keyed stages remember, by their names, for each key group; and the last watermark that
+    any of them saw, `MIN_TIMESTAMP` if there was none.
 
     Args:
         keyed: how many stages have state.
@@ -41,7 +45,7 @@ def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, clas
         CheckpointError: if it cannot be read, or is not for these steps.
     """
     if not keyed:
-        return []
+        return [], MIN_TIMESTAMP
     with _reading(location):
         told = spark.read.format("state-metadata").load(location)
         found = told.select(*METADATA).distinct().orderBy("operatorId").collect()
@@ -58,10 +62,10 @@ def states_of(spark: SparkSession, location: str, graph: Graph, keyed: int, clas
 
 def _states_of(
     spark: SparkSession, location: str, graph: Graph, operators: list[Row], classes: Classes
-) -> list[States]:
+) -> tuple[list[States], int]:
     read = spark.read.format("statestore").option("path", location)
     read = read.option("flattenCollectionTypes", False)
-    states = []
+    states, seen_ms = [], MIN_TIMESTAMP
     for operator in operators:
         of_stage = read.option("operatorId", operator.operatorId)
         chunks: dict[Any, list[Any]] = {}
@@ -70,8 +74,10 @@ def _states_of(
                 numbered = sorted((at.number, chunk) for at, chunk in row.map_value.items())
                 chunks[row.key] = [chunk for _, chunk in numbered]
         for row in of_stage.option("stateVarName", "operators").load().collect():
-            states.append(remembered(graph, row.value.blob, chunks.get(row.key, []), classes))
-    return states
+            of_group, watermark_ms = remembered(graph, row.value.blob, chunks.get(row.key, []), classes)
+            states.append(of_group)
+            seen_ms = max(seen_ms, watermark_ms)
+    return states, seen_ms
 
 
 @contextmanager

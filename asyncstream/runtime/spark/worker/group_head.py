@@ -137,9 +137,14 @@ class Head(NamedTuple):
             )
 
 
-def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], classes: Classes) -> States:
+def remembered(
+    graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], classes: Classes
+) -> tuple[States, int]:
     """
-    What the steps of a stage remember of a key group, as snapshots, by the chunks of its log, in their order.
+    What the steps of a stage remember of a key group, as snapshots, and the last watermark that they saw.
+
+    Args:
+        chunks: of its log, in their order.
     """
     steps = {step.name: step for step in graph if isinstance(step, OperatorStep)}
     kept = Head.of(head, classes, [name for name, step in steps.items() if step.is_keyed])
@@ -157,4 +162,4 @@ def remembered(graph: Graph, head: bytes, chunks: Iterable[tuple[bytes, bool]], 
     entries = entries_of(chunks, Position(*kept.position), classes, kept.abouts)
     for name, tables in kept_tables(entries, kept.abouts).items():
         snapshots[name] = tables.snapshot()
-    return snapshots
+    return snapshots, kept.watermark_ms

@@ -72,8 +72,8 @@ class _Turn(NamedTuple):
         present: those that come behind it.
         kept: the head of its state.
         watermark_ms: where event time comes to.
-        transferred: what its operators remember of another run, which they begin with, and the event time
-            that it had reached.
+        transferred: what its operators remember of another run, which they begin with, the event time that
+            it had reached, and how far they had seen it come.
         times: of the micro-batch, as Spark tells them.
     """
 
@@ -82,7 +82,7 @@ class _Turn(NamedTuple):
     present: list[Row]
     kept: Head
     watermark_ms: int
-    transferred: tuple[States, int] | None
+    transferred: tuple[States, int, int] | None
     times: Any
 
 
@@ -203,10 +203,10 @@ class KeyGroup:
         kept = self._head() or self._first_head()
         # the checkpoint that the query began with may have been ahead of Spark
         watermark_ms = max(before(times.getCurrentWatermarkInMs()), kept.watermark_ms)
-        transferred: tuple[States, int] | None = None
+        transferred: tuple[States, int, int] | None = None
         if envelopes and envelopes[0].route == self._transfer_route:
-            [((states, start_ms), _)] = loads_each(envelopes.pop(0).payload)
-            transferred, watermark_ms = (states, start_ms), max(watermark_ms, start_ms)
+            [((states, start_ms, seen_ms), _)] = loads_each(envelopes.pop(0).payload)
+            transferred, watermark_ms = (states, start_ms, seen_ms), max(watermark_ms, start_ms)
         early = [row for row in envelopes if row.watermark != NOW]
         turn = _Turn(group, early, envelopes[len(early) :], kept, watermark_ms, transferred, times)
         position = Position(*kept.position)
@@ -263,11 +263,11 @@ class KeyGroup:
                 parts.advance_watermark(known_ms)
                 self._restore(operators, turn.kept, position, held)
             else:
-                states, start_ms = turn.transferred
+                states, start_ms, seen_ms = turn.transferred
                 take_up(operators, [states])
-                if not turn.early:  # else the watermarks of what was under way lead there
-                    parts.restore_watermark(start_ms)
-                    known_ms = max(known_ms, start_ms)
+                if not turn.early or seen_ms < start_ms:  # else what was under way leads there
+                    parts.restore_watermark(seen_ms)
+                    known_ms = max(known_ms, seen_ms)
             for name, operator in operators.items():
                 if found := unasked(operator.tables):
                     _tell_unasked_once(name, found)

@@ -144,7 +144,8 @@ class _Crossing:
         """What leaves while these batches come in, and when there are no more."""
         task, writer = self._task, self._writer
         if task.transfer is not None:
-            yield from writer.write(task.transfer.leaving(), 0)
+            # how far event time had come is told at the end: it is no time of these
+            yield from writer.write(task.transfer.leaving(), MIN_TIMESTAMP)
         for batch in batches if task.picks is None else _together(batches):
             by_column = None if task.picks is None else picked(task.picks, batch, task.terms.key_groups)
             if by_column is not None:
