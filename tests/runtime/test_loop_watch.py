@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import queue
 import sys
@@ -17,7 +18,8 @@ import pytest
 
 from asyncstream import Pipeline
 from asyncstream.metrics import Distribution
-from asyncstream.runtime.aio.watching import BLOCKED, LoopWatch
+from asyncstream.operators.basic import Map
+from asyncstream.runtime.aio.watching import BLOCKED, TASK_NAME, LoopWatch
 from asyncstream.runtime.aio.watching import _where as where_of
 from tests.runtime.parts import run
 
@@ -119,6 +121,50 @@ def test_pauses_are_measured_and_a_step_is_named_once_in_a_while(caplog: pytest.
     found = asyncio.run(main())
     assert found.count - dict(found.cumulative())[0.1] >= 1
     assert len([record for record in caplog.records if record.name == "asyncstream.loop"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "blamed"),
+    [
+        ([(0.2, True)], "Python's garbage collector"),  # the thread could not look before it was over
+        ([(0.2, True), (0.0, False)], "Python's garbage collector"),
+        ([(0.05, False), (0.15, True), (0.0, False)], "Python's garbage collector"),
+        ([(0.05, True), (0.05, False), (0.1, False)], "step 'slow'"),
+        ([(0.05, False), (0.1, False)], "step 'slow'"),
+    ],
+)
+def test_garbage_collector_is_not_blamed_on_the_step_that_had_it_begin(
+    parts: list[tuple[float, bool]],
+    blamed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Parts of a pause: how long each took, and whether that was the collector; the thread looks between."""
+    now = 0.0
+    monkeypatch.setattr("asyncstream.runtime.aio.watching.monotonic", lambda: now)
+
+    async def hold(watch: LoopWatch) -> None:
+        nonlocal now
+        for seconds, collects in parts:
+            watch.knock()
+            if collects:
+                gc.collect()
+            now += seconds
+        await asyncio.sleep(0)  # it answers
+
+    async def main() -> None:
+        watch = LoopWatch("blocked", {"slow": Map(str)})
+        for _ in range(2):
+            await asyncio.create_task(hold(watch), name=f"{TASK_NAME}slow")
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
+    (record,) = caplog.records
+    assert record.message.startswith(f"{blamed} has held the event loop for 0.")
+    assert vars(record)["pipeline"] == "blocked"
 
 
 def test_what_is_not_a_step_is_not_blamed_on_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,14 +11,17 @@ its stack is the step whose function does not return, and the innermost frame th
 place in it.
 
 Nothing is measured in the loop itself, so elements pay nothing. Loops on virtual time are not watched: their
-clock stands still meanwhile. What keeps Python's own lock all the time keeps this thread waiting, too; that
-is counted, but no step is named. Nor is one where there is no such lock, in a free-threaded Python: reading
-variables of a frame that another thread runs may crash it. There every loop is asked, also one that waits.
+clock stands still meanwhile. What keeps Python's own lock keeps this thread waiting, too: if the garbage
+collector has gone through all objects between two looks, it was that which took the time between them, and
+not the step that had it begin. No step is named where there is no such lock, in a free-threaded Python:
+reading variables of a frame that another thread runs may crash it. There every loop is asked, also one that
+waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -87,6 +90,10 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._knocked: float | None = None  # when, if there is no answer yet
+        self._looked = 0.0  # when this thread last saw the loop, and how often the garbage collector
+        self._collections = 0  # had gone through all objects by then;
+        self._collected = 0.0  # and between which looks since the knock it did, in seconds
+        self._told_of_collector = False
         self._seen: Counter[_Place] = Counter()  # since then
         self._quiet_until: dict[str, float] = {}
 
@@ -121,13 +128,21 @@ class LoopWatch:
             if frame is not None and self._waits(frame):
                 self._rests += 1
                 return
-            self._knocked = now
+            self._knocked, self._collected = now, 0.0
+            self._looked, self._collections = now, _full_collections()
             with suppress(RuntimeError):  # closed just now
                 self._loop.call_soon_threadsafe(self._answer, now)
         elif now - knocked >= TICK / 2:
+            self._count_collected(now)
             frame = self._innermost()
             if frame is not None:
                 self._seen[_Place(self._step_in(frame), _where(frame))] += 1
+
+    def _count_collected(self, now: float) -> None:
+        collections = _full_collections()
+        if collections > self._collections:
+            self._collected += now - self._looked
+        self._looked, self._collections = now, collections
 
     def _innermost(self) -> FrameType | None:
         """The frame in which the loop's thread is; None if it has ended, or may run on while that is read."""
@@ -162,7 +177,12 @@ class LoopWatch:
         self._seen, self._knocked = Counter(), None
         self._pauses.add(now - knocked, now)
         seconds = now - knocked + TICK / 2
-        if seconds >= BLOCKED and seen:
+        if seconds < BLOCKED:
+            return
+        self._count_collected(now)
+        if 2 * self._collected > now - knocked:
+            self._warn_of_collector(self._collected)
+        elif seen:
             place, _ = seen.most_common(1)[0]
             if place.step is not None and now >= self._quiet_until.get(place.step, now):
                 self._quiet_until[place.step] = now + QUIET
@@ -177,6 +197,24 @@ class LoopWatch:
             where,
             extra={"pipeline": self._pipeline, "step": step, "seconds": seconds, "where": where},
         )
+
+    def _warn_of_collector(self, seconds: float) -> None:
+        """Once: it comes again and again, and takes about as long."""
+        if self._told_of_collector:
+            return
+        self._told_of_collector = True
+        log.warning(
+            "Python's garbage collector has held the event loop for %.2f s: it went through all objects; "
+            "gc.freeze() once all is set up spares it those that stay, gc.set_threshold() makes it rarer",
+            seconds,
+            extra={"pipeline": self._pipeline, "seconds": seconds},
+        )
+
+
+def _full_collections() -> int:
+    """How often the garbage collector has gone through all objects."""
+    stats: list[dict[str, int]] = gc.get_stats()
+    return stats[-1]["collections"]
 
 
 def _has_lock() -> bool:
