@@ -101,7 +101,7 @@ def test_code_of_a_library_is_not_blamed_on_who_runs_the_loop(caplog: pytest.Log
     LOOKED.clear()
     pipeline = Pipeline()
     looked = pipeline.source([60]).map(LOOKED.wait, name="look")
-    looked.map(BLOCKED.__mul__).map(time.sleep, name="slow").discard()
+    looked.map(SOME_TICKS.__mul__).map(time.sleep, name="slow").discard()  # most looks find this one
     pipeline.run_blocking()
     (record,) = [record for record in caplog.records if record.name == "asyncstream.loop"]
     assert Path(__file__).name not in record.message
@@ -165,6 +165,41 @@ def test_garbage_collector_is_not_blamed_on_the_step_that_had_it_begin(
     (record,) = caplog.records
     assert record.message.startswith(f"{blamed} has held the event loop for 0.")
     assert vars(record)["pipeline"] == "blocked"
+
+
+@pytest.mark.parametrize(
+    ("looks", "blamed"),
+    [
+        (["ask", "ask"], "ask"),
+        (["ask", "write", "ask"], "ask"),
+        (["ask", "write"], None),  # each had its turn in one pass of the loop
+        (["ask", "write", "keep"], None),
+        ([], None),
+    ],
+)
+def test_step_is_blamed_that_most_looks_find(
+    looks: list[str],
+    blamed: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("asyncstream.runtime.aio.watching.monotonic", lambda: now)
+    found = iter(looks)
+    monkeypatch.setattr(LoopWatch, "_step_in", lambda watch, innermost: next(found))
+
+    async def main() -> None:
+        nonlocal now
+        watch = LoopWatch("blocked", {})
+        watch.knock()
+        for _ in looks:
+            now += BLOCKED
+            watch.knock()
+        now += BLOCKED
+        await asyncio.sleep(0)  # it answers
+
+    asyncio.run(main())
+    assert [vars(record)["step"] for record in caplog.records] == ([] if blamed is None else [blamed])
 
 
 def test_what_is_not_a_step_is_not_blamed_on_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ that takes is the pause that everything in the loop had at that moment. There is
 to wait for something to happen; it is not woken to say so, which would cost more than all else here. While an
 answer is late, the thread looks at what the loop's thread is doing, frame by frame: the innermost operator on
 its stack is the step whose function does not return, and the innermost frame that is the user's own is the
-place in it.
+place in it. If most looks do not find the same step, many share a pass of the loop, and none is named.
 
 Nothing is measured in the loop itself, so elements pay nothing. Loops on virtual time are not watched: their
 clock stands still meanwhile. What keeps Python's own lock keeps this thread waiting, too: if the garbage
@@ -90,9 +90,9 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._knocked: float | None = None  # when, if there is no answer yet
-        self._looked = 0.0  # when this thread last saw the loop, and how often the garbage collector
-        self._collections = 0  # had gone through all objects by then;
-        self._collected = 0.0  # and between which looks since the knock it did, in seconds
+        self._looked = (0.0, 0.0)  # when this thread last saw the loop, and the time before
+        self._collections = 0  # how often the garbage collector had gone through all objects by then,
+        self._collected = 0.0  # and the seconds between looks since the knock in which it did
         self._told_of_collector = False
         self._seen: Counter[_Place] = Counter()  # since then
         self._quiet_until: dict[str, float] = {}
@@ -129,7 +129,7 @@ class LoopWatch:
                 self._rests += 1
                 return
             self._knocked, self._collected = now, 0.0
-            self._looked, self._collections = now, _full_collections()
+            self._looked, self._collections = (now, now), _full_collections()
             with suppress(RuntimeError):  # closed just now
                 self._loop.call_soon_threadsafe(self._answer, now)
         elif now - knocked >= TICK / 2:
@@ -139,10 +139,12 @@ class LoopWatch:
                 self._seen[_Place(self._step_in(frame), _where(frame))] += 1
 
     def _count_collected(self, now: float) -> None:
-        collections = _full_collections()
+        collections, (before, last) = _full_collections(), self._looked
         if collections > self._collections:
-            self._collected += now - self._looked
-        self._looked, self._collections = now, collections
+            self._collected += (
+                now - before
+            )  # the last look may have been amid it, in a weak reference's callback
+        self._looked, self._collections = (last, now), collections
 
     def _innermost(self) -> FrameType | None:
         """The frame in which the loop's thread is; None if it has ended, or may run on while that is read."""
@@ -182,11 +184,11 @@ class LoopWatch:
         self._count_collected(now)
         if 2 * self._collected > now - knocked:
             self._warn_of_collector(self._collected)
-        elif seen:
-            place, _ = seen.most_common(1)[0]
-            if place.step is not None and now >= self._quiet_until.get(place.step, now):
-                self._quiet_until[place.step] = now + QUIET
-                self._warn(place.step, place.where, seconds)
+        elif (place := _mostly(seen)) is not None:
+            step, where = place
+            if step is not None and now >= self._quiet_until.get(step, now):
+                self._quiet_until[step] = now + QUIET
+                self._warn(step, where, seconds)
 
     def _warn(self, step: str, where: str, seconds: float) -> None:
         log.warning(
@@ -209,6 +211,15 @@ class LoopWatch:
             seconds,
             extra={"pipeline": self._pipeline, "seconds": seconds},
         )
+
+
+def _mostly(seen: Counter[_Place]) -> _Place | None:
+    """Where in the step that was seen most of the time; None if there is none."""
+    looks = Counter[str | None]()
+    for place, count in seen.items():
+        looks[place.step] += count
+    step = next((step for step, count in looks.items() if 2 * count > seen.total()), None)
+    return next((place for place, _ in seen.most_common() if place.step == step), None)
 
 
 def _full_collections() -> int:
