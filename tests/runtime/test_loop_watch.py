@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -28,6 +28,14 @@ SOME_TICKS = 0.4
 
 LOOKED = threading.Event()
 """The thread has looked at what holds the loop; on a busy machine it takes its time."""
+
+
+@pytest.fixture(autouse=True)
+def only_tests_collect() -> Iterator[None]:
+    """What the garbage collector does of its own accord would be told of, too."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -157,11 +165,7 @@ def test_garbage_collector_is_not_blamed_on_the_step_that_had_it_begin(
         for _ in range(2):
             await asyncio.create_task(hold(watch), name=f"{TASK_NAME}slow")
 
-    gc.disable()
-    try:
-        asyncio.run(main())
-    finally:
-        gc.enable()
+    asyncio.run(main())
     (record,) = caplog.records
     assert record.message.startswith(f"{blamed} has held the event loop for 0.")
     assert vars(record)["pipeline"] == "blocked"
