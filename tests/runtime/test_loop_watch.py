@@ -148,6 +148,7 @@ def test_garbage_collector_is_not_blamed_on_the_step_that_had_it_begin(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Parts of a pause: how long each took, and whether that was the collector; the thread looks between."""
+    caplog.set_level(logging.INFO, logger="asyncstream.loop")
     now = 0.0
     monkeypatch.setattr("asyncstream.runtime.aio.watching.monotonic", lambda: now)
 

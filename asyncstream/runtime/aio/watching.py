@@ -183,7 +183,7 @@ class LoopWatch:
             return
         self._count_collected(now)
         if 2 * self._collected > now - knocked:
-            self._warn_of_collector(self._collected)
+            self._tell_of_collector(self._collected)
         elif (place := _mostly(seen)) is not None:
             step, where = place
             if step is not None and now >= self._quiet_until.get(step, now):
@@ -200,12 +200,12 @@ class LoopWatch:
             extra={"pipeline": self._pipeline, "step": step, "seconds": seconds, "where": where},
         )
 
-    def _warn_of_collector(self, seconds: float) -> None:
-        """Once: it comes again and again, and takes about as long."""
+    def _tell_of_collector(self, seconds: float) -> None:
+        """Once, for it comes again and again; and no warning, for no function is at fault."""
         if self._told_of_collector:
             return
         self._told_of_collector = True
-        log.warning(
+        log.info(
             "Python's garbage collector has held the event loop for %.2f s: it went through all objects; "
             "gc.freeze() once all is set up spares it those that stay, gc.set_threshold() makes it rarer",
             seconds,
