@@ -35,7 +35,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
-from weakref import finalize
 from zlib import crc32
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
@@ -45,7 +44,7 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer, check_reader_follows
 from asyncstream.errors import CodecError, SourceError, describe_error
-from asyncstream.filesystem.sqlite import OpenFile, database_path, looking_at, write_ahead
+from asyncstream.filesystem.sqlite import OpenFile, close_when_gone, database_path, looking_at, write_ahead
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms
 
@@ -135,9 +134,7 @@ class InboxFile:
             self._database = sqlite3.connect(
                 inbox.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
-            # if it is gone without having been closed: with its event loop, say
-            self._closing = finalize(self, self._database.close)
-            self._closing.atexit = False  # it might wait for the thread
+            self._closing = close_when_gone(self, self._database.close)
             self._file = OpenFile(inbox.path)
             self._tally = Tally(inbox.path)
             try:

@@ -17,13 +17,24 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
+from weakref import finalize
 
 from asyncstream.filesystem.folders import lasting
 from asyncstream.validation import file_path, refuse
 
-__all__ = ("OpenFile", "database_path", "is_busy", "looking_at", "quoted", "read_only", "write_ahead")
+__all__ = (
+    "OpenFile",
+    "close_when_gone",
+    "database_path",
+    "is_busy",
+    "looking_at",
+    "quoted",
+    "read_only",
+    "write_ahead",
+)
 
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
@@ -87,6 +98,20 @@ def _lacks_its_log(path: str) -> bool:
     except OSError:  # SQLite has the same to say
         return False
     return wants_log and not left and not os.path.exists(f"{path}-shm")
+
+
+def close_when_gone(owner: object, close: Callable[..., object], *what: object) -> finalize[..., Any]:
+    """
+    Have connections closed by `close(*what)` if their owner is gone without having closed them: it was left
+    in an event loop that has ended, say. In a cycle `__del__` could come after theirs, which complain of what
+    is open. Not at the end of the program, where that would wait for a thread, which may hang in the file.
+
+    Returns:
+        What is to be detached, or called, when the owner closes them.
+    """
+    closing = finalize(owner, close, *what)
+    closing.atexit = False
+    return closing
 
 
 def quoted(name: str) -> str:

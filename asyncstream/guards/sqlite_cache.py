@@ -27,7 +27,7 @@ from weakref import finalize
 from asyncstream.aside import DiskThread
 from asyncstream.clock import SystemClock
 from asyncstream.errors import DamagedCache, LeaseHeld, StateError, describe_error
-from asyncstream.filesystem.sqlite import database_path, is_busy, write_ahead
+from asyncstream.filesystem.sqlite import close_when_gone, database_path, is_busy, write_ahead
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.lease import Lease, following
 from asyncstream.validation import choice, refuse
@@ -120,8 +120,7 @@ class SqliteCache(CacheStore):
             self._disk = None
             raise
         self._writer, self._reader = connections
-        self._closing = finalize(self, _close, connections)
-        self._closing.atexit = False  # it might wait for the thread
+        self._closing = close_when_gone(self, _close, connections)
         self._count_at = 0
 
     async def disconnect(self) -> None:

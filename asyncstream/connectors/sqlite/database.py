@@ -14,10 +14,9 @@ from collections.abc import Callable, Container
 from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
-from weakref import finalize
 
 from asyncstream.aside import DiskThread, heed
-from asyncstream.filesystem.sqlite import OpenFile, is_busy
+from asyncstream.filesystem.sqlite import OpenFile, close_when_gone, is_busy
 
 __all__ = ("PATIENCE", "Database", "has_rowid", "rowid_beside")
 
@@ -44,9 +43,7 @@ class Database:
             path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
         self.file = OpenFile(path)
-        # if it is gone without having been closed: with its event loop, say
-        self._closing = finalize(self, self._connection.close)
-        self._closing.atexit = False  # it might wait for the thread
+        self._closing = close_when_gone(self, self._connection.close)
 
     async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """

@@ -16,14 +16,13 @@ import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
-from weakref import finalize
 
 import orjson
 
 from asyncstream.aside import DiskThread
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import describe_error
-from asyncstream.filesystem.sqlite import write_ahead
+from asyncstream.filesystem.sqlite import close_when_gone, write_ahead
 from asyncstream.guards.shared.records import Change, Moment, RecordsAway
 
 __all__ = ("SqliteRecords",)
@@ -108,7 +107,5 @@ class _Database:
                 connection.close()
                 raise
             self._connection = connection
-            # in a cycle `__del__` could come after the connection's own, which complains of what is open
-            self._close = closing = finalize(self, connection.close)
-            closing.atexit = False  # it would wait for the thread, which may hang in the file
+            self._close = close_when_gone(self, connection.close)
         return self._connection

@@ -141,9 +141,8 @@ class LoopWatch:
     def _count_collected(self, now: float) -> None:
         collections, (before, last) = _full_collections(), self._looked
         if collections > self._collections:
-            self._collected += (
-                now - before
-            )  # the last look may have been amid it, in a weak reference's callback
+            # the last look may have been amid it, in the callback of a weak reference
+            self._collected += now - before
         self._looked, self._collections = (last, now), collections
 
     def _innermost(self) -> FrameType | None:
