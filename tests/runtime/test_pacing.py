@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ from asyncstream.operators.flow import Gate
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.ports import MultiInput
 from asyncstream.runtime.aio import pacing, writing
-from asyncstream.runtime.aio.pacing import Entrance, Pace
+from asyncstream.runtime.aio.pacing import Entrance, Pace, Pass
 from asyncstream.runtime.aio.writing import SINK_LIMIT
 from asyncstream.state import timer_queue
+from asyncstream.testing.loop import VirtualTimeLoop
 from asyncstream.windowing import (
     AfterWatermark,
     ContinuousEventTimeTrigger,
@@ -274,6 +276,41 @@ async def test_loop_goes_round_while_windows_fire() -> None:
     assert passes > 300
 
 
+async def test_watermarks_that_make_little_to_do_do_not_hold_the_loop_with_all_of_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timer_queue, "TIMERS", 1)
+    spent, time = 0.0, VirtualTimeLoop.time
+    monkeypatch.setattr(VirtualTimeLoop, "time", lambda loop: time(loop) + spent)
+
+    class Takes(Later):
+        """A millisecond for each timer."""
+
+        def on_timer(self, timestamp: int, ctx: KeyedContext, out: Emitter[Any]) -> None:
+            nonlocal spent
+            spent += 0.001
+            super().on_timer(timestamp, ctx, out)
+
+    loop, passes = asyncio.get_running_loop(), list[float]()
+
+    async def watch() -> None:
+        while True:
+            passes.append(loop.time())
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    found: list[Any] = []
+    pipeline = Pipeline()
+    first = timed(pipeline, events=EVENTS[:300]).key_by(key_of).process(Takes(), name="first")
+    again = first.map(lambda told: (told[1], told[0]))
+    again.key_by(key_of).process(Takes(), name="second").to(found)
+    await pipeline.run()
+    watching.cancel()
+    assert len(found) == 900
+    assert spent == pytest.approx(1.5)
+    assert max(after - before for before, after in pairwise(passes)) < 0.02
+
+
 @pytest.mark.usefixtures("slow")
 async def test_function_that_fails_between_pauses_fails_the_job_by_name() -> None:
     class Fails(Later):
@@ -396,6 +433,7 @@ def received_by(operator: Noted) -> Any:
 def worked(operator: Operator, gate: Gate, failures: list[BaseException] | None = None) -> Pace:
     pace = Pace(
         operator,
+        Pass(),
         lambda: (gate,),
         lambda pace: None,
         Journeys(),
@@ -419,6 +457,31 @@ async def test_what_comes_meanwhile_waits_in_order_and_drivers_are_held() -> Non
     entrance.end_input()
     await asyncio.sleep(1)
     assert operator.log == ["a", *((1, n) for n in range(3)), "b", *((2, n) for n in range(3)), "end"]
+    assert gate.is_open()
+
+
+class Brief(Noted):
+    """A watermark makes one thing to do."""
+
+    def _working(self, timestamp: int) -> Iterator[None]:
+        self.log.append(timestamp)
+        yield from ()
+
+
+@pytest.mark.parametrize("seconds", [pacing.AT_ONCE, 0.0])
+async def test_pass_that_has_taken_long_enough_ends_also_where_nothing_is_left(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "AT_ONCE", seconds)
+    operator, gate = Brief(), Gate(lambda: None)
+    entrance = Entrance(worked(operator, gate), operator)
+    for number in range(3):
+        entrance.advance_watermark(number)
+        entrance.process_batch(["a"], None)
+    assert operator.log == ([0, "a", 1, "a", 2, "a"] if seconds else [0])
+    assert gate.is_open() == bool(seconds)
+    await asyncio.sleep(1)
+    assert operator.log == [0, "a", 1, "a", 2, "a"]
     assert gate.is_open()
 
 

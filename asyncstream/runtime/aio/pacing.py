@@ -3,9 +3,11 @@ What one watermark makes a step do, done in slices, between which the event loop
 
 Theory. One watermark may fire a window for each of a million keys, or after a silence all windows of an hour.
 A step that may have so much to do gives it in slices (`Operator.works_off`). They are run through until time
-is up, or there is no room downstream; the rest comes in later passes of the loop. Until then
+is up, or there is no room downstream; the rest comes in later passes of the loop. Time counts from the first
+watermark of a pass on, for all steps of a job: a batch with a watermark for each hour may make little to do
+at each of them, for each of several steps, and much in all. Until then
 
-* the step has not passed the watermark on, so those behind it know nothing of it;
+* as long as some of it is left, the step has not passed the watermark on: those behind it know nothing of it;
 * what else is pushed into the step waits at its *entrance*, in order: the rest of one push for each driver,
   whose gates the step holds, as a full inbox does;
 * nothing is cut: before a checkpoint, and before rows are brought to disk, the work is finished at once.
@@ -28,10 +30,28 @@ from asyncstream.operators.journey import Journey, Journeys
 from asyncstream.runtime.aio.wakeups import Woken
 from asyncstream.state.rows import run_through
 
-__all__ = ("Entrance", "Pace")
+__all__ = ("Entrance", "Pace", "Pass")
 
 AT_ONCE: Final = 0.01
 """Seconds for which slices are run through without a pause."""
+
+
+class Pass:
+    """One pass of the event loop after the other, as far as watermarks give the steps of a job much to do."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began: float | None = None
+
+    def until(self) -> float:
+        """The time of the loop at which this pass has taken long enough."""
+        if self._began is None:
+            self._began = self._loop.time()
+            self._loop.call_soon(self._end)
+        return self._began + AT_ONCE
+
+    def _end(self) -> None:
+        self._began = None
 
 
 _Push: TypeAlias = tuple[Journey | None, Callable[..., object], tuple[Any, ...]]
@@ -44,6 +64,7 @@ class Pace:
 
     Args:
         operator: that of the step.
+        one_pass: that of the event loop, which all steps of the job share.
         gates: gives the gates of the drivers that feed it.
         has_room: told when there is room again for its results.
         journeys: tells of elements that are followed.
@@ -57,6 +78,7 @@ class Pace:
     def __init__(
         self,
         operator: Operator,
+        one_pass: Pass,
         gates: Callable[[], Sequence[Gate]],
         has_room: Callable[[Woken], None],
         journeys: Journeys,
@@ -65,6 +87,7 @@ class Pace:
         self.room = Gate(self._reopened)
         self.is_behind = False
         self._operator = operator
+        self._pass = one_pass
         self._has_room = has_room
         self._gates = gates
         self._journeys = journeys
@@ -86,15 +109,16 @@ class Pace:
         if self._is_last:
             run_through(slices)
             return
-        if not self.is_behind:
-            for _ in slices:
-                break
-            else:
-                return  # as a rule, without a look at the clock
-        self._work, self._journey = slices, self._journeys.current
         if self.is_behind:  # it is of what has waited
+            self._work, self._journey = slices, self._journeys.current
             return
-        self._until = self._loop.time() + AT_ONCE
+        self._until = self._pass.until()
+        for _ in slices:
+            break
+        else:
+            if self._loop.time() < self._until:
+                return  # as a rule
+        self._work, self._journey = slices, self._journeys.current
         if self._is_enough() or not self._go_on():
             self.is_behind = True
             self._held = self._gates()
@@ -122,7 +146,7 @@ class Pace:
     def catch_up(self) -> None:
         """Do at once all that is left; an error in it is told as if it had come later."""
         if self.is_behind:
-            self._turn(math.inf)
+            self._turn(is_last=True)
 
     def finish(self) -> None:
         """Do at once all that is left, and from now on whatever comes: there may be no later."""
@@ -136,23 +160,29 @@ class Pace:
 
     def _go_on(self) -> bool:
         """Go on for a while; whether all is done."""
-        while True:
-            if self._work is not None:
-                with self._journeys.on(self._journey):
+        waiting, parts = self._waiting, list[_Push]()
+        journeys, before = self._journeys, self._journeys.current
+        try:
+            while True:
+                if self._work is not None:
+                    journeys.current = self._journey
                     for _ in self._work:
                         if self._is_enough():
                             return False
-                self._work = None
-            if not self._waiting:
-                return True
-            journey, into, what = self._waiting.popleft()
-            self._parts = []
-            with self._journeys.on(journey):
+                    self._work = None
+                if not waiting:
+                    return True
+                journeys.current, into, what = waiting.popleft()
+                self._parts = parts
                 into(*what)
-            self._waiting.extendleft(reversed(self._parts))
-            self._parts = None
-            if self._is_enough():
-                return False
+                self._parts = None
+                if parts:
+                    waiting.extendleft(reversed(parts))
+                    parts.clear()
+                if self._is_enough():
+                    return False
+        finally:
+            journeys.current = before
 
     def _is_enough(self) -> bool:
         """Whether the others are to have their turn."""
@@ -160,15 +190,15 @@ class Pace:
 
     def _go_on_later(self) -> None:
         if self._next is None and self.room.is_open():
-            self._next = self._loop.call_soon(self._turn, AT_ONCE)
+            self._next = self._loop.call_soon(self._turn)
 
-    def _turn(self, seconds: float) -> None:
+    def _turn(self, *, is_last: bool = False) -> None:
         if self._next is not None:
             self._next.cancel()
             self._next = None
         if self._is_over:
             return
-        self._until = self._loop.time() + seconds
+        self._until = math.inf if is_last else self._pass.until()
         try:
             is_done = self._go_on()
         except BaseException as error:  # there is no caller to be told, whatever it is

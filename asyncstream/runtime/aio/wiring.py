@@ -15,7 +15,7 @@ from asyncstream.operators.flow import Gate
 from asyncstream.operators.journey import Journeys
 from asyncstream.operators.spec import ClockUse
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Wiring, left_behind
-from asyncstream.runtime.aio.pacing import Entrance, Pace
+from asyncstream.runtime.aio.pacing import Entrance, Pace, Pass
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.wakeups import Woken
 from asyncstream.runtime.aio.writing import SinkOperator
@@ -63,6 +63,7 @@ class RunWiring:
         self.sinks: dict[str, SinkOperator] = {}
         self._rooms: dict[str, Gate] = {}
         self._paces: dict[str, Pace] = {}
+        one_pass = Pass()
         for step in graph:
             if isinstance(step, SinkStep):
                 self.operators[step.name] = self.sinks[step.name] = SinkOperator(step.sink, step.on_error)
@@ -70,7 +71,7 @@ class RunWiring:
                 operator = self.operators[step.name] = step.spec.make()
                 if operator.works_off:
                     held = partial(self._gates_of, step.name)
-                    pace = self._paces[step.name] = Pace(operator, held, has_room, journeys, failed)
+                    pace = self._paces[step.name] = Pace(operator, one_pass, held, has_room, journeys, failed)
                     self._rooms[step.name] = pace.room
                     operator.enter_by(Entrance(pace, operator))
                 elif step.spec.clock is not ClockUse.NONE:
