@@ -23,7 +23,8 @@ from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
-from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, refuse_beside, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, guards_in, refuse_beside, usable_as_decorator
+from asyncstream.guards.nests import take_place
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
@@ -201,12 +202,13 @@ class LimitedGuard(Guard[In, Out]):
 
     limit: AdaptiveLimit | SharedConcurrency
     together: ClassVar = {"concurrency_limit": min, STORE_AWAY: max}
+    keeps_place = True
 
     def _go_by(self, limit: object) -> None:
         if not isinstance(limit, AdaptiveLimit | SharedConcurrency):
             raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
-        check_not_inside("limit", limit, self.inner)
         self.limit = self.shares = limit
+        take_place("limit", self)
 
     async def open(self) -> None:
         await super().open()
@@ -317,7 +319,7 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
             limit = SharedConcurrency(scope=scope, **options)
         self._go_by(AdaptiveLimit(method=method, **options) if limit is None else limit)
         self._overload = is_overload if overload is None else function("overload", overload, "outcome")
-        for guard in chain(fn):
+        for guard in guards_in(fn):
             if isinstance(guard, Retry):
                 guard.on_failure.append(self._attempt_failed)
 

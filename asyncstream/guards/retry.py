@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import RetriesExhausted, describe_error
-from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, guards_in, usable_as_decorator
 from asyncstream.guards.outcomes import (
     PROGRAMMING_ERRORS,
     is_programming_error,
@@ -329,14 +329,9 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
 def attempts_in(function: object) -> Distribution | None:
     """How many attempts the calls of all retries in a function had; None: there is no retry in it."""
     found: Distribution | None = None
-    for part in chain(function):
-        inside = getattr(part, "guards", None)  # as an HttpLookup has
+    for part in guards_in(function):
         if isinstance(part, Retry):
-            own: Distribution | None = part.attempts()
-        else:
-            own = attempts_in(inside) if isinstance(inside, Guard) else None
-        if own is not None:
-            found = own if found is None else found + own
+            found = part.attempts() if found is None else found + part.attempts()
     return found
 
 
