@@ -111,7 +111,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         url: a template, or a function of the element. A template's fields are looked up in the element
             and percent-encoded: `"http://api/planes/{tailnum}"` takes `element["tailnum"]` of a mapping
             and `element.tailnum` of anything else; `{}` is the element itself. A value that would leave its
-            place in the path (`..`, or nothing at all) is an error.
+            place in the path (`..`) is an error, and so is, in path and query, what is none: None, an empty
+            text, NaN, bytes.
         merge: function of the element and the answer that makes the result; by default it is the answer.
         method: "GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST" or "PATCH".
         json: function of the element that makes the request's body, sent as JSON as sinks write it.

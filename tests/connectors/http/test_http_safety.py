@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import math
 import pickle
 import traceback
 import tracemalloc
@@ -101,6 +102,27 @@ def test_error_of_such_a_value_is_not_retryable_and_sends_nothing() -> None:
     error = failure(echo, value="..", url="/tenants/{}/public")
     assert not error.retryable
     assert "'..'" in str(error)
+
+
+@pytest.mark.parametrize("make", [dict, SimpleNamespace])
+@pytest.mark.parametrize("url", ["http://x/planes/{tail}", "http://x/a-{tail}/b", "http://x/?q={tail}&r=1"])
+@pytest.mark.parametrize(
+    ("value", "is_what"),
+    [(None, "None"), ("", "empty"), (math.nan, "NaN"), (Decimal("nan"), "NaN"), (b"N1", "bytes")],
+    ids=str,
+)
+def test_value_that_is_none_is_an_error_that_names_its_field(
+    make: type[Any], url: str, value: Any, is_what: str
+) -> None:
+    with pytest.raises(UnsafeUrl, match=f"the field 'tail' is {is_what}"):
+        template(url)(make(tail=value))
+    with pytest.raises(UnsafeUrl, match=f"the element is {is_what}"):
+        template(url.replace("tail", ""))(value)
+
+
+@pytest.mark.parametrize("value", [0, False, 0.0, " ", Decimal(0)])
+def test_value_that_is_nothing_much_is_one(value: object) -> None:
+    assert template("http://x/?q={q}")({"q": value}).query["q"] == str(value)
 
 
 def test_dots_of_several_fields_are_seen_together() -> None:
