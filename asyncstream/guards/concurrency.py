@@ -212,6 +212,9 @@ class LimitedGuard(Guard[In, Out]):
 
     async def open(self) -> None:
         await super().open()
+        self._begin()
+
+    def _begin(self) -> None:
         if isinstance(self.limit, AdaptiveLimit):
             self.limit.begin()
 
@@ -258,6 +261,8 @@ class ConcurrencyLimit(LimitedGuard[In, Out]):
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
+        if self._shares_in is None:  # not opened, and perhaps in another event loop than before
+            self._begin()
         if not limit.try_acquire():
             await limit.acquire()
         life = limit.life
@@ -325,6 +330,8 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
+        if self._shares_in is None:  # not opened, and perhaps in another event loop than before
+            self._begin()
         if not limit.try_acquire():
             await limit.acquire()
         life, began = limit.life, self._time()

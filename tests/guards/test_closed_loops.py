@@ -131,3 +131,22 @@ def test_a_batch_that_is_open_in_a_loop_that_was_closed_keeps_nobody_from_closin
     loop = VirtualTimeLoop()  # which stays until the end
     close_amid(loop, begin())
     run_virtual(guarded.close())
+
+
+@pytest.mark.parametrize("guard", [concurrency_limit, adaptive_concurrency])
+def test_calls_of_a_guard_that_is_not_opened_count_in_their_loop_only(guard: Callable[..., Any]) -> None:
+    service = Service()
+    guarded = guard(service.ask, most=2, **({"least": 2} if guard is adaptive_concurrency else {}))
+
+    async def hang() -> None:
+        await asyncio.wait([asyncio.ensure_future(guarded(value)) for value in range(5)], timeout=2)
+
+    async def go_on() -> list[Any]:
+        async with asyncio.timeout(2000):
+            return await asyncio.gather(*map(guarded, range(5)))
+
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, hang())
+    service.hangs = False
+    assert run_virtual(go_on()) == list(range(5))
+    assert service.most == 2

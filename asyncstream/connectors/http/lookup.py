@@ -209,9 +209,9 @@ class HttpLookup(AsyncFunction[In, Out]):
             ask = rate_limit(ask, limiter=rate)
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
-        again = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
-        if attempts > 1:
-            ask = again
+        # made in any case: wrong options are refused whether or not there is a second attempt
+        retrying = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
+        ask = retrying if attempts > 1 else ask
         if cache_ttl is not None:
             duration_seconds("cache_ttl", cache_ttl)
             kept = dict(cache_options or {})
