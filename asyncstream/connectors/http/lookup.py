@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import aiohttp
@@ -305,7 +306,7 @@ class HttpLookup(AsyncFunction[In, Out]):
                 ) as response:
                     target = self._redirect(response, url)
                     if target is None:
-                        return self._answer(response, url, await self._body(response, url))
+                        return await self._answer(response, url)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 raise of_request(error, url) from harmless(error)
             if target.origin() != url.origin():
@@ -337,27 +338,29 @@ class HttpLookup(AsyncFunction[In, Out]):
             target = target.with_user(url.user).with_password(url.password)
         return target
 
-    async def _body(self, response: aiohttp.ClientResponse, url: URL) -> bytes:
+    async def _answer(self, response: aiohttp.ClientResponse, url: URL) -> Any:
+        if 200 <= response.status < 300:
+            return await self._value(response, url)
+        body = b""
+        with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError):
+            body = await read_body(
+                response, self._max_bytes
+            )  # of use to who looks; it is the status that counts
+        if response.status == 404 and not self._missing_is_error:
+            return None
+        raise refusal(response, url, body=body)
+
+    async def _value(self, response: aiohttp.ClientResponse, url: URL) -> Any:
+        body = b""
         try:
-            return await read_body(response, self._max_bytes)
+            body = await read_body(response, self._max_bytes)
+            return decoded(body, response)
         except TooLarge:
-            response.close()  # its rest is not wanted
             reason = f"the answer has more than max_bytes={self._max_bytes} bytes"
             raise HttpError(shown(url), response.status, reason, retryable=False) from None
         except Undecodable as error:
-            raise HttpError(shown(url), response.status, str(error), retryable=True) from error
-
-    def _answer(self, response: aiohttp.ClientResponse, url: URL, body: bytes) -> Any:
-        status = response.status
-        if 200 <= status < 300:
-            try:
-                return decoded(body, response)
-            except Undecodable as error:
-                # retryable: an answer without a length that broke off looks like this
-                raise HttpError(shown(url), status, str(error), retryable=True, body=body) from error
-        if status == 404 and not self._missing_is_error:
-            return None
-        raise refusal(response, url, body=body)
+            # retryable: an answer without a length that broke off looks like this
+            raise HttpError(shown(url), response.status, str(error), retryable=True, body=body) from error
 
 
 def _check_more(name: str, options: Any, own: str, argument: str) -> None:

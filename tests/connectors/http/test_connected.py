@@ -269,10 +269,13 @@ async def test_what_a_pipeline_has_not_kept_for_a_source_is_no_element(
         await response.prepare(request)
         scope = {"method": "GET", "headers": [(b"last-event-id", request.headers["Last-Event-ID"].encode())]}
 
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
         async def send(message: Any) -> None:
             await response.write(message.get("body", b""))
 
-        await stream_feed(scope, asyncio.Event().wait, send, feed, render)
+        await stream_feed(scope, receive, send, feed, render)
         return response
 
     async with serve(events) as url:

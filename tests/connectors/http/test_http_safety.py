@@ -407,6 +407,51 @@ def test_what_a_service_says_of_a_request_can_be_asked_for_and_is_in_no_text(
     assert not any(secret in text for text in told for secret in SECRETS)
 
 
+async def breaks_off(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"no")
+    assert request.transport is not None
+    request.transport.close()
+
+
+async def stops(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"no")
+    await asyncio.sleep(60)
+
+
+async def goes_on(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"x" * 2000)
+
+
+async def is_no_gzip(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"xxx")
+
+
+@pytest.mark.parametrize("write", [breaks_off, stops, goes_on, is_no_gzip])
+@pytest.mark.parametrize("code", [400, 404, 429, 503])
+def test_an_answer_that_is_refused_is_so_by_its_status_whatever_its_body(code: int, write: Any) -> None:
+    asked: list[None] = []
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        asked.append(None)
+        encoding = {"Content-Encoding": "gzip"} if write is is_no_gzip else {}
+        response = web.StreamResponse(status=code, headers={"Retry-After": "0.01", **encoding})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await write(response, request)
+        return response
+
+    options: dict[str, Any] = {"max_bytes": 1000, "timeout": 0.3, "retry_options": QUICK}
+    if code == 404:
+        assert answer(respond, **options) is None
+    else:
+        with pytest.raises((HttpError, RetriesExhausted)) as caught:
+            answer(respond, attempts=2, **options)
+        error = caught.value if code == 400 else caught.value.__cause__
+        assert isinstance(error, HttpError)
+        assert (error.status, error.retry_after, error.body) == (code, "0.01", b"")
+    assert len(asked) == (1 if code in (400, 404) else 2)
+
+
 def test_what_is_kept_of_a_body_is_bounded() -> None:
     error = failure(serving(b"<" * 100_000, Content_Type="text/html"))
     assert error.status == 200
