@@ -10,6 +10,7 @@ hold neither headers nor the values of a query.
 from __future__ import annotations
 
 import re
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -130,8 +131,9 @@ class HttpLookup(AsyncFunction[In, Out]):
         cache_ttl: how long an answer is kept; None: no cache.
         cache_options: more arguments of `guards.cached`.
         redirects: which ones to follow, five at most: those to the "same_origin" (scheme, host and port);
-            "none"; or "any", where what leaves the origin goes without `headers`, user and body. To follow
-            one is a part of its request: neither `attempts` nor `rate` counts it.
+            "none"; or "any", where what leaves the origin goes without `headers` and user, and what has a
+            body does not leave it. To follow one is a part of its request: neither `attempts` nor `rate`
+            counts it, and all of them have the one `timeout`.
         max_bytes: the largest answer, compressed or not.
         cookies: keep the cookies of all answers, and send them with all requests.
         client: options of aiohttp: `ssl` (an `SSLContext`), `proxy` (a URL), `trust_env` (use proxies that
@@ -298,22 +300,29 @@ class HttpLookup(AsyncFunction[In, Out]):
         key = current_key()
         if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
             headers[KEY_HEADER] = key
+        time = get_running_loop().time
+        until, more = time() + self._timeout, dict[str, Any]()
         for _ in range(REDIRECTS + 1):
             self._requests += 1
             try:
                 async with self._session.request(
-                    method, url, data=body, headers=headers, allow_redirects=False
+                    method, url, data=body, headers=headers, allow_redirects=False, **more
                 ) as response:
                     target = self._redirect(response, url)
                     if target is None:
                         return await self._answer(response, url)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 raise of_request(error, url) from harmless(error)
-            if target.origin() != url.origin():
-                headers, body = {}, None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "HEAD" if method == "HEAD" else "GET", None
+            if target.origin() != url.origin():
+                if body is not None:  # without it, another thing would be asked for
+                    reason = f"a redirect to {shown(target)}, where no request with a body is sent"
+                    raise HttpError(shown(url), response.status, reason, retryable=False)
+                headers = {}
             url = target
+            # of one that is over, the least that the client takes for one
+            more["timeout"] = aiohttp.ClientTimeout(total=max(until - time(), 0.001))
         raise HttpError(shown(url), None, f"more than {REDIRECTS} redirects", retryable=False)
 
     def _redirect(self, response: aiohttp.ClientResponse, url: URL) -> URL | None:

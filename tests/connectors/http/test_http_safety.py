@@ -175,6 +175,46 @@ def test_redirect_to_another_origin_is_refused_or_goes_without_what_is_secret(co
     run(main())
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_a_request_is_not_sent_elsewhere_without_its_body(code: int, method: Any) -> None:
+    async def main() -> None:
+        seen: list[str] = []
+
+        async def other(request: web.Request) -> web.StreamResponse:
+            seen.append(request.method)
+            return web.json_response(1)
+
+        async def away(request: web.Request) -> web.StreamResponse:
+            assert await request.json() == {"of": "a"}
+            return web.Response(status=code, headers={"Location": there})
+
+        how: dict[str, Any] = {"method": method, "json": lambda value: {"of": value}, "redirects": "any"}
+        async with serve(other) as there, serve(away) as here, HttpLookup(here, **how) as lookup:
+            if code == 303 or (method == "POST" and code in (301, 302)):
+                assert await lookup.invoke("a") == 1
+                assert seen == ["GET"]
+            else:
+                with pytest.raises(HttpError, match="where no request with a body is sent") as caught:
+                    await lookup.invoke("a")
+                assert (caught.value.status, caught.value.retryable, seen) == (code, False, [])
+
+    run(main())
+
+
+def test_all_redirects_of_a_request_have_its_timeout_together() -> None:
+    asked: list[None] = []
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        asked.append(None)
+        await asyncio.sleep(0.4)
+        return web.Response(status=302, headers={"Location": "/again"})
+
+    error = failure(slowly, timeout=1)
+    assert (error.status, error.retryable) == (None, True)
+    assert len(asked) <= 3  # and not six of 0.4 s each
+
+
 def test_redirect_to_the_same_origin_is_followed_with_headers() -> None:
     async def moved(request: web.Request) -> web.StreamResponse:
         if request.path == "/old/x":
