@@ -605,6 +605,19 @@ async def test_an_answer_that_does_not_come_is_told_with_the_time() -> None:
             await read_all(RestSource(url, attempts=1, timeout=0.05, **QUICK))
 
 
+@pytest.mark.parametrize(
+    "next_page", ["http://[::1", "mailto:a@b", "http://me:s3cr3t\u2100@host/x", "http://host:99999/"]
+)
+async def test_a_next_page_that_is_no_url_is_told_without_it(next_page: str) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [1], "next": next_page})
+
+    async with serve(page) as url:
+        with pytest.raises(SourceError, match="names a page that is no URL") as caught:
+            await read_all(RestSource(url, items="data", cursor="next", **QUICK))
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
+
+
 async def test_next_page_elsewhere_is_refused() -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.json_response({"data": [1], "next": "http://elsewhere.example/x?key=1"})
