@@ -264,7 +264,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         except UnsafeUrl as error:
             raise HttpError("<no URL>", None, str(error), retryable=False) from error
         try:
-            url = made if isinstance(made, URL) else URL(made)
+            url = made if isinstance(made, URL) else _url_of(made)
             is_whole = url.scheme in ("http", "https") and url.host  # which looks at the port, too
         except ValueError:  # its text may quote the whole of it
             reason = "what was made of the element is no URL"
@@ -380,6 +380,13 @@ def _check_more(name: str, options: Any, own: str, argument: str) -> None:
         raise refuse(name, "options by name", options)
     if own in options:
         raise refuse(name, f"no {own}, which is {argument} of the lookup", options)
+
+
+def _url_of(made: Any) -> URL:
+    if not isinstance(made, str):
+        raise TypeError(f"url: expected a function that gives a text, it gave {type(made).__name__}")
+    made.encode()  # raises for half of a character, which the client would leave out
+    return URL(made)
 
 
 def _body_of(data: Any) -> bytes:

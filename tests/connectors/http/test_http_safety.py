@@ -480,7 +480,7 @@ def test_an_answer_that_is_refused_is_so_by_its_status_whatever_its_body(code: i
         await write(response, request)
         return response
 
-    options: dict[str, Any] = {"max_bytes": 1000, "timeout": 0.3, "retry_options": QUICK}
+    options: dict[str, Any] = {"max_bytes": 1000, "timeout": 0.5, "retry_options": QUICK}
     if code == 404:
         assert answer(respond, **options) is None
     else:
@@ -507,6 +507,31 @@ def test_port_that_is_none_is_an_error_of_the_request(url: str) -> None:
     with pytest.raises(HttpError, match="no URL") as caught:
         run(main())
     assert not caught.value.retryable
+
+
+def test_url_with_half_of_a_character_is_not_asked_without_it() -> None:
+    asked: list[str] = []
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        return web.json_response(1)
+
+    async def main() -> None:
+        async with serve(respond) as here, HttpLookup(lambda value: f"{here}/{value}") as lookup:
+            assert await lookup.invoke("\U0001f600") == 1
+            with pytest.raises(HttpError, match="what was made of the element is no URL") as caught:
+                await lookup.invoke("\ud83d")
+            assert not caught.value.retryable
+
+    run(main())
+    assert asked == ["/\U0001f600"]
+
+
+@pytest.mark.parametrize("made", [None, b"http://x/", 5])
+async def test_url_that_is_no_text_is_an_error_that_says_so(made: Any) -> None:
+    async with HttpLookup(lambda value: made) as lookup:
+        with pytest.raises(TypeError, match="url: expected a function that gives a text, it gave"):
+            await lookup.invoke(1)
 
 
 def test_wrong_url_is_not_quoted() -> None:
