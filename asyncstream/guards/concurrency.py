@@ -326,7 +326,7 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
         self._overload = is_overload if overload is None else function("overload", overload, "outcome")
         for guard in guards_in(fn):
             if isinstance(guard, Retry):
-                guard.on_failure.append(self._attempt_failed)
+                guard.told.add(self)
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
@@ -351,7 +351,8 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
         finally:
             limit.release(life)
 
-    def _attempt_failed(self, failure: object, began: float) -> None:
+    def attempt_failed(self, failure: object, began: float) -> None:
+        """An attempt that a retry inside makes again has failed; it began at this time of the event loop."""
         if self._overload(failure):
             self.limit.overloaded(began, self._time())
 
