@@ -210,9 +210,16 @@ _KNOWN: Final = 32
 _RUNS: dict[str, Callable[[], bool]] = {}
 """The runs of this process, by token; each tells whether it goes on."""
 
+_MANY: Final = 100
+"""Runs that are kept, at least, before those that do not go on are looked for."""
+
 
 def enter(holder: Holder, goes_on: Callable[[], bool]) -> None:
     """From now on `holder`, a run of this process, lives for as long as `goes_on` says so."""
+    if len(_RUNS) >= _MANY:
+        for token, one_goes_on in list(_RUNS.items()):  # other threads have runs of their own
+            if not one_goes_on():  # its event loop was closed, and nobody has called `leave`
+                _RUNS.pop(token, None)
     _RUNS[holder.token] = goes_on
 
 

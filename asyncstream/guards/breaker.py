@@ -20,6 +20,7 @@ from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 from asyncstream.errors import describe_error
 from asyncstream.guards.guard import EARLY
@@ -106,6 +107,12 @@ class Breaker(Shown):
         """How many calls had to wait."""
         self.refused = 0
         """How many calls were refused."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of one that is sent to another process, which has a loop and calls of its own: closed."""
+        of_this_loop = dict.fromkeys(("_used_in", "_timer"))
+        begun = {"is_closed": True, "_is_open": False, "_probes_started": 0, "_probes_succeeded": 0}
+        return {**self.__dict__, **of_this_loop, **begun, "_queue": Waiting()}
 
     @property
     def state(self) -> CircuitState:

@@ -66,7 +66,8 @@ class Budget(Shown, Exchanging):
         per: limits are for each such period, counted from the epoch: days are those of UTC. None: for all
             time.
         scope: with whom it is shared; what has been spent then also outlives the process. Its name tells it
-            from other budgets in the same store. None: it is this process's, and begins anew with it.
+            from other budgets in the same store, and calls by one of that name with another `per` raise
+            `PipelineError`. None: it is this process's, and begins anew with it.
         clock: tells the time of day.
         limits: by unit, of which there may be any: `usd=20`, `tokens=2_000_000`, `gpt_large_tokens=10_000`.
 
@@ -238,8 +239,9 @@ class Budget(Shown, Exchanging):
         raised, self._raised = self._raised, {}
         self._number += 1
         now_ms = self._clock.now_ms()
+        name = "" if self.scope is None else self.scope.name
         return BudgetRequest(
-            self._client, self._number, now_ms, self._per_ms, self._own, settled, asked, raised
+            name, self._client, self._number, now_ms, self._per_ms, self._own, settled, asked, raised
         )
 
     def _note(self, answer: BudgetAnswer) -> None:

@@ -119,6 +119,7 @@ class CacheStore(Shown):
         self._group = Group()
         self._under_way = Group()
         self._writing: asyncio.Task[None] | None = None
+        self._soon: asyncio.TimerHandle | None = None  # when it begins to write
         self._is_open = False
         self._away_until: float | None = None  # event loop's time; None: it is there
         self._room: asyncio.Future[None] | None = None  # done when what waits to be written is being written
@@ -176,6 +177,8 @@ class CacheStore(Shown):
             return
         self._is_open = False
         try:
+            if self._soon is not None:
+                self._write_now()
             if self._writing is not None:
                 await self._see_written(self._writing)
         finally:
@@ -305,15 +308,28 @@ class CacheStore(Shown):
     # ------------------------------------------------------------------ writing
 
     def _begin_to_write(self) -> None:
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="asyncstream cache")
+        """Have what is collected written: at once if a caller waits for it, else when more may have come."""
+        if self._writing is not None and not self._writing.done():
+            return
+        if self._group.wishes:
+            self._write_now()
+        elif self._is_open and self._soon is None:
+            # a timer: calls that are cancelled as their loop ends would leave a task in the middle
+            self._soon = asyncio.get_running_loop().call_later(self._pause(), self._write_now)
+
+    def _write_now(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self._writing = asyncio.get_running_loop().create_task(self._write(), name="asyncstream cache")
+
+    def _pause(self) -> float:
+        """Seconds to wait before a group is written."""
+        return self._rest_left() or (0.0 if self._group.wishes else LINGER)
 
     async def _write(self) -> None:
         try:
             while not self._group.is_empty():
-                pause = self._rest_left() or (0.0 if self._group.wishes else LINGER)
-                if self._is_open and pause:
-                    await asyncio.sleep(pause)
                 group, self._group = self._group, Group()
                 self._under_way = group
                 if self._room is not None:
@@ -330,6 +346,8 @@ class CacheStore(Shown):
                         wish.granted.set_result(is_granted)
                     elif is_granted:  # its caller was cancelled
                         self._group.releases.append(wish.key)
+                if self._is_open and not self._group.is_empty() and (pause := self._pause()):
+                    await asyncio.sleep(pause)
         finally:
             self._under_way = Group()
 
@@ -354,6 +372,7 @@ class CacheStore(Shown):
             "_group": Group(),
             "_under_way": Group(),
             "_writing": None,
+            "_soon": None,
             "_is_open": False,
             "_users": {},  # copies of one function are as two there
             "_room": None,

@@ -173,7 +173,7 @@ class Cached(Guard[In, Out]):
         if lease is not None:
             self._lease = math.ceil(duration_seconds("lease", lease) * 1000)
             self._flight = SingleFlight(self._ask_alone, key=key)
-        self.counted = tuple(self._counts)
+        self.counted = (*self._counts, *(() if self._flight is None else self._flight.counted))
 
     async def open(self) -> None:
         await super().open()
@@ -344,7 +344,8 @@ class Cached(Guard[In, Out]):
             stored.store.release(name)
 
     def counters(self) -> dict[str, int]:
-        return self._counts | {"cached": self._hits}
+        shared = {} if self._flight is None else self._flight.counters()
+        return self._counts | {"cached": self._hits} | shared
 
 
 class _Recent(OrderedDict[Hashable, Any]):

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from asyncstream.errors import CircuitOpen
 from asyncstream.guards.breaker import Breaker
-from asyncstream.guards.guard import Call, Guard, check_not_inside, refuse_beside, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, refuse_beside, usable_as_decorator
+from asyncstream.guards.nests import take_place
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.breaker import SharedBreaker
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
@@ -46,6 +47,7 @@ class CircuitBreaker(Guard[In, Out]):
 
     counted = ("circuit_opened", "circuit_waited", "circuit_refused")
     together: ClassVar = {"circuit_state": max, STORE_AWAY: max}
+    keeps_place = True
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class CircuitBreaker(Guard[In, Out]):
         on: Callable[[Exception], bool] | None = None,
     ) -> None:
         super().__init__(fn)
-        self._refuses = choice("when_open", when_open, ("wait", "refuse")) == "refuse"
+        self.waits_for_place = choice("when_open", when_open, ("wait", "refuse")) == "wait"
         if scope is not None and breaker is not None:
             raise refuse("circuit_breaker", "either scope= or breaker=", (scope, breaker))
         options: dict[str, Any] = {
@@ -80,8 +82,8 @@ class CircuitBreaker(Guard[In, Out]):
         else:
             refuse_beside("breaker", CircuitBreaker, **options)
         instance("breaker", breaker, Breaker)
-        check_not_inside("breaker", breaker, fn)
         self.breaker = self.shares = breaker
+        take_place("breaker", self)
 
     async def invoke(self, value: In) -> Out:
         breaker = self.breaker
@@ -99,7 +101,7 @@ class CircuitBreaker(Guard[In, Out]):
 
     async def _enter(self) -> int:
         breaker = self.breaker
-        if not self._refuses:
+        if self.waits_for_place:
             return await breaker.enter()
         period = await breaker.enter_at_once()
         if period is not None:

@@ -23,7 +23,8 @@ from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
-from asyncstream.guards.guard import Call, Guard, chain, check_not_inside, refuse_beside, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, guards_in, refuse_beside, usable_as_decorator
+from asyncstream.guards.nests import take_place
 from asyncstream.guards.outcomes import is_overload
 from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
@@ -201,15 +202,19 @@ class LimitedGuard(Guard[In, Out]):
 
     limit: AdaptiveLimit | SharedConcurrency
     together: ClassVar = {"concurrency_limit": min, STORE_AWAY: max}
+    keeps_place = True
 
     def _go_by(self, limit: object) -> None:
         if not isinstance(limit, AdaptiveLimit | SharedConcurrency):
             raise refuse("limit", "an AdaptiveLimit or a SharedConcurrency", limit)
-        check_not_inside("limit", limit, self.inner)
         self.limit = self.shares = limit
+        take_place("limit", self)
 
     async def open(self) -> None:
         await super().open()
+        self._begin()
+
+    def _begin(self) -> None:
         if isinstance(self.limit, AdaptiveLimit):
             self.limit.begin()
 
@@ -256,6 +261,8 @@ class ConcurrencyLimit(LimitedGuard[In, Out]):
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
+        if self._shares_in is None:  # not opened, and perhaps in another event loop than before
+            self._begin()
         if not limit.try_acquire():
             await limit.acquire()
         life = limit.life
@@ -317,12 +324,14 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
             limit = SharedConcurrency(scope=scope, **options)
         self._go_by(AdaptiveLimit(method=method, **options) if limit is None else limit)
         self._overload = is_overload if overload is None else function("overload", overload, "outcome")
-        for guard in chain(fn):
+        for guard in guards_in(fn):
             if isinstance(guard, Retry):
-                guard.on_failure.append(self._attempt_failed)
+                guard.told.add(self)
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
+        if self._shares_in is None:  # not opened, and perhaps in another event loop than before
+            self._begin()
         if not limit.try_acquire():
             await limit.acquire()
         life, began = limit.life, self._time()
@@ -342,7 +351,8 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
         finally:
             limit.release(life)
 
-    def _attempt_failed(self, failure: object, began: float) -> None:
+    def attempt_failed(self, failure: object, began: float) -> None:
+        """An attempt that a retry inside makes again has failed; it began at this time of the event loop."""
         if self._overload(failure):
             self.limit.overloaded(began, self._time())
 

@@ -38,10 +38,10 @@ __all__ = (
     "Guard",
     "GuardMaker",
     "chain",
-    "check_not_inside",
     "delivery",
     "end",
     "fail",
+    "guards_in",
     "hashable",
     "loop_time",
     "refuse_beside",
@@ -76,11 +76,17 @@ class Guard(AsyncFunction[In, Out]):
         counted: the names in `counters` of those that only ever grow; the others are gauges.
         together: of gauges by name, what two guards in a nest come to that both have it; others are added up.
         shares: what other guards may use too, held while this is open; None: nothing.
+        keeps_place: a call has a place in what is shared while it goes on inwards; see `nests`.
+        waits_for_place: and it waits for one; else it is refused.
+        takers: for `nests`.
     """
 
     counted: tuple[str, ...] = ()
     together: ClassVar[Mapping[str, Callable[[int, int], int]]] = {}
     shares: object | None = None
+    keeps_place: ClassVar[bool] = False
+    waits_for_place: bool = True
+    takers: object | None = None
 
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn
@@ -187,29 +193,13 @@ def chain(function: object) -> Iterator[object]:
     yield function
 
 
-def check_not_inside(name: str, shared: object, fn: object) -> None:
-    """
-    See that no guard inside has what a call takes a place in while it goes on inwards.
-
-    Args:
-        name: of the argument, and of the attribute of guards.
-        shared: what was given.
-        fn: the function that is to be wrapped.
-
-    Raises:
-        PipelineError: if one has: a call would wait for the place that it has itself.
-    """
-    if any(isinstance(guard, Guard) and _are_one(getattr(guard, name, None), shared) for guard in chain(fn)):
-        advice = "a call would wait for the place that it has itself"
-        raise refuse(name, "one that no guard inside of this one has", shared, advice)
-
-
-def _are_one(one: object, other: object) -> bool:
-    """Whether two are the same, or what they have in common with other processes is."""
-    scope = getattr(one, "scope", None)
-    return one is other or (
-        scope is not None and type(one) is type(other) and scope == getattr(other, "scope", None)
-    )
+def guards_in(function: object) -> Iterator[Guard[Any, Any]]:
+    """The guards in `function`, from the outside in, with those of an `HttpLookup` around its requests."""
+    for part in chain(function):
+        if isinstance(part, Guard):
+            yield part
+        elif isinstance(inside := getattr(part, "guards", None), Guard):
+            yield from guards_in(inside)
 
 
 class Background(Tasks):

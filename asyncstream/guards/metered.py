@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 
 from asyncstream.guards.budget import Budget, costs
 from asyncstream.guards.guard import Call, Guard, usable_as_decorator
+from asyncstream.guards.nests import take_place
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.validation import function, instance
 
@@ -45,6 +46,7 @@ class Metered(Guard[In, Out]):
 
     counted = ("budget_waited",)
     together: ClassVar = {"budget_spent": max, "budget_used_percent": max, STORE_AWAY: max}
+    keeps_place = True
 
     def __init__(
         self,
@@ -58,6 +60,9 @@ class Metered(Guard[In, Out]):
         super().__init__(fn)
         instance("budget", budget, Budget)
         self.budget = self.shares = budget
+        take_place(
+            "budget", self, twice=True
+        )  # a budget has units, which may be asked for one after the other
         self._cost = function("cost", cost, "element") if callable(cost) else None
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)
         self._actual = None if actual is None else function("actual", actual, "element", "answer")

@@ -23,10 +23,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from asyncstream.clock import Clock, SystemClock, checked_clock
 from asyncstream.errors import RetriesExhausted, describe_error
-from asyncstream.guards.guard import Call, Guard, chain, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, guards_in, usable_as_decorator
 from asyncstream.guards.outcomes import (
     PROGRAMMING_ERRORS,
     is_programming_error,
@@ -86,6 +87,13 @@ def current_attempt() -> Attempt:
 
 WAIT_INITIAL: Final = 0.1
 """Seconds, by default, before a second attempt."""
+
+
+class _Told(WeakSet[Any]):
+    """Guards around one that tells them of something, which does not keep them; a copy tells their copies."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Told, (list(self),)
 
 
 def _by_chance() -> float:
@@ -179,8 +187,8 @@ class Retry(Guard[In, Out]):
         self._clock = checked_clock(clock) or SystemClock()
         self._at_once = 0  # calls that ended with their first attempt
         self._more_attempts: Counter[int] = Counter()  # the others, by how many they had
-        self.on_failure: list[Callable[[object, float], None]] = []
-        """Told of each failure (error or refused result) that a retry follows, and its attempt's start."""
+        self.told = _Told()
+        """Whose `attempt_failed` hears of each failure (error or refused result) that a retry follows."""
 
     async def invoke(self, value: In) -> Out:
         began = attempt_began = self._time()
@@ -234,8 +242,8 @@ class Retry(Guard[In, Out]):
                     said = describe_error(failure) if is_error else "its result was refused"
                     fields = {"attempt": number, "wait_seconds": wait}
                     log.debug("attempt %d: %s; the next in %.3g s", number, said, wait, extra=fields)
-                for tell in self.on_failure:
-                    tell(failure, attempt_began)
+                for guard in self.told:
+                    guard.attempt_failed(failure, attempt_began)
                 del failure  # an error refers to this frame
                 backoff = min(self._wait_max, backoff * self._wait_exp_base)
                 if call is not None:
@@ -329,14 +337,9 @@ def _error_types(on: object) -> tuple[type[Exception], ...] | None:
 def attempts_in(function: object) -> Distribution | None:
     """How many attempts the calls of all retries in a function had; None: there is no retry in it."""
     found: Distribution | None = None
-    for part in chain(function):
-        inside = getattr(part, "guards", None)  # as an HttpLookup has
+    for part in guards_in(function):
         if isinstance(part, Retry):
-            own: Distribution | None = part.attempts()
-        else:
-            own = attempts_in(inside) if isinstance(inside, Guard) else None
-        if own is not None:
-            found = own if found is None else found + own
+            found = part.attempts() if found is None else found + part.attempts()
     return found
 
 

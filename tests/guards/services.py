@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from typing import Any
 
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
+from tests.closing_loops import close_amid
 
 
 def now_ms() -> int:
@@ -55,8 +55,7 @@ def close_the_loop_in_mid_call(guarded: Any, again: Callable[[], Awaitable[None]
         async with guarded, asyncio.timeout(200):
             await again()
 
-    with closing(VirtualTimeLoop()) as loop:
-        left = loop.run_until_complete(begin())
+    left = close_amid(VirtualTimeLoop(), begin())
     run_virtual(go_on())
     assert not left.done()
     calling.close()  # here, and not when it is collected

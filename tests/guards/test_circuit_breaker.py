@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import Any
 
 import pytest
@@ -284,3 +285,21 @@ def test_failures_of_an_event_loop_before_do_not_count_for_ever() -> None:
 def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
     with pytest.raises(PipelineError):
         circuit_breaker(Flaky(0), **options)
+
+
+async def test_one_that_is_sent_elsewhere_begins_there_though_it_is_open_here() -> None:
+    breaker = Breaker(failures=2, open_for=10)
+    guarded = circuit_breaker(Flaky(9), breaker=breaker)
+    async with guarded:
+        await fail(guarded, 2)
+        waiting = asyncio.create_task(guarded(0))
+        await asyncio.sleep(1)
+        sent: Breaker = pickle.loads(pickle.dumps(breaker))
+        assert (state(breaker), state(sent)) == ("OPEN", "CLOSED")
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    again: Any = pickle.loads(pickle.dumps(guarded))
+    await fail(again, 1)
+    assert state(again.breaker) == "CLOSED"
+    await fail(again, 1)
+    assert state(again.breaker) == "OPEN"

@@ -14,6 +14,7 @@ from asyncstream.guards import (
     SharedLimit,
     adaptive_concurrency,
     batched,
+    cached,
     circuit_breaker,
     concurrency_limit,
     hedge,
@@ -102,6 +103,24 @@ def test_calls_of_a_loop_that_was_closed_hold_nobody_up(make: Make, collected: s
         assert service.most == 2
 
 
+LEASE: Make = lambda service, folder: cached(service.ask, store=folder / "answers.db", lease=60)  # noqa: E731
+
+
+@pytest.mark.parametrize("make", [*GUARDS.values(), LEASE], ids=[*GUARDS, "lease"])
+def test_a_program_that_ends_amid_calls_leaves_no_task_in_its_loop(make: Make, tmp_path: Path) -> None:
+    guarded = make(Service(), tmp_path)
+
+    async def main() -> None:
+        await guarded.open()
+        calls = [asyncio.ensure_future(guarded(value)) for value in range(1, 6)]
+        await asyncio.wait(calls, timeout=2)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        loop = runner.get_loop()
+        runner.run(main())
+    assert not asyncio.all_tasks(loop)
+
+
 def test_a_batch_that_is_open_in_a_loop_that_was_closed_keeps_nobody_from_closing() -> None:
     guarded = batched(Service().ask_many, size=100)
 
@@ -112,3 +131,22 @@ def test_a_batch_that_is_open_in_a_loop_that_was_closed_keeps_nobody_from_closin
     loop = VirtualTimeLoop()  # which stays until the end
     close_amid(loop, begin())
     run_virtual(guarded.close())
+
+
+@pytest.mark.parametrize("guard", [concurrency_limit, adaptive_concurrency])
+def test_calls_of_a_guard_that_is_not_opened_count_in_their_loop_only(guard: Callable[..., Any]) -> None:
+    service = Service()
+    guarded = guard(service.ask, most=2, **({"least": 2} if guard is adaptive_concurrency else {}))
+
+    async def hang() -> None:
+        await asyncio.wait([asyncio.ensure_future(guarded(value)) for value in range(5)], timeout=2)
+
+    async def go_on() -> list[Any]:
+        async with asyncio.timeout(2000):
+            return await asyncio.gather(*map(guarded, range(5)))
+
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, hang())
+    service.hangs = False
+    assert run_virtual(go_on()) == list(range(5))
+    assert service.most == 2

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
+import weakref
 from typing import Any, Literal
 
 import pytest
@@ -115,6 +118,18 @@ async def test_call_that_is_cancelled_after_long_is_a_sign_of_overload() -> None
         async with asyncio.timeout(2):
             await guarded(1)
     assert (limit.limit, limit.in_flight) == (4, 0)
+
+
+async def test_a_retry_does_not_keep_the_limits_that_were_around_it() -> None:
+    inside = retry(Flaky(0, HttpError("/", 429, "", retryable=True)), attempts=9)
+    known = weakref.ref(adaptive_concurrency(inside))
+    assert known() is None
+    made = adaptive_concurrency(inside, start=16, decrease=0.5)
+    copies: list[Any] = [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
+    for guarded in copies:
+        guarded.inner.inner.failures = 2
+        await guarded(1)
+        assert guarded.limit.limit == 4
 
 
 async def test_limit_outside_a_retry_sees_each_attempt() -> None:

@@ -361,6 +361,23 @@ async def test_who_has_renewed_an_answer_does_not_keep_others_from_the_next_time
             assert guard.metrics()["cache_renewed"] == 1
 
 
+@pytest.mark.parametrize("lease", [None, 60])
+async def test_each_call_is_counted_once_whoever_has_made_it(file: Path, lease: float | None) -> None:
+    service = Flaky(1, takes=1)
+    guarded = cached(service, store=file, lease=lease)
+    async with guarded:
+        for _ in range(3):
+            calls = [asyncio.create_task(guarded(number % 3)) for number in range(12)]
+            calls[0].cancel()
+            await asyncio.wait(calls)
+        found = guarded.metrics()
+    counted = [
+        found[name] for name in ("cached", "cache_misses", "coalesced") if name in guarded.counter_names()
+    ]
+    assert sum(counted) == 3 * 11  # the one that is cancelled has not begun
+    assert found["cache_misses"] == len(service.times)
+
+
 async def test_a_call_that_takes_longer_than_its_lease_is_not_waited_for(file: Path) -> None:
     clock_start = asyncio.get_running_loop().time()
     stuck, service = Answers(0, takes=1e6), Answers(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,6 +17,7 @@ from asyncstream.guards.guard import delivery
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Waiting
 from asyncstream.testing.loop import VirtualTimeLoop
+from tests.closing_loops import close_amid
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -141,8 +141,7 @@ def test_what_waits_as_its_loop_is_closed_makes_no_noise_when_it_is_collected(
             await asyncio.sleep(0)
         return calls, tasks
 
-    with closing(VirtualTimeLoop()) as loop:
-        calls, tasks = loop.run_until_complete(begin())
+    calls, tasks = close_amid(VirtualTimeLoop(), begin())
     noise = list[str]()
     for call in calls:
         try:

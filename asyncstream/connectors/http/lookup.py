@@ -10,7 +10,9 @@ hold neither headers nor the values of a query.
 from __future__ import annotations
 
 import re
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import aiohttp
@@ -111,7 +113,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         url: a template, or a function of the element. A template's fields are looked up in the element
             and percent-encoded: `"http://api/planes/{tailnum}"` takes `element["tailnum"]` of a mapping
             and `element.tailnum` of anything else; `{}` is the element itself. A value that would leave its
-            place in the path (`..`, or nothing at all) is an error.
+            place in the path (`..`) is an error, and so is, in path and query, what is none: None, an empty
+            text, NaN, bytes.
         merge: function of the element and the answer that makes the result; by default it is the answer.
         method: "GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST" or "PATCH".
         json: function of the element that makes the request's body, sent as JSON as sinks write it.
@@ -128,8 +131,9 @@ class HttpLookup(AsyncFunction[In, Out]):
         cache_ttl: how long an answer is kept; None: no cache.
         cache_options: more arguments of `guards.cached`.
         redirects: which ones to follow, five at most: those to the "same_origin" (scheme, host and port);
-            "none"; or "any", where what leaves the origin goes without `headers`, user and body. To follow
-            one is a part of its request: neither `attempts` nor `rate` counts it.
+            "none"; or "any", where what leaves the origin goes without `headers` and user, and what has a
+            body does not leave it. To follow one is a part of its request: neither `attempts` nor `rate`
+            counts it, and all of them have the one `timeout`.
         max_bytes: the largest answer, compressed or not.
         cookies: keep the cookies of all answers, and send them with all requests.
         client: options of aiohttp: `ssl` (an `SSLContext`), `proxy` (a URL), `trust_env` (use proxies that
@@ -208,9 +212,9 @@ class HttpLookup(AsyncFunction[In, Out]):
             ask = rate_limit(ask, limiter=rate)
         if breaker is not None:
             ask = circuit_breaker(ask, breaker=breaker)
-        again = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
-        if attempts > 1:
-            ask = again
+        # made in any case: wrong options are refused whether or not there is a second attempt
+        retrying = retry(ask, attempts=attempts, **({"on": HttpError} | dict(retry_options or {})))
+        ask = retrying if attempts > 1 else ask
         if cache_ttl is not None:
             duration_seconds("cache_ttl", cache_ttl)
             kept = dict(cache_options or {})
@@ -260,7 +264,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         except UnsafeUrl as error:
             raise HttpError("<no URL>", None, str(error), retryable=False) from error
         try:
-            url = made if isinstance(made, URL) else URL(made)
+            url = made if isinstance(made, URL) else _url_of(made)
             is_whole = url.scheme in ("http", "https") and url.host  # which looks at the port, too
         except ValueError:  # its text may quote the whole of it
             reason = "what was made of the element is no URL"
@@ -296,22 +300,29 @@ class HttpLookup(AsyncFunction[In, Out]):
         key = current_key()
         if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
             headers[KEY_HEADER] = key
+        time = get_running_loop().time
+        until, more = time() + self._timeout, dict[str, Any]()
         for _ in range(REDIRECTS + 1):
             self._requests += 1
             try:
                 async with self._session.request(
-                    method, url, data=body, headers=headers, allow_redirects=False
+                    method, url, data=body, headers=headers, allow_redirects=False, **more
                 ) as response:
                     target = self._redirect(response, url)
                     if target is None:
-                        return self._answer(response, url, await self._body(response, url))
+                        return await self._answer(response, url)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 raise of_request(error, url) from harmless(error)
-            if target.origin() != url.origin():
-                headers, body = {}, None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "HEAD" if method == "HEAD" else "GET", None
+            if target.origin() != url.origin():
+                if body is not None:  # without it, another thing would be asked for
+                    reason = f"a redirect to {shown(target)}, where no request with a body is sent"
+                    raise HttpError(shown(url), response.status, reason, retryable=False)
+                headers = {}
             url = target
+            # of one that is over, the least that the client takes for one
+            more["timeout"] = aiohttp.ClientTimeout(total=max(until - time(), 0.001))
         raise HttpError(shown(url), None, f"more than {REDIRECTS} redirects", retryable=False)
 
     def _redirect(self, response: aiohttp.ClientResponse, url: URL) -> URL | None:
@@ -336,27 +347,29 @@ class HttpLookup(AsyncFunction[In, Out]):
             target = target.with_user(url.user).with_password(url.password)
         return target
 
-    async def _body(self, response: aiohttp.ClientResponse, url: URL) -> bytes:
+    async def _answer(self, response: aiohttp.ClientResponse, url: URL) -> Any:
+        if 200 <= response.status < 300:
+            return await self._value(response, url)
+        body = b""
+        with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError):
+            body = await read_body(
+                response, self._max_bytes
+            )  # of use to who looks; it is the status that counts
+        if response.status == 404 and not self._missing_is_error:
+            return None
+        raise refusal(response, url, body=body)
+
+    async def _value(self, response: aiohttp.ClientResponse, url: URL) -> Any:
+        body = b""
         try:
-            return await read_body(response, self._max_bytes)
+            body = await read_body(response, self._max_bytes)
+            return decoded(body, response)
         except TooLarge:
-            response.close()  # its rest is not wanted
             reason = f"the answer has more than max_bytes={self._max_bytes} bytes"
             raise HttpError(shown(url), response.status, reason, retryable=False) from None
         except Undecodable as error:
-            raise HttpError(shown(url), response.status, str(error), retryable=True) from error
-
-    def _answer(self, response: aiohttp.ClientResponse, url: URL, body: bytes) -> Any:
-        status = response.status
-        if 200 <= status < 300:
-            try:
-                return decoded(body, response)
-            except Undecodable as error:
-                # retryable: an answer without a length that broke off looks like this
-                raise HttpError(shown(url), status, str(error), retryable=True, body=body) from error
-        if status == 404 and not self._missing_is_error:
-            return None
-        raise refusal(response, url, body=body)
+            # retryable: an answer without a length that broke off looks like this
+            raise HttpError(shown(url), response.status, str(error), retryable=True, body=body) from error
 
 
 def _check_more(name: str, options: Any, own: str, argument: str) -> None:
@@ -367,6 +380,13 @@ def _check_more(name: str, options: Any, own: str, argument: str) -> None:
         raise refuse(name, "options by name", options)
     if own in options:
         raise refuse(name, f"no {own}, which is {argument} of the lookup", options)
+
+
+def _url_of(made: Any) -> URL:
+    if not isinstance(made, str):
+        raise TypeError(f"url: expected a function that gives a text, it gave {type(made).__name__}")
+    made.encode()  # raises for half of a character, which the client would leave out
+    return URL(made)
 
 
 def _body_of(data: Any) -> bytes:

@@ -175,8 +175,12 @@ class RestSource(ConnectedSource[Any]):
             found = _next_of(response)
             if found is None:
                 return None
-        target = url.join(URL(str(found))).with_user(None).with_fragment(None)
-        if target.origin() != self._url.origin():  # which would get the headers
+        try:
+            target = url.join(URL(str(found))).with_user(None).with_fragment(None)
+            is_away = target.origin() != self._url.origin()
+        except ValueError:  # its text may quote the whole of it
+            raise SourceError(f"{shown(url)} names a page that is no URL") from None
+        if is_away:  # which would get the headers
             raise SourceError(f"{shown(url)} names a page of another origin: {shown(target)}")
         # the last page of some services names itself, and the first one may be the last
         return at if target == url.with_user(None).with_fragment(None) else str(target)

@@ -4,6 +4,7 @@ Server-sent events as a source: the client's half of the protocol of the HTML st
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
@@ -23,11 +24,14 @@ from asyncstream.connectors.http.connection import (
     decoder,
 )
 from asyncstream.connectors.http.urls import shown
+from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag
 
 __all__ = ("EventParser", "ServerSentEvent", "SseSource")
+
+log = logging.getLogger("asyncstream.sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,20 @@ _RETRY_DIGITS: Final = 9
 """Of a number of milliseconds that a server may ask for; a longer one is none."""
 
 
+def _missed(data: str) -> str | None:
+    """Which events are missed, as `asyncstream.web.events` says it; None: it does not."""
+    try:
+        said = loads(data)
+    except ValueError:
+        return None
+    match said:
+        case {"events": int(number), **more} if not more:
+            return f"{number} elements"
+        case {"after": str(id), **more} if not more:
+            return f"the elements behind {id!r}"
+    return None
+
+
 class SseSource(ConnectedSource[Any]):
     """
     Reads server-sent events.
@@ -148,7 +166,9 @@ class SseSource(ConnectedSource[Any]):
     Args:
         url: http or https.
         decode: "json": elements are the decoded data; "text": the data; a function of the `ServerSentEvent`;
-            None: the event itself. What cannot be decoded is malformed.
+            None: the event itself. What cannot be decoded is malformed. With "json" and "text", what
+            `asyncstream.web.events` says of elements that it has not kept (`missed`) is no element, but a
+            warning in the log.
         replays: the server keeps its events and heeds `Last-Event-ID`. False: what comes while not connected
             is lost, and the pipeline says so in its guarantees.
         on_end: what the end of an answer is: "reconnect", as the standard has it, or "end" of input. An
@@ -176,7 +196,7 @@ class SseSource(ConnectedSource[Any]):
     ) -> None:
         super().__init__(url, ("http", "https"), options)
         self._decode: Any = None if decode is None else decoder(decode)
-        self._takes_event = callable(decode)
+        self._takes_data = decode in ("json", "text")
         self._replays = flag("replays", replays)
         self._ends = choice("on_end", on_end, ("reconnect", "end")) == "end"
         self._idle_timeout = None if idle_timeout is None else duration_seconds("idle_timeout", idle_timeout)
@@ -243,6 +263,11 @@ class SseSource(ConnectedSource[Any]):
         if self._decode is None:
             return event
         try:
-            return self._decode(event if self._takes_event else event.data)
+            if not self._takes_data:
+                return self._decode(event)
+            if event.event == "missed" and (missed := _missed(event.data)) is not None:
+                log.warning("%s has not kept all: %s are missed", shown(self._url), missed)
+                return NOTHING
+            return self._decode(event.data)
         except Exception as error:
             return self._malformed(event.data, error, event.id)

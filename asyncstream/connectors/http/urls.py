@@ -3,7 +3,8 @@ URLs that are made from elements, and what of a URL may be shown.
 
 What a template leaves open is data: whatever an element holds, it stays one segment of the path or one value
 of the query. Percent-encoding does that, but for what names other places than itself: `.` and `..` mean the
-same when encoded, and an empty segment often means the whole collection. Those are refused.
+same when encoded. Those are refused. So is what is no value: of None the text would be asked for, and nothing
+in its place often means everything.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from yarl import URL
 
 from asyncstream.addresses import refuse_address, without_keys
 from asyncstream.errors import MissingField
+from asyncstream.state.keys import equals_itself
 
 __all__ = ("UnsafeUrl", "shown", "template")
 
@@ -63,7 +65,7 @@ def template(text: str) -> Callable[[Any], URL]:
                         found = getattr(value, field)
                 except (KeyError, AttributeError) as error:
                     raise MissingField(field, value) from error
-                text = str(found)
+                text = found if found.__class__ is str and found else _text(field, found)
                 # what most keys look like needs no encoding
                 url += text if text.isascii() and text.isalnum() else _encoded(text)
         _check(_segments(url), own)
@@ -82,6 +84,27 @@ def _with_host(text: str) -> str:
     if found is None or found[2].isascii():
         return text
     return f"{found[1]}{URL.build(scheme='http', host=found[2]).raw_host}{text[found.end() :]}"
+
+
+def _text(field: str, found: Any) -> str:
+    """The text of a value, if it is one; what it is else is not told, for it may be secret."""
+    if found.__class__ is int:  # as most that are no texts
+        return str(found)
+    if found is None:
+        is_what = "None"
+    elif isinstance(found, bytes | bytearray | memoryview):
+        is_what = f"{type(found).__name__}, and no text"
+    elif not equals_itself(found):
+        is_what = "NaN, or the like"
+    elif text := str(found):
+        return text
+    else:
+        is_what = "empty"
+    what = f"the field {field!r}" if field else "the element"
+    raise UnsafeUrl(
+        f"{what} is {is_what}, by which the URL would ask for something else; where that may be, leave the "
+        "element out before, or make its URL by a function, url="
+    )
 
 
 def _encoded(text: str) -> str:
@@ -103,7 +126,7 @@ def _check(segments: list[str], own: list[str]) -> None:
             raise UnsafeUrl(f"a part of the URL's path would be {segment!r}, which is another place")
 
 
-_ELSEWHERE = frozenset({"", ".", "..", "%2e", "%2E", ".%2e", ".%2E", "%2e.", "%2E.", "%2e%2e", "%2E%2E"})
+_ELSEWHERE = frozenset({".", "..", "%2e", "%2E", ".%2e", ".%2E", "%2e.", "%2E.", "%2e%2e", "%2E%2E"})
 
 
 def shown(url: URL | str) -> str:

@@ -8,7 +8,9 @@ the calls that were running when the last one was let in cost above their estima
 off leaves the estimates of its calls behind, which may have been charged.
 
 With a period, spending begins anew with each one, counted from the epoch: days are those of UTC. A call
-counts in the period in which it was let in.
+counts in the period in which it was let in. Numbers of periods of another length mean nothing, so a record
+belongs to one: that of who began it, for what was spent outlives him. Limits may differ: each client is let
+in by its own.
 
 A change that may have been made without an answer is asked for again under the same number, and is then not
 made twice.
@@ -19,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from asyncstream.errors import PipelineError
 
 __all__ = ("BudgetAnswer", "BudgetRequest", "Cost", "exchange")
 
@@ -38,6 +42,7 @@ class BudgetRequest:
     What a client tells and asks.
 
     Attributes:
+        name: of the budget, for errors.
         client: identifies it.
         number: of the request, by which one that is asked again is known.
         now_ms: milliseconds since the epoch.
@@ -48,6 +53,7 @@ class BudgetRequest:
         raised: limits that are to hold from now on, if they are higher than those that do.
     """
 
+    name: str
     client: str
     number: int
     now_ms: int
@@ -75,7 +81,15 @@ class BudgetAnswer(NamedTuple):
 
 
 def exchange(record: dict[str, Any], request: BudgetRequest) -> tuple[dict[str, Any], BudgetAnswer]:
-    """Settle calls that have ended, and let in as many as there is room for."""
+    """
+    Settle calls that have ended, and let in as many as there is room for; raises `PipelineError` if the
+    record is of a budget with another period.
+    """
+    if record.get("per_ms", request.per_ms) != request.per_ms:
+        raise PipelineError(
+            f"the shared budget {request.name!r} is {_per(record['per_ms'])} where what was spent is kept, "
+            f"and {_per(request.per_ms)} here; give one of them another name="
+        )
     period = 0 if request.per_ms is None else request.now_ms // request.per_ms
     spent: dict[str, float] = dict(record.get("spent", {}))
     if period > record.get("period", period):
@@ -103,8 +117,12 @@ def exchange(record: dict[str, Any], request: BudgetRequest) -> tuple[dict[str, 
     seen[request.client] = [request.number, admitted, counts_in]
     for client in list(seen)[:-REMEMBERED]:
         del seen[client]
-    record = {"period": period, "spent": spent, "raised": raised, "seen": seen}
+    record = {"per_ms": request.per_ms, "period": period, "spent": spent, "raised": raised, "seen": seen}
     return record, BudgetAnswer(admitted, counts_in, spent, limits)
+
+
+def _per(per_ms: int | None) -> str:
+    return "for all time (per=None)" if per_ms is None else f"for each {per_ms / 1000:g} s"
 
 
 def _fits(cost: Cost, spent: Cost, limits: Cost) -> bool:

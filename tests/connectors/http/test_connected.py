@@ -39,6 +39,8 @@ from asyncstream.connectors.http.sse import EventParser
 from asyncstream.errors import HttpError
 from asyncstream.testing import source_contract
 from asyncstream.testing.loop import run_virtual
+from asyncstream.web.feed import Feed
+from asyncstream.web.sse import HEADERS, stream_feed
 from tests.connectors.http.services import read_all, serve, status
 
 NUMBERS = list(range(40))
@@ -248,6 +250,59 @@ async def test_an_event_that_is_not_utf8_costs_itself() -> None:
         with pytest.raises(SourceError, match="can't decode byte 0xff"):
             await failing.read()
         await failing.close()
+
+
+@pytest.mark.parametrize("decode", ["json", "text", None])
+async def test_what_a_pipeline_has_not_kept_for_a_source_is_no_element(
+    decode: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed: Feed[int] = Feed(3)
+    for number in range(5):
+        feed.put(number)
+    feed.end()
+
+    def render(number: int) -> bytes:
+        return b"%d" % (10 // (number - 3))
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=[(name.decode(), text.decode()) for name, text in HEADERS])
+        await response.prepare(request)
+        scope = {"method": "GET", "headers": [(b"last-event-id", request.headers["Last-Event-ID"].encode())]}
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            await response.write(message.get("body", b""))
+
+        await stream_feed(scope, receive, send, feed, render)
+        return response
+
+    async with serve(events) as url:
+        source = SseSource(url, decode=decode, on_end="end")
+        first = await read_all(source, "another-7")
+        assert source.position() == feed.mark(5)
+        second = await read_all(source, feed.mark(1))
+    said = [one.getMessage().partition(" ")[2] for one in caplog.records if one.name == "asyncstream.sources"]
+    if decode is None:
+        assert [event.event for event in first] == ["missed", "message", "missed", "message"]
+        assert [event.data for event in second] == ['{"events":1}', "-10", '{"events":1}', "10"]
+        assert not said
+    else:
+        assert [int(element) for element in first + second] == [-10, 10, -10, 10]
+        one = "has not kept all: 1 elements are missed"
+        assert said == ["has not kept all: the elements behind 'another-7' are missed", one, one, one]
+
+
+async def test_an_event_of_another_service_that_is_called_missed_is_an_element() -> None:
+    async def events(request: web.Request) -> web.StreamResponse:
+        said = '{"events": "3"}', '{"events": 1, "at": 2}', "[]", "1"
+        body = "".join(f"event: missed\ndata: {data}\n\n" for data in said)
+        return web.Response(text=body + 'data: {"events": 4}\n\n', content_type="text/event-stream")
+
+    async with serve(events) as url:
+        elements = await read_all(SseSource(url, decode="json", on_end="end"))
+    assert elements == [{"events": "3"}, {"events": 1, "at": 2}, [], 1, {"events": 4}]
 
 
 async def test_an_id_without_an_event_is_where_to_go_on() -> None:
@@ -548,6 +603,19 @@ async def test_an_answer_that_does_not_come_is_told_with_the_time() -> None:
     async with serve(silent) as url:
         with pytest.raises(SourceError, match=r"the last: .*there was no answer within 0\.05 s"):
             await read_all(RestSource(url, attempts=1, timeout=0.05, **QUICK))
+
+
+@pytest.mark.parametrize(
+    "next_page", ["http://[::1", "mailto:a@b", "http://me:s3cr3t\u2100@host/x", "http://host:99999/"]
+)
+async def test_a_next_page_that_is_no_url_is_told_without_it(next_page: str) -> None:
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"data": [1], "next": next_page})
+
+    async with serve(page) as url:
+        with pytest.raises(SourceError, match="names a page that is no URL") as caught:
+            await read_all(RestSource(url, items="data", cursor="next", **QUICK))
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_next_page_elsewhere_is_refused() -> None:

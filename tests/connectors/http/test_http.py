@@ -13,7 +13,7 @@ from asyncstream import Pipeline
 from asyncstream.clock import ManualClock
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import HttpError, MissingField, PipelineError, RetriesExhausted
-from asyncstream.guards import Breaker, RateLimiter
+from asyncstream.guards import Breaker, RateLimiter, adaptive_concurrency
 from tests.connectors.http.services import QUICK, Handler, answer, echo, failure, run, serve, status
 from tests.servers.certificates import Certificates
 
@@ -272,6 +272,18 @@ def test_rate_and_breaker_may_be_shared() -> None:
     metrics = run(main())
     assert metrics["circuit_opened"] >= 1
     assert metrics["rate_limited"] >= 1
+
+
+def test_an_adaptive_limit_around_a_lookup_is_told_of_attempts_that_are_made_again() -> None:
+    async def main() -> dict[str, int]:
+        async with serve(Misbehaving(status(503))) as address:
+            lookup = HttpLookup(address, retry_options=QUICK)
+            async with adaptive_concurrency(lookup, most=4) as limited:
+                assert (await limited(1))["name"] == ""
+                return limited.metrics()
+
+    metrics = run(main())
+    assert (metrics["requests"], metrics["concurrency_cuts"]) == (2, 1)
 
 
 def test_rate_is_per_second() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import math
 import pickle
 import traceback
 import tracemalloc
@@ -103,6 +104,27 @@ def test_error_of_such_a_value_is_not_retryable_and_sends_nothing() -> None:
     assert "'..'" in str(error)
 
 
+@pytest.mark.parametrize("make", [dict, SimpleNamespace])
+@pytest.mark.parametrize("url", ["http://x/planes/{tail}", "http://x/a-{tail}/b", "http://x/?q={tail}&r=1"])
+@pytest.mark.parametrize(
+    ("value", "is_what"),
+    [(None, "None"), ("", "empty"), (math.nan, "NaN"), (Decimal("nan"), "NaN"), (b"N1", "bytes")],
+    ids=str,
+)
+def test_value_that_is_none_is_an_error_that_names_its_field(
+    make: type[Any], url: str, value: Any, is_what: str
+) -> None:
+    with pytest.raises(UnsafeUrl, match=f"the field 'tail' is {is_what}"):
+        template(url)(make(tail=value))
+    with pytest.raises(UnsafeUrl, match=f"the element is {is_what}"):
+        template(url.replace("tail", ""))(value)
+
+
+@pytest.mark.parametrize("value", [0, False, 0.0, " ", Decimal(0)])
+def test_value_that_is_nothing_much_is_one(value: object) -> None:
+    assert template("http://x/?q={q}")({"q": value}).query["q"] == str(value)
+
+
 def test_dots_of_several_fields_are_seen_together() -> None:
     with pytest.raises(UnsafeUrl):
         template("http://x/{a}{b}/c")({"a": ".", "b": "."})
@@ -151,6 +173,46 @@ def test_redirect_to_another_origin_is_refused_or_goes_without_what_is_secret(co
         assert not any(secret in str(headers) for secret in SECRETS)
 
     run(main())
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_a_request_is_not_sent_elsewhere_without_its_body(code: int, method: Any) -> None:
+    async def main() -> None:
+        seen: list[str] = []
+
+        async def other(request: web.Request) -> web.StreamResponse:
+            seen.append(request.method)
+            return web.json_response(1)
+
+        async def away(request: web.Request) -> web.StreamResponse:
+            assert await request.json() == {"of": "a"}
+            return web.Response(status=code, headers={"Location": there})
+
+        how: dict[str, Any] = {"method": method, "json": lambda value: {"of": value}, "redirects": "any"}
+        async with serve(other) as there, serve(away) as here, HttpLookup(here, **how) as lookup:
+            if code == 303 or (method == "POST" and code in (301, 302)):
+                assert await lookup.invoke("a") == 1
+                assert seen == ["GET"]
+            else:
+                with pytest.raises(HttpError, match="where no request with a body is sent") as caught:
+                    await lookup.invoke("a")
+                assert (caught.value.status, caught.value.retryable, seen) == (code, False, [])
+
+    run(main())
+
+
+def test_all_redirects_of_a_request_have_its_timeout_together() -> None:
+    asked: list[None] = []
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        asked.append(None)
+        await asyncio.sleep(0.4)
+        return web.Response(status=302, headers={"Location": "/again"})
+
+    error = failure(slowly, timeout=1)
+    assert (error.status, error.retryable) == (None, True)
+    assert len(asked) <= 3  # and not six of 0.4 s each
 
 
 def test_redirect_to_the_same_origin_is_followed_with_headers() -> None:
@@ -385,6 +447,51 @@ def test_what_a_service_says_of_a_request_can_be_asked_for_and_is_in_no_text(
     assert not any(secret in text for text in told for secret in SECRETS)
 
 
+async def breaks_off(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"no")
+    assert request.transport is not None
+    request.transport.close()
+
+
+async def stops(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"no")
+    await asyncio.sleep(60)
+
+
+async def goes_on(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"x" * 2000)
+
+
+async def is_no_gzip(response: web.StreamResponse, request: web.Request) -> None:
+    await response.write(b"xxx")
+
+
+@pytest.mark.parametrize("write", [breaks_off, stops, goes_on, is_no_gzip])
+@pytest.mark.parametrize("code", [400, 404, 429, 503])
+def test_an_answer_that_is_refused_is_so_by_its_status_whatever_its_body(code: int, write: Any) -> None:
+    asked: list[None] = []
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        asked.append(None)
+        encoding = {"Content-Encoding": "gzip"} if write is is_no_gzip else {}
+        response = web.StreamResponse(status=code, headers={"Retry-After": "0.01", **encoding})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await write(response, request)
+        return response
+
+    options: dict[str, Any] = {"max_bytes": 1000, "timeout": 0.5, "retry_options": QUICK}
+    if code == 404:
+        assert answer(respond, **options) is None
+    else:
+        with pytest.raises((HttpError, RetriesExhausted)) as caught:
+            answer(respond, attempts=2, **options)
+        error = caught.value if code == 400 else caught.value.__cause__
+        assert isinstance(error, HttpError)
+        assert (error.status, error.retry_after, error.body) == (code, "0.01", b"")
+    assert len(asked) == (1 if code in (400, 404) else 2)
+
+
 def test_what_is_kept_of_a_body_is_bounded() -> None:
     error = failure(serving(b"<" * 100_000, Content_Type="text/html"))
     assert error.status == 200
@@ -400,6 +507,31 @@ def test_port_that_is_none_is_an_error_of_the_request(url: str) -> None:
     with pytest.raises(HttpError, match="no URL") as caught:
         run(main())
     assert not caught.value.retryable
+
+
+def test_url_with_half_of_a_character_is_not_asked_without_it() -> None:
+    asked: list[str] = []
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        return web.json_response(1)
+
+    async def main() -> None:
+        async with serve(respond) as here, HttpLookup(lambda value: f"{here}/{value}") as lookup:
+            assert await lookup.invoke("\U0001f600") == 1
+            with pytest.raises(HttpError, match="what was made of the element is no URL") as caught:
+                await lookup.invoke("\ud83d")
+            assert not caught.value.retryable
+
+    run(main())
+    assert asked == ["/\U0001f600"]
+
+
+@pytest.mark.parametrize("made", [None, b"http://x/", 5])
+async def test_url_that_is_no_text_is_an_error_that_says_so(made: Any) -> None:
+    async with HttpLookup(lambda value: made) as lookup:
+        with pytest.raises(TypeError, match="url: expected a function that gives a text, it gave"):
+            await lookup.invoke(1)
 
 
 def test_wrong_url_is_not_quoted() -> None:

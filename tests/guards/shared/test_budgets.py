@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncstream.errors import PipelineError
 from asyncstream.guards import Budget, LimitServer, SharedLimit, metered
 from asyncstream.guards.shared.budgets import BudgetAnswer, BudgetRequest, exchange
 from tests.guards.services import Flaky
@@ -21,7 +24,7 @@ def ask(
     per_ms = more.pop("per_ms", None)
     limits = more.pop("limits", {"usd": 10.0})
     costs = [{"usd": cost} for cost in asked]
-    return exchange(record, BudgetRequest(client, number, now_ms, per_ms, limits, asked=costs, **more))
+    return exchange(record, BudgetRequest("b", client, number, now_ms, per_ms, limits, asked=costs, **more))
 
 
 def test_calls_are_let_in_as_long_as_there_is_room_and_in_order() -> None:
@@ -60,8 +63,42 @@ def test_a_raised_limit_holds_for_all() -> None:
     assert ask(record, 2)[1].limits == {"usd": 15.0}
 
 
+@pytest.mark.parametrize("pers", [(DAY, 3_600_000), (3_600_000, DAY), (None, DAY), (DAY, None)], ids=str)
+def test_a_period_of_another_length_is_refused_with_both(pers: tuple[int | None, int | None]) -> None:
+    words = {DAY: "for each 86400 s", 3_600_000: "for each 3600 s", None: "for all time"}
+    record, _ = ask({}, 1, 4.0, per_ms=pers[0])
+    before = copy.deepcopy(record)
+    both = f"'b' is {words[pers[0]]} .*, and {words[pers[1]]} .*here; give one of them another name="
+    with pytest.raises(PipelineError, match=both):
+        ask(record, 1, 4.0, client="b", per_ms=pers[1])
+    assert record == before
+
+
+def test_a_record_that_says_nothing_of_its_period_is_gone_on_with() -> None:
+    record, _ = ask({}, 1, 4.0, per_ms=DAY)
+    del record["per_ms"]
+    assert ask(record, 1, 4.0, client="b", per_ms=DAY)[1].spent == {"usd": 8.0}
+
+
+async def test_calls_of_a_budget_with_a_period_of_another_length_are_refused() -> None:
+    with LimitServer() as server:
+        scope = SharedLimit(server.url, name="models")
+        daily = metered(Flaky(0), cost=1, budget=Budget(usd=5, per=DAY / 1000, scope=scope))
+        async with (
+            asyncio.timeout(60),
+            daily,
+            metered(Flaky(0), cost=1, budget=Budget(usd=5, scope=scope)) as other,
+        ):
+            await daily(1)
+            with pytest.raises(PipelineError, match="the shared budget 'models' is for each 86400 s"):
+                await other(1)
+            await daily(1)
+
+
 def test_every_unit_must_have_room() -> None:
-    request = BudgetRequest("a", 1, 0, None, {"usd": 1.0, "tokens": 100}, asked=[{"usd": 0.1, "tokens": 101}])
+    request = BudgetRequest(
+        "b", "a", 1, 0, None, {"usd": 1.0, "tokens": 100}, asked=[{"usd": 0.1, "tokens": 101}]
+    )
     assert exchange({}, request)[1].admitted == 0
 
 
