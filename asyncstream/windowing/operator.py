@@ -81,6 +81,7 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
         self._adding: Adding | None = None
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
         self._folding = folding
+        self._aggregate = None if plan.aggregate is None else in_place(plan.aggregate)
         contents = partial(Table, save=folding.save, load=folding.load, may_be_away=True)
         self._contents = self.tables.declare(contents("contents", namespace_of=window_from))
         self.tables.on_cut(self._forget_rows)
@@ -437,13 +438,10 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
 
     def _result_of(self, elements: Iterable[tuple[Any, Any]]) -> Any:
         """What elements come to that an evictor has left."""
-        values, aggregate = [value for value, _ in elements], self._plan.aggregate
-        if aggregate is None:
-            return values
-        accumulator = aggregate.create()
-        for value in values:
-            accumulator = aggregate.add(accumulator, value)
-        return aggregate.result(accumulator)
+        values, aggregate = [value for value, _ in elements], self._aggregate
+        return (
+            values if aggregate is None else aggregate.result(aggregate.add_all(aggregate.create(), values))
+        )
 
     def _emit(self, key: Any, window: Window, contents: Any) -> None:
         if self._plan.process is None:
