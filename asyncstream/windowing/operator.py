@@ -373,10 +373,17 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
     def _age(self, timestamp: int, key: Any, window: Window, place: Window) -> None:
         """Let a window go that is late; its timers may have been set for another allowed lateness."""
         cleanup_ms = self._cleanup_ms(window)
-        if timestamp == cleanup_ms or (timestamp > cleanup_ms and self._has_contents(place, key)):
+        if timestamp == cleanup_ms or (timestamp > cleanup_ms and self._is_there(key, window, place)):
             self._clean_up(key, window, place)
         elif window.max_timestamp <= timestamp < cleanup_ms and window is not GLOBAL_WINDOW:
             self._register(cleanup_ms, key, window)
+
+    def _is_there(self, key: Any, window: Window, place: Window) -> bool:
+        """Whether anything is kept of a window, which may have gone, or have lost its contents before."""
+        if self._assigner.merging or self._has_contents(place, key):
+            return True
+        states = (one for one in self.tables.every() if one.name.startswith(("trigger/", "window/")))
+        return any(one.peek(window, key) is not MISSING for one in states)
 
     def _have_end(self, key: Any, window: Window, place: Window) -> None:
         """
