@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Final
 
 from asyncstream.checkpoint.parts import (
@@ -55,6 +56,8 @@ ABOUT: Final = ("",)
 CHANGES: Final = "changes"
 """What the path of a part of a table ends with, after the table's name."""
 
+_GROUPS: Final = (tuple, frozenset)
+
 SHELVES: Final = 16
 """Dicts that share keys by their hashes: to let one of a million grow holds the event loop."""
 
@@ -78,7 +81,10 @@ def _of_each_kind(delta: Delta, compound: bool) -> Iterable[Any]:
     found: dict[Any, Any] = {}
     for rows in delta.rows.values():
         keys = [key[0] for key in rows] if compound else rows
-        if not SOUND.issuperset(map(type, keys)):
+        if SOUND.issuperset(map(type, keys)):
+            continue
+        parts = chain.from_iterable(key if type(key) is tuple else (key,) for key in keys)
+        if not SOUND.issuperset(map(type, parts)):  # a tuple of what is sound is so, too
             found.update(zip(map(_kind, keys), keys, strict=True))
     return [found[kind] for kind in found.keys() - SOUND]
 
@@ -86,7 +92,7 @@ def _of_each_kind(delta: Delta, compound: bool) -> Iterable[Any]:
 def _kind(key: Any) -> Any:
     """Its type; of a group of parts theirs as well, for each of these may be what is not found again."""
     kind = type(key)
-    return (kind, *map(_kind, key)) if issubclass(kind, tuple | frozenset) else kind
+    return (kind, *map(_kind, key)) if issubclass(kind, _GROUPS) else kind
 
 
 def _check_found_again(step: str, key: Any, codec: Codec) -> None:
