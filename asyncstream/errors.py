@@ -188,11 +188,25 @@ class HttpError(AsyncStreamError):
 
 
 class SourceError(AsyncStreamError):
-    """Raised when a source cannot go on: a missing file, a malformed line."""
+    """
+    Raised when a source cannot go on: a missing file, a malformed line.
+
+    Attributes:
+        step: name of the step that it is in a job; None: it is in none.
+    """
+
+    step: str | None = None
 
 
 class SinkError(AsyncStreamError):
-    """Raised when a sink could not write what it was given."""
+    """
+    Raised when a sink could not write what it was given.
+
+    Attributes:
+        step: name of the step that it is in a job; None: it is in none.
+    """
+
+    step: str | None = None
 
 
 class SinkBroken(SinkError):

@@ -12,6 +12,7 @@ a limit that calls wait for, which has nothing to open.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Protocol, runtime_checkable
 from weakref import ref
 
@@ -36,6 +37,7 @@ class _Hold:
     Attributes:
         function: when it is gone, with a job that was never closed, it is held no more.
         loop: which needs not be there for this, nor keep the job.
+        process: the number of that in which it runs; one that is forked from it has a copy of both.
         turn: it is opened and closed by one at a time.
         holders: how many have asked for it and not let go.
         is_begun: it was asked to open, perhaps in vain, and has not been closed since.
@@ -46,6 +48,7 @@ class _Hold:
         place = id(function)
         self.function = ref(function, lambda _: _held.pop(place, None))
         self.loop = ref(loop)
+        self.process = os.getpid()
         self.turn = asyncio.Lock()
         self.holders = 0
         self.is_begun = self.is_open = False
@@ -61,7 +64,7 @@ async def hold(function: object) -> None:
     who waits is woken in one event loop only. Each caller must `release` it, also if this raises.
 
     Raises:
-        PipelineError: if a job in another event loop holds it.
+        PipelineError: if a job in another event loop holds it, or in the process that this was forked from.
     """
     loop = asyncio.get_running_loop()
     mine = _Hold(function, loop)
@@ -70,9 +73,10 @@ async def hold(function: object) -> None:
     if holding is None or holding.is_closed():  # it ended with the job in it
         held = _held[id(function)] = mine
     elif holding is not loop:
-        raise PipelineError(
-            f"one {type(function).__name__} is in use in two event loops at once; make one for each"
-        )
+        users = "two event loops at once"
+        if held.process != mine.process:
+            users = f"process {held.process}, from which this one was forked"
+        raise PipelineError(f"one {type(function).__name__} is in use in {users}; make one for each")
     held.holders += 1
     async with held.turn:
         if not held.is_open:

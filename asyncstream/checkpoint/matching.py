@@ -16,9 +16,10 @@ from typing import Any
 from asyncstream.checkpoint.format import CheckpointInfo, StepInfo
 from asyncstream.checkpoint.settings import Checkpoints
 from asyncstream.errors import CheckpointError, describe_error
+from asyncstream.operators.ports import INPUTS
 from asyncstream.state import Kept, is_snapshot
-from asyncstream.state.schema import Schema, adapted, compare
-from asyncstream.state.snapshots import check_snapshot
+from asyncstream.state.schema import Schema, adapted, compare, exchanged
+from asyncstream.state.snapshots import Snapshot, check_snapshot
 
 __all__ = ("fit", "match", "migration", "noted", "with_new_names")
 
@@ -167,6 +168,7 @@ def fit(
             keeps_tables = is_snapshot(before) and kind == info.steps[old].kind and after is not None
             if keeps_tables or is_snapshot(after):
                 check_snapshot(after)
+                after = _of_inputs_as_they_are(after, info.steps[old].schema, now)
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint {info.id}: migrate[{name!r}] failed: {describe_error(error)}"
@@ -182,3 +184,15 @@ def fit(
             f"step another name and let its state go, allow_dropped=[{old!r}], or say which step it was, "
             f"renamed={{{old!r}: new}}, or undo the change"
         ) from error
+
+
+def _of_inputs_as_they_are(state: Snapshot, was: Mapping[str, Any] | None, now: Schema | None) -> Snapshot:
+    """
+    The same without what is kept of each input, if these have changed places: where one of them was, the
+    other one was not. The steps before say where theirs are.
+    """
+    inputs = state["cells"].get(INPUTS)
+    if inputs is None or was is None or now is None or not exchanged(Schema.of(was).inputs, now.inputs):
+        return state
+    watermark, _, *rest = inputs
+    return {**state, "cells": {**state["cells"], INPUTS: [watermark, [], *rest]}}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Final
 
 from asyncstream.checkpoint.parts import (
@@ -55,6 +56,8 @@ ABOUT: Final = ("",)
 CHANGES: Final = "changes"
 """What the path of a part of a table ends with, after the table's name."""
 
+_GROUPS: Final = (tuple, frozenset)
+
 SHELVES: Final = 16
 """Dicts that share keys by their hashes: to let one of a million grow holds the event loop."""
 
@@ -68,13 +71,28 @@ def encode_delta(step: str, delta: Delta, table: Table, codec: Codec) -> list[by
         chunks = list(_chunks(table, delta, codec))
     except CodecError as error:
         raise not_kept(step, *_refused(table, delta, codec, error)) from error
-    kinds: set[type] = set()
-    for rows in delta.rows.values():
-        kinds.update(map(type, rows))
-    for kind in kinds - SOUND:
-        one: Any = next(key for rows in delta.rows.values() for key in rows if type(key) is kind)
-        _check_found_again(step, one[0] if table.compound else one, codec)
+    for key in _of_each_kind(delta, table.compound):
+        _check_found_again(step, key, codec)
     return chunks
+
+
+def _of_each_kind(delta: Delta, compound: bool) -> Iterable[Any]:
+    """A key of the stream of each kind that may not be found again."""
+    found: dict[Any, Any] = {}
+    for rows in delta.rows.values():
+        keys = [key[0] for key in rows] if compound else rows
+        if SOUND.issuperset(map(type, keys)):
+            continue
+        parts = chain.from_iterable(key if type(key) is tuple else (key,) for key in keys)
+        if not SOUND.issuperset(map(type, parts)):  # a tuple of what is sound is so, too
+            found.update(zip(map(_kind, keys), keys, strict=True))
+    return [found[kind] for kind in found.keys() - SOUND]
+
+
+def _kind(key: Any) -> Any:
+    """Its type; of a group of parts theirs as well, for each of these may be what is not found again."""
+    kind = type(key)
+    return (kind, *map(_kind, key)) if issubclass(kind, _GROUPS) else kind
 
 
 def _check_found_again(step: str, key: Any, codec: Codec) -> None:

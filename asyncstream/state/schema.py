@@ -33,7 +33,7 @@ from asyncstream.errors import CheckpointError
 from asyncstream.state.tables import Kept
 from asyncstream.validation import named_fields
 
-__all__ = ("Change", "Schema", "adapted", "attributes", "compare", "described", "shown")
+__all__ = ("Change", "Schema", "adapted", "attributes", "compare", "described", "exchanged", "shown")
 
 log = logging.getLogger("asyncstream.state")
 
@@ -160,7 +160,7 @@ def compare(was: Schema, now: Schema) -> Change:
             {name: part for name, part in before.items() if name in after},
             {name: part for name, part in after.items() if name in before},
         )
-    conflicts += _exchanged(was.inputs, now.inputs)
+    conflicts += exchanged(was.inputs, now.inputs)
     stay = [name for name in was.parts if name in now.parts]
     return Change(
         tuple(conflicts),
@@ -262,7 +262,7 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _exchanged(was: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> list[str]:
+def exchanged(was: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> list[str]:
     """That inputs have changed places, in words: other names alone may be the same inputs."""
     if was.keys() != now.keys():
         return []

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copyreg
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
@@ -411,6 +411,7 @@ class InPlace(AggregateFunction[Any, Any]):
         order_free: whether all of them are.
         add_order_free: `add`; raises `OrderMatters` for an element that may not change its place.
         add_each: adds one element to each accumulator of a row, and gives the row.
+        add_all: adds several elements, in their order, to one accumulator.
         gather: merges accumulators by key, behind each of which stands a number, into those that were found
             before; of a key that comes for the first time it takes what there is, which it copies when the
             key comes again.
@@ -419,6 +420,7 @@ class InPlace(AggregateFunction[Any, Any]):
 
     add_order_free: Callable[[list[Any], Any], list[Any]]
     add_each: Callable[[Sequence[list[Any]], Any], Any]
+    add_all: Callable[[list[Any], Iterable[Any]], list[Any]]
     gather: Callable[[Rows, Rows], None]
     results: Results
 
@@ -436,7 +438,7 @@ class InPlace(AggregateFunction[Any, Any]):
         return all(part.holds_order_free(accumulator) for part, accumulator in parts)
 
     def state_schema(self) -> Any:
-        return attributes(self, without=("gather", "results"))
+        return attributes(self, without=("gather", "results", "add_all"))
 
     def __reduce__(self) -> Any:
         return InPlace, (self.parts,)

@@ -116,6 +116,10 @@ def add_order_free(accumulator, value):
 def add_each(row, value):
 {_block([*read, "for accumulator in row:", _block(add_read)])}
     return row
+def add_all(accumulator, values):
+    for value in values:
+{_block(add, 2)}
+    return accumulator
 def merge(accumulator, other):
 {_block(merge)}
     return accumulator

@@ -81,6 +81,7 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
         self._adding: Adding | None = None
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
         self._folding = folding
+        self._aggregate = None if plan.aggregate is None else in_place(plan.aggregate)
         contents = partial(Table, save=folding.save, load=folding.load, may_be_away=True)
         self._contents = self.tables.declare(contents("contents", namespace_of=window_from))
         self.tables.on_cut(self._forget_rows)
@@ -372,10 +373,17 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
     def _age(self, timestamp: int, key: Any, window: Window, place: Window) -> None:
         """Let a window go that is late; its timers may have been set for another allowed lateness."""
         cleanup_ms = self._cleanup_ms(window)
-        if timestamp == cleanup_ms or (timestamp > cleanup_ms and self._has_contents(place, key)):
+        if timestamp == cleanup_ms or (timestamp > cleanup_ms and self._is_there(key, window, place)):
             self._clean_up(key, window, place)
         elif window.max_timestamp <= timestamp < cleanup_ms and window is not GLOBAL_WINDOW:
             self._register(cleanup_ms, key, window)
+
+    def _is_there(self, key: Any, window: Window, place: Window) -> bool:
+        """Whether anything is kept of a window, which may have gone, or have lost its contents before."""
+        if self._assigner.merging or self._has_contents(place, key):
+            return True
+        states = (one for one in self.tables.every() if one.name.startswith(("trigger/", "window/")))
+        return any(one.peek(window, key) is not MISSING for one in states)
 
     def _have_end(self, key: Any, window: Window, place: Window) -> None:
         """
@@ -437,13 +445,10 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
 
     def _result_of(self, elements: Iterable[tuple[Any, Any]]) -> Any:
         """What elements come to that an evictor has left."""
-        values, aggregate = [value for value, _ in elements], self._plan.aggregate
-        if aggregate is None:
-            return values
-        accumulator = aggregate.create()
-        for value in values:
-            accumulator = aggregate.add(accumulator, value)
-        return aggregate.result(accumulator)
+        values, aggregate = [value for value, _ in elements], self._aggregate
+        return (
+            values if aggregate is None else aggregate.result(aggregate.add_all(aggregate.create(), values))
+        )
 
     def _emit(self, key: Any, window: Window, contents: Any) -> None:
         if self._plan.process is None:

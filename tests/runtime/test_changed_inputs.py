@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -156,3 +157,46 @@ async def test_an_input_with_another_name_is_the_same(first: Any, second: Any, r
     with pytest.raises(CheckpointError, match=r"changed places|steps that this pipeline does not have"):
         async with build(join, first).start(checkpoints=replace(told, renamed={})):
             pass
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_an_input_that_was_moved_by_migrate_is_not_taken_to_be_where_the_other_was() -> None:
+    """Else the slow one would be waited for no more until it had come to where the fast one was."""
+    store, found, late = MemoryStore(), list[Any](), list[Any]()
+
+    def moved(state: Any) -> Any:
+        tables = state["tables"]
+        sides = {"left": tables.get("right", []), "right": tables.get("left", [])}
+        return {**state, "tables": {**tables, **sides}}
+
+    def pairs(left: str, right: str) -> Pipeline:
+        pipeline = Pipeline()
+        streams = {
+            name: pipeline.submissions(name=name)
+            .event_time("t", BoundedOutOfOrderness(0), name=f"time of {name}")
+            .key_by("k")
+            for name in ("fast", "slow")
+        }
+        joined = streams[left].join(streams[right]).within(1, 1, name="w")
+        joined.to(found, name="found")
+        joined.late_left.to(late, name="late left")
+        joined.late_right.to(late, name="late right")
+        return pipeline
+
+    def at(seconds: int) -> dict[str, Any]:
+        return {"k": "k", "t": seconds * 1000}
+
+    async with pairs("fast", "slow").start(checkpoints=Checkpoints(store=store)) as job:
+        await job.submit(at(100), to="fast")
+        await job.submit(at(50), to="slow")
+        await asyncio.sleep(1)  # watermarks come
+        await job.stop()
+    told = Checkpoints(store=store, migrate={"w": moved})
+    async with pairs("slow", "fast").start(checkpoints=told) as job:
+        await job.submit(at(110), to="fast")
+        await asyncio.sleep(1)
+        await job.submit(at(60), to="slow")
+        await job.submit(at(100), to="slow")
+        await job.drain()
+    assert late == []
+    assert found == [(at(100), at(100))]

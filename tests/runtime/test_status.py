@@ -13,7 +13,10 @@ from asyncstream import (
     JobStatus,
     MemoryStore,
     Pipeline,
+    Sink,
     SinkError,
+    Source,
+    SourceError,
     TumblingWindows,
     UserFunctionError,
 )
@@ -90,8 +93,32 @@ def test_status_hides_the_element_that_a_job_failed_on_unless_asked() -> None:
     hidden, shown = run(main())
     assert hidden.state == "failed"
     assert hidden.error == "step 'explode': Boom"
+    assert hidden.failed_step == "explode"
     assert "secret" not in json.dumps(hidden.to_dict())
     assert "'secret'" in str(shown.error)
+
+
+class BrokenSource(Source[Any]):
+    async def read(self) -> Any:
+        boom()
+
+
+class BrokenSink(Sink[Any]):
+    async def write(self, values: Any, timestamps: Any) -> None:
+        boom()
+
+
+@pytest.mark.parametrize("broken", ["in", "out"])
+async def test_status_of_a_job_names_the_source_or_sink_that_it_failed_in(broken: str) -> None:
+    pipeline = Pipeline()
+    stream = pipeline.source(BrokenSource() if broken == "in" else [1], name="in")
+    stream.to(BrokenSink() if broken == "out" else [], name="out")
+    job = pipeline.start()
+    assert job.status().failed_step is None
+    with pytest.raises((SourceError, SinkError), match=f"step '{broken}': Boom"):
+        async with job:
+            await job.wait()
+    assert job.status().failed_step == broken
 
 
 async def test_status_of_a_job_that_opens_or_could_not_tells_of_its_steps() -> None:

@@ -282,6 +282,36 @@ def test_process_that_was_forked_from_that_of_the_job_is_told() -> None:
         assert job.submit(1)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_function_that_a_job_uses_is_refused_in_a_process_that_was_forked_meanwhile() -> None:
+    """There is one event loop in it, so that of the job is not spoken of."""
+
+    class Client(AsyncFunction[int, int]):
+        async def invoke(self, value: int) -> int:
+            return value
+
+    client = Client()
+    pipeline, other = Pipeline(), Pipeline()
+    pipeline.submissions().async_map(client).discard()
+    other.source([1]).async_map(client).discard()
+    with pipeline.start_in_thread() as job:
+        assert job.submit(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that may hold locks
+            child = os.fork()
+        if not child:
+            try:
+                signal.alarm(60)
+                with pytest.raises(
+                    PipelineError, match=f"Client is in use in process {os.getppid()}, from which"
+                ):
+                    other.run_blocking()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 @pytest.mark.parametrize("way", ["map", "thread_map"])
 def test_closing_a_job_in_one_of_its_steps_is_refused(way: str) -> None:
     found: Future[BaseException | None] = Future()

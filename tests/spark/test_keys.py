@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from enum import Enum
 from fractions import Fraction
+from pathlib import PosixPath, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -69,6 +71,10 @@ class Point:
         return hash(self.x)
 
 
+class UUIDOfAClient(UUID):
+    """As that of asyncpg."""
+
+
 def test_enums_and_plain_objects_are_keys() -> None:
     class Local(Enum):
         HEARTS = 1
@@ -108,7 +114,13 @@ def test_what_has_no_hash_has_no_group_and_is_told_what_to_give_instead(key: Any
         [timedelta(seconds=5), pd.Timedelta(5, "s"), pd.Timedelta(np.timedelta64(5, "s"))],
         [range(0, 3, 2), range(0, 4, 2)],
         [range(0), range(5, 5)],
-        [1, True, 1.0, Fraction(1), complex(1)],
+        [1, True, 1.0, Fraction(1), complex(1), np.True_],
+        [timedelta(1), np.timedelta64(24, "h")],
+        [datetime(2024, 1, 1), np.datetime64("2024-01-01", "us")],
+        [time(1, tzinfo=timezone(timedelta(hours=1))), time(0, tzinfo=UTC)],
+        [time(2), time(2, fold=1)],
+        [UUID(int=1), UUIDOfAClient(int=1)],
+        [PurePosixPath("a"), PosixPath("a")],
     ],
     ids=str,
 )

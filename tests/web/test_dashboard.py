@@ -345,6 +345,16 @@ def test_input_is_found_where_names_have_dots(page: Browser) -> None:
     assert page.run(script, inputs, steps) == found
 
 
+def test_step_that_a_job_failed_in_is_marked_when_the_others_have_ended(page: Browser) -> None:
+    script = """
+        const [name, failed_step] = arguments;
+        const sample = { hasEnded: true, status: { failed_step } };
+        return import("./history.js").then(({ levelOf }) => levelOf({ name }, sample));
+    """
+    assert page.run(script, "price", "price") == ["critical", "failed"]
+    assert page.run(script, "price", "ledger") == page.run(script, "price", None) == ["quiet", "ended"]
+
+
 LONG = "of_many_words_" * 18
 
 

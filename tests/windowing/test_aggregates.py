@@ -104,11 +104,25 @@ def test_fused_ones_do_what_each_does_alone(left: list[Any], right: list[Any], m
         held = aggregate.merge(held, other)
         assert aggregate.save(other) == before
         held = aggregate.load(codec.decode(codec.encode(aggregate.save(held))))
+        if aggregate is together:
+            return together.result(together.add_all(held, more))
         for value in more:
             held = aggregate.add(held, value)
         return aggregate.result(held)
 
     assert fold(together) == {name: fold(part) for name, part in parts.items()}
+
+
+def test_what_fused_ones_can_do_is_no_part_of_what_they_are_known_by() -> None:
+    """State of an `AggregatingDescriptor` goes by it: with another word the state of before is refused."""
+    functions = ("add", "add_each", "add_order_free", "create", "load", "merge", "result", "save")
+    known = {"type": "Aggregates", "joins_in_order": True, "order_free": True}
+    parts = {"n": {"type": "Count", "of": None}}
+    assert Aggregates(n=Count()).state_schema() == {
+        **known,
+        **dict.fromkeys(functions, "a function"),
+        "parts": parts,
+    }
 
 
 def test_what_is_saved_does_not_change_when_accumulators_do() -> None:

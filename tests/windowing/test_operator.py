@@ -23,11 +23,13 @@ from asyncstream.windowing import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     Count,
+    CountEvictor,
     CountTrigger,
     CumulativeWindows,
     DeltaTrigger,
     DynamicSessionWindows,
     EventTimeTrigger,
+    Evictor,
     GlobalWindows,
     Last,
     NeverTrigger,
@@ -684,6 +686,45 @@ def test_a_session_that_is_kept_for_longer_than_it_would_be_now_takes_late_eleme
     assert values(run)[-1] == 3
     assert run.operator.metrics()["windows_open"] == 0
     run.watermark(22)  # for which the run before had set a timer
+    assert rows(run, "") == []
+
+
+class Firings(ProcessWindowFunction[Any]):
+    """Remembers of a window how often it has fired."""
+
+    def process(self, key: Any, contents: Any, ctx: WindowContext, out: Callable[[Any], None]) -> None:
+        ctx.window_state(ValueDescriptor[int]("firings")).set(1)
+
+    def clear(self, key: Any, ctx: WindowContext) -> None:
+        ctx.window_state(ValueDescriptor[int]("firings")).clear()
+
+
+@pytest.mark.parametrize("after", [0, 2, 7, 9])
+@pytest.mark.parametrize(
+    ("trigger", "evictor"),
+    [
+        (PurgingTrigger(ContinuousEventTimeTrigger(ms(3))), None),
+        (PurgingTrigger(CountTrigger(1)), None),
+        (EventTimeTrigger(), CountEvictor(0, "after")),
+    ],
+    ids=["ticks", "counts", "evicts"],
+)
+@pytest.mark.parametrize(
+    "assigner", [TumblingWindows(ms(4)), SlidingWindows(ms(4), ms(2)), SessionWindows(ms(4))]
+)
+def test_windows_without_contents_go_when_lateness_has_become_another(
+    assigner: WindowAssigner, trigger: Trigger, evictor: Evictor | None, after: int
+) -> None:
+    """What their triggers and functions remember went never, and neither did a session itself."""
+    process = None if isinstance(assigner, SessionWindows) else Firings()
+    plans = [WindowPlan(assigner, trigger, evictor, lateness, process=process) for lateness in (7, after)]
+    run = Harness(*(partial(window_operator, itemgetter(0), plan) for plan in plans))
+    run.element(("a", 1), 1)
+    run.watermark(5)
+    assert rows(run, "contents") == []
+    assert rows(run, "") != []
+    run.restart()
+    run.watermark(100)
     assert rows(run, "") == []
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from operator import add
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from asyncstream.elements import MIN_TIMESTAMP
-from asyncstream.errors import UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import SinkError, SourceError, UserFunctionError, describe_error, safe_repr
 from asyncstream.operators.whereabouts import SEVERAL, TimeReached
 from asyncstream.plan import OperatorStep, Step
 from asyncstream.runtime.aio.blocking import Blocking, Part
@@ -30,6 +30,9 @@ __all__ = ("STUCK_SECONDS", "Shown", "check_shown", "inspect")
 
 STUCK_SECONDS = 3.0
 """Seconds for which nothing has come that a step waits for, when it is said to be stuck."""
+
+OF_STEPS: Final = (UserFunctionError, SourceError, SinkError)
+"""Errors that know the step in which they came up."""
 
 Shown: TypeAlias = bool | Callable[[Any], object]
 """Whether elements are shown; or a function of an element that gives what is shown of it."""
@@ -60,6 +63,7 @@ def inspect(
         now_ms=0 if run.phase == "new" else run.now_ms(),
         steps=steps,
         checkpoint=_checkpoint_status(run),
+        failed_step=run.error.step if isinstance(run.error, OF_STEPS) else None,
     )
 
 

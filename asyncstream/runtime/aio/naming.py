@@ -53,13 +53,19 @@ class naming:
             return
         if self._is_awaiting and is_thrown_in(error, self._task):
             return
-        if isinstance(error, asyncio.CancelledError):
-            raise kind(f"step {step!r}: it was cancelled from inside") from error
         text = str(error) if isinstance(error, kind) else describe_error(error)
-        if isinstance(error, TypeError) and "await" in text:  # as Python says of what cannot be awaited
+        if isinstance(error, asyncio.CancelledError):
+            text = "it was cancelled from inside"
+        elif isinstance(error, TypeError) and "await" in text:  # as Python says of what cannot be awaited
             text += "; make the method an async def"
         raised = SinkBroken if isinstance(error, SinkBroken) else kind
-        raise raised(f"step {step!r}: {text}") from error
+        raise _of(step, raised, text) from error
+
+
+def _of(step: str, kind: type[SourceError] | type[SinkError], text: str) -> SourceError | SinkError:
+    error = kind(f"step {step!r}: {text}")
+    error.step = step
+    return error
 
 
 def is_thrown_in(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
@@ -84,4 +90,4 @@ async def close_in_time(
     try:
         await within(seconds, close())
     except TimeoutError as error:
-        raise kind(f"step {step!r}: closing it: {error}") from error
+        raise _of(step, kind, f"closing it: {error}") from error

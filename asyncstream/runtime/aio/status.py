@@ -160,6 +160,7 @@ class JobStatus:
         now_ms: processing time now; 0 until it is opened.
         steps: in the order of the pipeline: each behind those that it reads.
         checkpoint: None if the job keeps none.
+        failed_step: the name of the step in which it failed; None: it has not, or in none.
     """
 
     state: JobState
@@ -168,6 +169,7 @@ class JobStatus:
     now_ms: int
     steps: tuple[StepStatus, ...]
     checkpoint: CheckpointStatus | None = None
+    failed_step: str | None = None
 
     def step(self, name: str) -> StepStatus:
         """

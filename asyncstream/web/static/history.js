@@ -116,7 +116,7 @@ function flows(sample, before) {
 
 // How a step stands: [level, word], where level is good, quiet, warning or critical.
 export function levelOf(step, sample) {
-  if (sample.hasEnded) return ["quiet", "ended"];
+  if (sample.hasEnded) return step.name === sample.status.failed_step ? ["critical", "failed"] : ["quiet", "ended"];
   const flow = sample.flow.get(step.name);
   if (step.stuck) return ["critical", "stuck"];
   if (step.counts.circuit_state === 2) return ["warning", "breaker open"];

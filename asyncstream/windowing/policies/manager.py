@@ -139,10 +139,6 @@ class WindowManager:
         self._trigger.reset()
         return bool(window)
 
-    def close(self, end_ms: float, now_ms: int) -> None:
-        """Run through all of `closing`."""
-        run_through(self.closing(end_ms, now_ms))
-
     def closing(self, end_ms: float, now_ms: int) -> Iterator[None]:
         """
         Nothing follows: fires what is open, in slices, and lets everything expire.

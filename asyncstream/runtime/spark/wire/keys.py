@@ -11,12 +11,15 @@ to partition g modulo their number, however many there are.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from enum import Enum, Flag
 from functools import cache
 from numbers import Number
+from pathlib import PurePosixPath
 from typing import Any
+from uuid import UUID
 from zlib import crc32
 
 from asyncstream.codec import JsonCodec
@@ -74,6 +77,8 @@ def _stable_hash(key: Any) -> int:
         return _mixed(crc32(key.encode("utf-8", "surrogatepass")))
     if isinstance(key, bytes):
         return _mixed(crc32(key))
+    if type(key).__module__ == "numpy":
+        key = _of_python(key)
     if isinstance(key, Number):
         return _mixed(hash(key) if key == key else 0)  # not a number has a hash by its address
     if isinstance(key, tuple):
@@ -93,6 +98,14 @@ def _stable_hash(key: Any) -> int:
         if nanoseconds:
             return _stable_hash((_plain(key), nanoseconds))
         key = _plain(key)
+    elif isinstance(key, time):
+        if (offset := key.utcoffset()) is not None:
+            return _stable_hash(("time", timedelta(0, _seconds(key), key.microsecond) - offset))
+        key = key.replace(fold=0)
+    elif isinstance(key, UUID):  # clients of databases have classes of their own
+        key = UUID(int=key.int)
+    elif isinstance(key, PurePosixPath):
+        key = PurePosixPath(key)
     elif is_dataclass(key) and not isinstance(key, type):
         return _stable_hash(tuple(getattr(key, field.name) for field in fields(key) if field.compare))
     elif isinstance(key, Enum):
@@ -107,6 +120,23 @@ def _stable_hash(key: Any) -> int:
                 "dataclass, a NamedTuple or plain values as keys"
             ) from None
     return _hash_of_parts(key.__getstate__())
+
+
+def _of_python(key: Any) -> Any:
+    """What equals a scalar of NumPy, of a class of Python's or pandas', where that is not a number."""
+    import numpy as np
+    import pandas as pd
+
+    if isinstance(key, np.bool_):
+        return bool(key)
+    if isinstance(key, np.datetime64 | np.timedelta64):
+        with suppress(ValueError):  # it is too long ago, or counts months
+            return pd.Timestamp(key) if isinstance(key, np.datetime64) else pd.Timedelta(key)
+    return key
+
+
+def _seconds(key: time) -> int:
+    return (key.hour * 60 + key.minute) * 60 + key.second
 
 
 def _plain(key: datetime | timedelta) -> datetime | timedelta:
