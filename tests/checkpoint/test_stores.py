@@ -34,6 +34,7 @@ from asyncstream.checkpoint import (
 from asyncstream.checkpoint.format import CheckpointInfo, pack
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.settings import checkpoints_of
+from asyncstream.checkpoint.stores import manifests_of
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
 from asyncstream.lease import Before, Holder, Lease, enter, leave
@@ -82,6 +83,25 @@ def test_a_store_may_be_written_with_a_decorator_also_to_checkers_that_tell_asyn
     asked = [method for name, method in vars(CheckpointStore).items() if not name.startswith("_")]
     assert len(asked) == 10
     assert not [method for method in asked if inspect.iscoroutinefunction(method)]
+
+
+async def test_many_manifests_at_once_are_what_each_is_by_itself(store: CheckpointStore) -> None:
+    lease = await lease_of(store)
+    for number in range(1, 6):
+        await store.commit(lease, number, b"%d" % number)
+    if isinstance(store, DirectoryStore):
+        store._file(2).unlink()
+        store._file(2).mkdir()  # as damage may have it
+    asked = [5, 2, 9, 1]
+    many = await manifests_of(store, asked)
+    assert list(many) == asked
+    for number, found in many.items():
+        if isinstance(found, bytes):
+            assert found == await store.read(number)
+        else:
+            with pytest.raises(type(found), match=re.escape(str(found))):
+                await store.read(number)
+    assert isinstance(many[9], CheckpointError)
 
 
 async def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> None:
