@@ -46,17 +46,17 @@ _LOGGED: Final = b"\2"
 """With a log, that is."""
 
 
-def database_path(path: object) -> str:
+def database_path(path: object, name: str = "path") -> str:
     """
     `path` as text, which must be that of a file: connections come and go, and in memory each has its own. All
     of them are to that file, whatever folder the program goes to.
 
     Raises:
-        PipelineError: if it is not.
+        PipelineError: if it is not; it calls it by `name`.
     """
-    found = file_path("path", path, "a database file")
+    found = file_path(name, path, "a database file")
     if found == ":memory:" or found.startswith("file:"):
-        raise refuse("path", "the path of a database file", path, "on a disk, and no URI")
+        raise refuse(name, "the path of a database file", path, "on a disk, and no URI")
     return lasting(found)
 
 

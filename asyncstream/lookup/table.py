@@ -21,6 +21,7 @@ from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError, describe_error, safe_repr
+from asyncstream.filesystem.folders import lasting
 from asyncstream.filesystem.sqlite import database_path, read_only
 from asyncstream.long_work import in_slices
 from asyncstream.operators.functions import AsyncFunction
@@ -96,7 +97,7 @@ class LookupTable(Generic[R]):
             key: of a row: a function, the name of a field, or several.
             every: how long after one reading the next begins, a `timedelta` or seconds; None: there is one.
         """
-        file = Path(file_path("path", path))
+        file = Path(lasting(file_path("path", path)))
         found = _READERS.get(file.suffix.lower())
         if found is None:
             raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))

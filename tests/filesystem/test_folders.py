@@ -23,15 +23,18 @@ from asyncstream import (
     CsvSource,
     DirectoryStore,
     DiskState,
+    GlobSource,
     Inbox,
     JsonLinesFolderSink,
     JsonLinesSink,
     JsonLinesSource,
     KeyedContext,
     KeyedProcessFunction,
+    LookupTable,
     ParquetSink,
     ParquetSource,
     Pipeline,
+    PipelineError,
     Sink,
     SinkError,
     Source,
@@ -44,6 +47,7 @@ from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.connectors.files import line_sinks
 from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.filesystem.folders import missing_folder
+from asyncstream.guards import SharedLimit, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import run_virtual
 
@@ -174,6 +178,56 @@ def test_an_inbox_and_a_journal_are_where_they_were_said(
     files.close()
     assert list(elsewhere.iterdir()) == []
     assert files_below(tmp_path) == {"inbox.db", "calls/ended"}
+
+
+def test_limits_tables_and_patterns_are_of_the_folder_in_which_they_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for folder, name in ((tmp_path, "here"), (elsewhere, "there")):
+        folder.mkdir(exist_ok=True)
+        (folder / "in.jsonl").write_text(f'{{"id": 1, "name": "{name}"}}\n')
+    monkeypatch.chdir(tmp_path)
+    limit = SharedLimit("sqlite:///./limits.db")
+    assert limit == SharedLimit("sqlite:///limits.db") == SharedLimit(f"sqlite:///{tmp_path}/limits.db")
+    table = LookupTable.from_file("in.jsonl", "id")
+    source = GlobSource("*.jsonl", JsonLinesSource)
+    monkeypatch.chdir(elsewhere)
+
+    async def limited(row: Any) -> Any:
+        return row
+
+    found: list[Any] = []
+    pipeline = Pipeline()
+    named = pipeline.source(source, name="in").lookup(
+        table, on="id", into=lambda row, known: row | {"same": known}
+    )
+    named.async_map(rate_limit(limited, rate=100, scope=limit)).to(found)
+    asyncio.run(pipeline.run())
+    assert found == [{"id": 1, "name": "here", "same": {"id": 1, "name": "here"}}]
+    assert (tmp_path / "limits.db").exists()
+    assert files_below(elsewhere) == {"in.jsonl"}
+
+
+def test_what_is_made_where_there_is_no_folder_any_more_is_told_of_when_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for make in (
+        lambda: SharedLimit("sqlite:///limits.db"),
+        lambda: LookupTable.from_file("in.jsonl", "id"),
+        lambda: GlobSource("*.jsonl", JsonLinesSource),
+    ):
+        make()
+
+
+@pytest.mark.parametrize("path", [":memory:", "file:limits.db?mode=memory"])
+def test_a_limit_that_is_in_no_file_is_refused(path: str) -> None:
+    with pytest.raises(PipelineError, match="url: expected"):
+        SharedLimit(f"sqlite:///{path}")
 
 
 async def test_a_folder_that_is_out_of_reach_is_not_said_to_be_missing(
