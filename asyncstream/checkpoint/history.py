@@ -87,7 +87,7 @@ class History:
     async def each(
         self,
         look: Callable[[int, bytes], Awaitable[T]],
-        choose: Callable[[list[int]], list[int]] = lambda numbers: numbers,
+        choose: Callable[[list[int]], list[int]] | None = None,
     ) -> dict[int, T | CheckpointError]:
         """
         By number, in ascending order, what `look` gives of each checkpoint, or what is wrong with it; without
@@ -95,14 +95,16 @@ class History:
 
         Args:
             look: called with the number of one, and its manifest.
-            choose: gives of all numbers those that are to be looked at.
+            choose: gives of all numbers those that are to be looked at; None: all are.
 
         Raises:
             CheckpointError: if a job lets all of them go before they are read.
         """
         for _ in range(LOOKS):
             found: dict[int, T | CheckpointError] = {}
-            numbers = choose(await self.look())
+            numbers = await self.look()
+            if choose is not None:
+                numbers = choose(numbers)
             async for some in self._manifests(numbers):
                 wrong: list[int] = []
                 for number, data in some.items():

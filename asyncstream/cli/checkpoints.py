@@ -89,7 +89,7 @@ class _Looked:
 
 def _read_all(
     options: argparse.Namespace,
-    choose: Callable[[list[int]], list[int]] = lambda numbers: numbers,
+    choose: Callable[[list[int]], list[int]] | None = None,
     *,
     contents: bool = False,
 ) -> dict[int, _Looked]:
