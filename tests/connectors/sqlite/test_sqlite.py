@@ -26,6 +26,7 @@ from asyncstream import (
 from asyncstream.connectors.sqlite.database import Database
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken
+from asyncstream.filesystem.sqlite import write_ahead
 from asyncstream.lease import Holder, Lease, enter
 
 
@@ -140,6 +141,31 @@ def test_place_that_is_no_database_is_refused(tmp_path: Path) -> None:
     for position in (None, 1):
         with pytest.raises(SourceError, match=r"cannot read .*unable to open"):
             asyncio.run(opened_at(tmp_path, position))
+
+
+@pytest.mark.parametrize("by", [None, "n"])
+async def test_a_database_that_may_only_be_read_is_read_and_left_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch, by: str | None
+) -> None:
+    """One with a log is refused by SQLite where it cannot make that; where it can, the log would be ours."""
+    with closing(sqlite3.connect(path)) as database:
+        write_ahead(database, timeout=10)
+        database.execute("CREATE TABLE read_only (n)")
+        database.executemany("INSERT INTO read_only VALUES (?)", [(n,) for n in range(10)])
+        database.commit()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    before = sorted(os.listdir(path.parent))
+    source = SqliteSource(path, "read_only", by=by, batch=3)
+    found: list[Any] = []
+    await source.open()
+    while (batch := await source.read()) is not None:
+        assert sorted(os.listdir(path.parent)) == before
+        found += [row["n"] for row in batch.values]
+    position = source.position()
+    await source.close()
+    await source.can_seek(position)
+    assert found == list(range(10))
+    assert sorted(os.listdir(path.parent)) == before
 
 
 async def test_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
