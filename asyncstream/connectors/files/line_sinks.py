@@ -66,6 +66,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._packing: Compressing | None = None  # between what is written and the file
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
         self._claim = Claim(self._path)
+        self._known: dict[str, Any] = {"length": 0}  # the last position, without its run
         self._run = ""
         self._file: BinaryIO | None = None
         self._is_closed = False
@@ -212,6 +213,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                 raise self._held_by_another()
         self._settle(way, length)
         base = self._opened().tell()
+        self._known = {"length": base} if way != "recover" or position is None else position
         self._run = os.urandom(8).hex()
         if way == "recover" and position is not None:
             base = 0 if record is None else record.base
@@ -344,9 +346,20 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             length = file.tell()
             await aside(lambda: self._sync(file))
             self._claim.check_ours(file)
-            return {"length": length, "run": self._run, **fingerprint(file, length)}
+            self._check_unchanged(file)
+            self._known = {"length": length, **fingerprint(file, length)}
+            return {**self._known, "run": self._run}
         except OSError as error:
             raise self._broken(error) from error
+
+    def _check_unchanged(self, file: BinaryIO) -> None:
+        """See whether what the last position was behind is there still: a log is cut where it is, say."""
+        found = difference(file, self._known["length"], self._known)
+        if found is not None:
+            raise SinkBroken(
+                f"{self._path}, of which {self._known['length']} bytes were written, was changed meanwhile: "
+                f"{found}"
+            )
 
     def _end_piece(self) -> None:
         if self._packing is not None:
