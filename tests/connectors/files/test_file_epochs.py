@@ -398,7 +398,7 @@ async def test_what_is_deleted_is_not_said_to_be_taken_over(path: Path, kind: st
 async def test_a_file_that_another_program_cuts_while_it_is_written_ends_the_job(
     path: Path, kind: str, goes_on: bool, grows: bool
 ) -> None:
-    """As who rotates logs does it, with `copytruncate`: what is written next comes behind a hole, or alone."""
+    """A log rotation by `copytruncate`, say: what is written next comes behind a hole, or alone."""
     sink = MAKE[kind](path)
     await sink.recover(None)
     await sink.write([ROW], None)
