@@ -24,7 +24,7 @@ from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
+from asyncstream.filesystem.sqlite import JOURNAL_BYTES, database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
 from asyncstream.validation import text
@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 _APPLICATION = 0x61737472
 """SQLite's application id of a database that was made for checkpoints ("astr")."""
+
+_UNFINISHED_BYTES = len(".01234567.unfinished")
+"""By which the name of a database that is being made is longer than the one that it gets."""
 
 _PATIENCE = 20.0
 """Seconds to wait while another connection writes."""
@@ -50,7 +53,7 @@ class SqliteStore(CheckpointStore, Shown):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
-        self._path = database_path(path)
+        self._path = database_path(path, beside=_UNFINISHED_BYTES + JOURNAL_BYTES)
         self._table = quoted(text("table", table))
         self._parts = quoted(f"{table}_parts")
         self._lease = quoted(f"{table}_lease")
@@ -212,7 +215,7 @@ class SqliteStore(CheckpointStore, Shown):
 
     def _make_database(self) -> None:
         """Make it under another name first: an empty file is then always a file that has lost something."""
-        unfinished = f"{self._path}.{os.urandom(4).hex()}.unfinished"
+        unfinished = f"{self._path}.{os.urandom(4).hex()}.unfinished"  # `_UNFINISHED_BYTES` longer
 
         def work(database: sqlite3.Connection) -> None:
             database.execute(f"PRAGMA application_id={_APPLICATION}")

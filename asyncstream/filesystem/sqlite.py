@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from weakref import finalize
 
-from asyncstream.filesystem.folders import lasting
+from asyncstream.filesystem.folders import lasting, roomy
 from asyncstream.validation import file_path, refuse
 
 __all__ = (
+    "JOURNAL_BYTES",
     "OpenFile",
     "close_when_gone",
     "database_path",
@@ -51,10 +52,17 @@ _LOGGED: Final = b"\2"
 """With a log, that is."""
 
 
-def database_path(path: object, name: str = "path") -> str:
+JOURNAL_BYTES: Final = len("-journal")
+"""By which the name of what SQLite keeps beside a database is longer than its own."""
+
+
+def database_path(path: object, name: str = "path", beside: int = JOURNAL_BYTES) -> str:
     """
     `path` as text, which must be that of a file: connections come and go, and in memory each has its own. All
     of them are to that file, whatever folder the program goes to.
+
+    Args:
+        beside: by how many bytes names of files beside it are longer; 0: it is only read.
 
     Raises:
         PipelineError: if it is not; it calls it by `name`.
@@ -62,7 +70,7 @@ def database_path(path: object, name: str = "path") -> str:
     found = file_path(name, path, "a database file")
     if found == ":memory:" or found.startswith("file:"):
         raise refuse(name, "the path of a database file", path, "on a disk, and no URI")
-    return lasting(found)
+    return lasting(roomy(name, found, beside))
 
 
 def looking_at(

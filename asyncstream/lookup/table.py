@@ -125,7 +125,7 @@ class LookupTable(Generic[R]):
             parameters: of the query: in order, for each ? in it, or by name, for each :name.
             every: as for `from_file`.
         """
-        file = database_path(path)
+        file = database_path(path, beside=0)
         if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
             raise refuse("parameters", "values in a list, or by name in a dict", parameters)
         values = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)

@@ -47,7 +47,7 @@ from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.connectors.files import line_sinks
 from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.filesystem.folders import missing_folder
-from asyncstream.guards import SharedLimit, rate_limit
+from asyncstream.guards import SharedLimit, SqliteCache, cached, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import run_virtual
 
@@ -222,6 +222,47 @@ def test_what_is_made_where_there_is_no_folder_any_more_is_told_of_when_it_is_us
         lambda: GlobSource("*.jsonl", JsonLinesSource),
     ):
         make()
+
+
+WITH_FILES_BESIDE: dict[str, tuple[int, Callable[[Path], Any]]] = {
+    "JsonLinesSink": (249, JsonLinesSink),
+    "JsonLinesFolderSink": (249, JsonLinesFolderSink),
+    "ParquetSink": (234, ParquetSink),
+    "SqliteSink": (247, lambda path: SqliteSink(path, "t", columns=["n"])),
+    "SqliteStore": (227, SqliteStore),
+    "Inbox": (247, Inbox),
+    "SqliteCache": (247, SqliteCache),
+}
+
+
+@pytest.mark.parametrize("what", WITH_FILES_BESIDE)
+def test_a_name_that_leaves_no_room_for_those_of_files_beside_it_is_refused_when_it_is_given(
+    tmp_path: Path, what: str
+) -> None:
+    """`ParquetSink` said so at the end of its input; SQLite, that it is unable to open the database."""
+    longest, make = WITH_FILES_BESIDE[what]
+    path = tmp_path / ("é" * (longest // 2) + "x" * (longest % 2))
+    with pytest.raises(PipelineError, match=rf"path: expected a name of at most {longest} bytes, got 'é+"):
+        make(path.with_name(f"{path.name}x"))
+    made = make(path)
+
+    async def same(row: dict[str, int]) -> dict[str, int]:
+        return row
+
+    async def run() -> None:
+        pipeline = Pipeline()
+        rows = pipeline.source([{"n": 1}], name="in")
+        step = cached(same, ttl=60, key=str, store=made) if isinstance(made, SqliteCache) else same
+        rows.async_map(step, name="step").to(made if isinstance(made, Sink) else [], name="out")
+        await pipeline.run(checkpoints=Checkpoints(store=made) if isinstance(made, SqliteStore) else None)
+
+    if isinstance(made, Inbox):
+        accepting = InboxFile(made, None)
+        accepting.accept([Submitted(b"1", "one")])
+        accepting.close()
+    else:
+        asyncio.run(run())
+    assert path.exists()
 
 
 @pytest.mark.parametrize("path", [":memory:", "file:limits.db?mode=memory"])

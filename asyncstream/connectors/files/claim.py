@@ -24,7 +24,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from asyncstream.aside import aside
 from asyncstream.connectors.cancellation import carried_through
@@ -36,7 +36,10 @@ from asyncstream.filesystem.folders import sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
-__all__ = ("Claim", "Record", "claim_of", "fenced")
+__all__ = ("RECORD_BYTES", "Claim", "Record", "claim_of", "fenced")
+
+RECORD_BYTES: Final = len("..sink")
+"""By which the name of a record is longer than that of its file."""
 
 _COPIED = 1 << 20
 """Bytes that are copied in one go."""

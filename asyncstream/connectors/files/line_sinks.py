@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Literal
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.cancellation import carried_through
-from asyncstream.connectors.files.claim import Claim, fenced
+from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, fenced
 from asyncstream.connectors.files.compression import (
     Compressing,
     Compression,
@@ -33,7 +33,7 @@ from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filesystem.folders import lasting, missing_folder, sync_folder
+from asyncstream.filesystem.folders import lasting, missing_folder, roomy, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
@@ -61,7 +61,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise refuse(
                 "path", "a file on a disk", path, "in an object store a sink writes a folder of files"
             )
-        self._at = lasting(self._path)
+        self._at = lasting(roomy("path", self._path, RECORD_BYTES))
         self._compression = compression_of(compression, self._path)
         self._packing: Compressing | None = None  # between what is written and the file
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))

@@ -92,7 +92,7 @@ class SqliteSource(Source[T]):
     def __init__(
         self, path: AnyPath, table: str, *, by: str | None = None, model: Any = None, batch: int = 1000
     ) -> None:
-        self._path = database_path(path)
+        self._path = database_path(path, beside=0)
         self._model = None if model is None else reader(model, has_bools=False, is_table=True)
         text("table", table)
         self._order: RowOrder = (
