@@ -178,8 +178,11 @@ def missing(what: int | str, newest: int, place: str) -> CheckpointError:
 
 
 def time_ms() -> int:
-    """By the clock that leases go by: that of the machine, whatever the pipeline's clock shows."""
-    return _CLOCK.now_ms()
+    """
+    By the clock that leases go by: that of the machine as it is, which may have been set back, whatever the
+    pipeline's clock shows. Those who have leases elsewhere go by it: held back, it would find theirs run out.
+    """
+    return _CLOCK.machine_ms()
 
 
 _CLOCK = SystemClock()

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
@@ -34,7 +35,7 @@ from asyncstream.checkpoint import (
 from asyncstream.checkpoint.format import CheckpointInfo, pack
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.settings import checkpoints_of
-from asyncstream.checkpoint.stores import manifests_of
+from asyncstream.checkpoint.stores import manifests_of, time_ms
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
 from asyncstream.lease import Before, Holder, Lease, enter, leave
@@ -113,6 +114,21 @@ async def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> N
 
 
 # ---------------------------------------------------------------------- the lease
+
+
+async def test_leases_go_by_the_clock_as_it_is_when_it_was_ahead_and_is_put_right(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held back, it would find run out what others renew by the right time; and give leases for hours."""
+    right_ms, hour_ms = 1_800_000_000_000, 3_600_000
+    monkeypatch.setattr(time, "time_ns", lambda: (right_ms + hour_ms) * 1_000_000)
+    assert time_ms() == right_ms + hour_ms
+    monkeypatch.setattr(time, "time_ns", lambda: right_ms * 1_000_000)
+    lease = await lease_of(store)
+    await store.renew(lease, 60.0)
+    held = await store.holder()
+    assert held is not None
+    assert (lease.until_ms, held.until_ms) == (right_ms + 30_000, right_ms + 60_000)
 
 
 async def test_lease_is_given_to_one_and_says_who_has_it(store: CheckpointStore) -> None:
