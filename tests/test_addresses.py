@@ -130,7 +130,7 @@ def test_a_missing_library_is_told_of_by_its_extra() -> None:
 )
 def test_a_socket_of_redis_has_an_absolute_path(url: str) -> None:
     """redis-py takes what stands before the path for nothing, and connects to another one, or to none."""
-    with pytest.raises(PipelineError, match="for example unix:///run/redis.sock"):
+    with pytest.raises(PipelineError, match=r"for example unix:///run/redis\.sock"):
         redis_address(url, "RedisCache")
 
 
