@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
-from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, part_name
+from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, is_part_name, part_name
 from asyncstream.checkpoint.seal import check_seal, seal, unsealed
 from asyncstream.checkpoint.segments import plain_state
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
@@ -289,7 +289,7 @@ class History:
         Manifests are read, the newest first, until they name all the parts: often the last few do.
         """
         found = [number for number in await self.look() if number not in numbers]
-        unnamed = set(await self._store.parts()) - self._ahead
+        unnamed = set(await self._parts()) - self._ahead
         for number in reversed(found):
             if not unnamed:
                 break
@@ -352,13 +352,17 @@ class History:
         for number in numbers:
             self._infos.pop(number, None)
         named = self._named()
-        unnamed = [name for name in await self._store.parts() if name not in named]
+        unnamed = [name for name in await self._parts() if name not in named]
         if damaged := self._unreadable():
             # a manifest of an earlier job needs nothing that was written under this lease
             ours = f"-{lease.number}" if max(damaged) <= self._found else "-"
             unnamed = [name for name in unnamed if name.endswith(ours)]
         self._names = {digest: name for digest, name in self._names.items() if name in named}
         await self._store.delete(lease, numbers, unnamed)
+
+    async def _parts(self) -> list[str]:
+        """Those that are there, whoever has written them."""
+        return [name for name in await self._store.parts() if is_part_name(name)]
 
     def _rely_on(self, stored: Iterable[str]) -> None:
         self._names.update((digest_in(name), name) for name in stored)

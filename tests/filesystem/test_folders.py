@@ -45,6 +45,7 @@ from asyncstream import (
 )
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.connectors.files import line_sinks
+from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.filesystem.folders import missing_folder
 from asyncstream.guards import SharedLimit, SqliteCache, cached, rate_limit
@@ -222,6 +223,47 @@ def test_what_is_made_where_there_is_no_folder_any_more_is_told_of_when_it_is_us
         lambda: GlobSource("*.jsonl", JsonLinesSource),
     ):
         make()
+
+
+@pytest.mark.parametrize("sink", [JsonLinesFolderSink, ParquetSink])
+@pytest.mark.parametrize("store", [DirectoryStore, lambda path: SqliteStore(path / "kept.db")])
+def test_checkpoints_and_results_may_be_in_one_directory(tmp_path: Path, store: Any, sink: Any) -> None:
+    """Both have files called `part-...`: a store took those of a sink for its own, and deleted them."""
+    path = tmp_path / "out"
+    path.mkdir()
+    for count in (4, 9):
+        pipeline = Pipeline()
+        source = pipeline.source(Counted(count), name="in").map(lambda n: {"n": n}, name="row")
+        source.to(sink(path), name="out")
+        run_virtual(pipeline.run(checkpoints=Checkpoints(store=store(path), every=2, keep=1)))
+    found = [
+        row["n"]
+        for part in sorted(path.glob("part-*.*"))
+        for row in (
+            [json.loads(line) for line in part.read_text().splitlines()]
+            if part.suffix == ".jsonl"
+            else parquet().read_table(part).to_pylist()
+        )
+    ]
+    assert sorted(found) == list(range(1, 10))
+
+
+class Counted(Source[int]):
+    """Gives so many numbers, one a second."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._read = count, 0
+
+    async def read(self) -> SourceBatch[int] | None:
+        await asyncio.sleep(1)
+        self._read += 1
+        return SourceBatch([self._read]) if self._read <= self._count else None
+
+    def position(self) -> int:
+        return min(self._read, self._count)
+
+    async def seek(self, position: int) -> None:
+        self._read = position
 
 
 WITH_FILES_BESIDE: dict[str, tuple[int, Callable[[Path], Any]]] = {
