@@ -850,6 +850,35 @@ async def test_job_with_another_store_is_refused_until_the_first_has_ended(path:
     await second.close()
 
 
+@pytest.mark.parametrize(
+    "other", ["t__staged", "T__STAGED", "t__undo", "asyncstream_sinks", "Asyncstream_Voids"]
+)
+async def test_a_table_that_is_kept_beside_another_is_none_for_results(path: Path, other: str) -> None:
+    """What was staged of the one came into the other, twice or not at all."""
+    first = SqliteSink(path, "t", columns=["n"])
+    await first.recover(None)
+    await first.write([{"n": 1}], None)
+    await first.commit(await first.prepare(1))
+    second = SqliteSink(path, other, columns=["n"])
+    for going_on in (second.open, partial(second.recover, None)):
+        with pytest.raises(SinkError, match="is one that sinks with checkpoints keep for others"):
+            await going_on()
+        await second.close()
+    await first.close()
+    assert rows(path) == [(1,)]
+
+
+async def test_a_table_of_results_is_not_staged_in_by_another(path: Path) -> None:
+    first, second = (SqliteSink(path, name, columns=["n"]) for name in ("t__staged", "t"))
+    await first.open()
+    await first.write([{"n": 1}], None)
+    with pytest.raises(SinkError, match="needs a table t__staged beside it, and there is another"):
+        await second.recover(None)
+    await first.close()
+    await second.close()
+    assert rows(path, "SELECT * FROM t__staged") == [(1,)]
+
+
 def test_two_sinks_share_a_database(path: Path) -> None:
     pipeline = Pipeline()
     source = pipeline.source([value(n) for n in range(3000)], name="s")
