@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from asyncstream.errors import MissingExtra, PipelineError
 from asyncstream.validation import refuse
@@ -95,13 +96,19 @@ def server_address(
 
 
 def parsed_redis(url: str) -> Mapping[str, Any]:
-    """What redis-py makes of the address of a Redis."""
+    """What redis-py makes of the address of a Redis; raises `ValueError` if it is none."""
     from redis.asyncio.connection import parse_url
 
     found: Mapping[str, Any] = parse_url(url)
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and (parts.hostname or not parts.path.startswith("/") or parts.path == "/"):
+        # redis-py takes what stands before the path for nothing: unix://run/r.sock would be /r.sock
+        raise ValueError("a socket has an absolute path")
     return found
 
 
 def redis_address(url: object, feature: str) -> str:
     """`url`, if it is the address of a Redis; raises as `server_address` does."""
-    return server_address(url, feature, "redis", "a Redis server", parsed_redis, "redis://localhost:6379/0")
+    of_socket = isinstance(url, str) and url.startswith("unix:")
+    example = "unix:///run/redis.sock" if of_socket else "redis://localhost:6379/0"
+    return server_address(url, feature, "redis", "a Redis server", parsed_redis, example)

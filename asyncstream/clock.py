@@ -57,15 +57,22 @@ class MovableClock(Clock, Protocol):
 
 
 class SystemClock(Shown):
-    """The machine's clock, held back from running backwards (NTP steps, leap seconds)."""
+    """
+    The machine's clock, held back from running backwards (NTP steps, leap seconds, a wrong time that is put
+    right). When that was set back, this one goes at half its pace until the machine's has caught up: standing
+    still, it would hold up for hours what waits for a time.
+    """
 
     def __init__(self) -> None:
         self._latest = 0
+        self._latest_at = 0.0  # by the monotonic clock
 
     def now_ms(self) -> int:
-        now = self.machine_ms()
+        now, at = self.machine_ms(), monotonic_seconds()
+        if now < self._latest:
+            now = max(now, self._latest + int((at - self._latest_at) * 500))
         if now > self._latest:
-            self._latest = now
+            self._latest, self._latest_at = now, at
         return self._latest
 
     def machine_ms(self) -> int:

@@ -123,3 +123,17 @@ def test_a_missing_library_is_told_of_by_its_extra() -> None:
 
     with pytest.raises(MissingExtra, match=r"Dragonfly needs the extra \[dragonfly\]"):
         server_address("fly://here", "Dragonfly", "dragonfly", "a Dragonfly", parse, "fly://host")
+
+
+@pytest.mark.parametrize(
+    "url", ["unix://run/redis.sock", "unix://./redis.sock", "unix:redis.sock", "unix://"]
+)
+def test_a_socket_of_redis_has_an_absolute_path(url: str) -> None:
+    """redis-py takes what stands before the path for nothing, and connects to another one, or to none."""
+    with pytest.raises(PipelineError, match=r"for example unix:///run/redis\.sock"):
+        redis_address(url, "RedisCache")
+
+
+@pytest.mark.parametrize("url", ["unix:///run/redis.sock?db=1", "unix://me:pass@/run/redis.sock"])
+def test_a_socket_of_redis_may_have_a_user_and_a_database(url: str) -> None:
+    assert redis_address(url, "RedisCache") == url

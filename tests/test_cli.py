@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from asyncstream import Checkpoints, DirectoryStore, Pipeline, SqliteStore
+from asyncstream.checkpoint import directory
 from asyncstream.cli import main
 from asyncstream.codec import JsonCodec
+from asyncstream.filesystem.folders import contents
 from tests.said import besides_slowness
 
 MODULE = """
@@ -297,6 +299,29 @@ def test_checkpoints_are_listed_shown_and_verified(
     assert "checkpoint 1 " in capsys.readouterr().out
     assert main(["checkpoint", "verify", path]) == 0
     assert capsys.readouterr().out.count("whole") == 2
+
+
+def test_of_many_checkpoints_one_is_read_to_be_shown_and_each_once_to_be_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kept(tmp_path / "kept", DirectoryStore(tmp_path / "kept"))
+    read: list[str] = []
+
+    def noted(file: Path) -> bytes:
+        read.append(file.name)
+        return contents(file)
+
+    monkeypatch.setattr(directory, "contents", noted)
+    manifests = [f"{number:08}.checkpoint" for number in (1, 2)]
+    for asked, expected in (
+        (["list"], manifests),
+        (["show"], manifests[1:]),
+        (["show", "1"], manifests[:1]),
+    ):
+        read.clear()
+        assert main(["checkpoint", asked[0], path, *asked[1:]]) == 0
+        assert [name for name in read if not name.startswith("lease")] == expected
+    capsys.readouterr()
 
 
 def test_store_without_a_checkpoint_is_none_that_is_whole(

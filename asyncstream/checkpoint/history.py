@@ -5,27 +5,30 @@ The checkpoints of a store as a history: which ones there are, the next one, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.checkpoint.format import CheckpointInfo, Draft, unpack, unpack_info
-from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, part_name
-from asyncstream.checkpoint.seal import check_seal, is_sealed, seal, unsealed
+from asyncstream.checkpoint.parts import Encoded, Part, check_part, digest_in, is_part_name, part_name
+from asyncstream.checkpoint.seal import check_seal, seal, unsealed
 from asyncstream.checkpoint.segments import plain_state
-from asyncstream.checkpoint.stores import CheckpointStore
+from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
 from asyncstream.codec import Codec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Lease
 
-__all__ = ("History",)
+__all__ = ("History", "info_in")
 
 T = TypeVar("T")
 
 LOOKS: Final = 10
 """How often checkpoints are looked for while a job lets go what was found."""
+
+TOGETHER: Final = 50
+"""Manifests that are read with one question to the store, and held in memory at a time."""
 
 LARGE: Final = 2**20
 """Bytes of which a checksum takes a millisecond: it is made in a thread."""
@@ -71,18 +74,28 @@ class History:
 
     async def infos(self) -> dict[int, CheckpointInfo | CheckpointError]:
         """As `each`, with what each manifest says of itself; seals are not looked at."""
-        return await self.each(self.info)
+
+        async def look(number: int, data: bytes) -> CheckpointInfo:
+            return info_in(data, number)
+
+        return await self.each(look)
 
     async def info(self, number: int) -> CheckpointInfo:
         """What a manifest says of itself, its seal unchecked."""
-        info = unpack_info(unsealed(await self._store.read(number)))
-        _check_number(info, number)
-        return info
+        return info_in(await self._store.read(number), number)
 
-    async def each(self, look: Callable[[int], Awaitable[T]]) -> dict[int, T | CheckpointError]:
+    async def each(
+        self,
+        look: Callable[[int, bytes], Awaitable[T]],
+        choose: Callable[[list[int]], list[int]] | None = None,
+    ) -> dict[int, T | CheckpointError]:
         """
         By number, in ascending order, what `look` gives of each checkpoint, or what is wrong with it; without
         those that a job has let go meanwhile.
+
+        Args:
+            look: called with the number of one, and its manifest.
+            choose: gives of all numbers those that are to be looked at; None: all are.
 
         Raises:
             CheckpointError: if a job lets all of them go before they are read.
@@ -90,15 +103,26 @@ class History:
         for _ in range(LOOKS):
             found: dict[int, T | CheckpointError] = {}
             numbers = await self.look()
-            for number in numbers:
-                try:
-                    found[number] = await look(number)
-                except CheckpointError as error:
-                    if not await self._is_gone(number):
+            if choose is not None:
+                numbers = choose(numbers)
+            async for some in self._manifests(numbers):
+                wrong: list[int] = []
+                for number, data in some.items():
+                    try:
+                        found[number] = await look(number, _given(data))
+                    except CheckpointError as error:
                         found[number] = error
+                        wrong.append(number)
+                for number in set(wrong).difference(await self._store.numbers()) if wrong else ():
+                    del found[number]
             if found or not numbers:
                 return found
         raise self._too_quick()
+
+    async def _manifests(self, numbers: Sequence[int]) -> AsyncIterator[Manifests]:
+        """Those of these numbers, some at a time."""
+        for first in range(0, len(numbers), TOGETHER):
+            yield await manifests_of(self._store, numbers[first : first + TOGETHER])
 
     async def _is_gone(self, number: int) -> bool:
         """Whether what could not be read has been let go, by the job that writes."""
@@ -185,10 +209,6 @@ class History:
             check_part(part.stored, data)
         return part.chunks_in(data)
 
-    async def is_sealed(self, number: int) -> bool:
-        """Whether the checkpoint was written with a key, whichever."""
-        return is_sealed(await self._store.read(number))
-
     async def _taken(
         self, number: int, to_decode: bool, take: Callable[[Part, Iterator[bytes]], list[T]]
     ) -> tuple[CheckpointInfo, dict[str, list[T]]]:
@@ -269,11 +289,11 @@ class History:
         Manifests are read, the newest first, until they name all the parts: often the last few do.
         """
         found = [number for number in await self.look() if number not in numbers]
-        unnamed = set(await self._store.parts()) - self._ahead
+        unnamed = set(await self._parts()) - self._ahead
         for number in reversed(found):
             if not unnamed:
                 break
-            await self._look_into(number)
+            await self._look_into([number])
             if (info := self._infos[number]) is not None:
                 unnamed -= info.stored
         self._warn_of_damaged()
@@ -292,9 +312,8 @@ class History:
         numbers = await self.look()
         if len(numbers) <= keep:
             return [number for number in numbers if number not in self._unreadable()]
-        for number in numbers:
-            if number not in self._infos:  # of an earlier job; or its commit only seemed to have failed
-                await self._look_into(number)
+        # of an earlier job; or its commit only seemed to have failed
+        await self._look_into([number for number in numbers if number not in self._infos])
         self._warn_of_damaged()
         self._infos = {number: self._infos[number] for number in numbers}  # without what is lost
         whole = [info for info in self._infos.values() if info is not None]
@@ -302,12 +321,14 @@ class History:
             await self._delete(lease, old)
         return [info.id for info in whole[-keep:]]
 
-    async def _look_into(self, number: int) -> None:
-        """Note what a manifest says that this history has not written, or has read before."""
-        try:
-            self._infos[number] = await self.info(number)
-        except CheckpointError:
-            self._infos[number] = None
+    async def _look_into(self, numbers: Sequence[int]) -> None:
+        """Note what manifests say that this history has not written, or has read before."""
+        async for some in self._manifests(numbers):
+            for number, data in some.items():
+                try:
+                    self._infos[number] = info_in(_given(data), number)
+                except CheckpointError:
+                    self._infos[number] = None
 
     def _warn_of_damaged(self) -> None:
         """Say once of each what becomes of those that cannot be read."""
@@ -331,7 +352,7 @@ class History:
         for number in numbers:
             self._infos.pop(number, None)
         named = self._named()
-        unnamed = [name for name in await self._store.parts() if name not in named]
+        unnamed = [name for name in await self._parts() if name not in named]
         if damaged := self._unreadable():
             # a manifest of an earlier job needs nothing that was written under this lease
             ours = f"-{lease.number}" if max(damaged) <= self._found else "-"
@@ -339,8 +360,29 @@ class History:
         self._names = {digest: name for digest, name in self._names.items() if name in named}
         await self._store.delete(lease, numbers, unnamed)
 
+    async def _parts(self) -> list[str]:
+        """Those that are there, whoever has written them."""
+        return [name for name in await self._store.parts() if is_part_name(name)]
+
     def _rely_on(self, stored: Iterable[str]) -> None:
         self._names.update((digest_in(name), name) for name in stored)
+
+
+def info_in(data: bytes, number: int) -> CheckpointInfo:
+    """
+    What the manifest of a checkpoint says of itself, its seal unchecked; raises `DamagedCheckpoint` if it is
+    that of another one, and as `unpack`.
+    """
+    info = unpack_info(unsealed(data))
+    _check_number(info, number)
+    return info
+
+
+def _given(data: bytes | CheckpointError) -> bytes:
+    """What a store gave; raised, if it raised that."""
+    if isinstance(data, CheckpointError):
+        raise data
+    return data
 
 
 def _check_number(info: CheckpointInfo, number: int) -> None:

@@ -35,6 +35,7 @@ __all__ = (
     "check_part",
     "decode_state",
     "digest_in",
+    "is_part_name",
     "encode_state",
     "in_chunks",
     "not_kept",
@@ -44,6 +45,8 @@ __all__ = (
 
 PART: Final = 1000
 """Entries that are encoded in one go, at most."""
+
+_PART_NAME: Final = re.compile("[0-9a-z]+-[0-9]+")
 
 INLINE_BYTES: Final = 32 * 1024
 """Parts up to this size lie in the manifest: to bring one more file to the disk costs more."""
@@ -195,6 +198,14 @@ def part_name(digest: str, writer: int) -> str:
             follower has written.
     """
     return f"{digest}-{writer}"
+
+
+def is_part_name(name: str) -> bool:
+    """
+    Whether `part_name` gives such names. In a directory there may be files of others that are called parts:
+    those of a sink, or of Spark, which have an ending.
+    """
+    return _PART_NAME.fullmatch(name) is not None
 
 
 def digest_in(name: str) -> str:

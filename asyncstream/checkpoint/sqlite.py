@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import CheckpointStore, lost, missing, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
-from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
+from asyncstream.filesystem.sqlite import JOURNAL_BYTES, database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
 from asyncstream.validation import text
@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 _APPLICATION = 0x61737472
 """SQLite's application id of a database that was made for checkpoints ("astr")."""
+
+_UNFINISHED_BYTES = len(".01234567.unfinished")
+"""By which the name of a database that is being made is longer than the one that it gets."""
 
 _PATIENCE = 20.0
 """Seconds to wait while another connection writes."""
@@ -50,7 +53,7 @@ class SqliteStore(CheckpointStore, Shown):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
-        self._path = database_path(path)
+        self._path = database_path(path, beside=_UNFINISHED_BYTES + JOURNAL_BYTES)
         self._table = quoted(text("table", table))
         self._parts = quoted(f"{table}_parts")
         self._lease = quoted(f"{table}_lease")
@@ -137,19 +140,31 @@ class SqliteStore(CheckpointStore, Shown):
         return await self._look(work)
 
     async def read(self, what: int | str) -> bytes:
-        table, column = (self._table, "number") if isinstance(what, int) else (self._parts, "name")
+        return await self._look(lambda database: self._read(database, what))
 
-        def work(database: sqlite3.Connection) -> bytes:
-            row = None
-            if self._has(database, table):
-                # damage may have made something else of it
-                select = f"SELECT cast(data AS blob) FROM {table} WHERE {column} = ?"
-                row = database.execute(select, (what,)).fetchone()
-            if row is None:
-                raise missing(what, self._row(database)[1], str(self))
-            return row[0] or b""
+    async def manifests(self, numbers: Collection[int]) -> Manifests:
+        def work(database: sqlite3.Connection) -> Manifests:
+            found: Manifests = {}
+            for number in numbers:
+                try:
+                    with self._naming():
+                        found[number] = self._read(database, number)
+                except CheckpointError as error:
+                    found[number] = error
+            return found
 
         return await self._look(work)
+
+    def _read(self, database: sqlite3.Connection, what: int | str) -> bytes:
+        table, column = (self._table, "number") if isinstance(what, int) else (self._parts, "name")
+        row = None
+        if self._has(database, table):
+            # damage may have made something else of it
+            select = f"SELECT cast(data AS blob) FROM {table} WHERE {column} = ?"
+            row = database.execute(select, (what,)).fetchone()
+        if row is None:
+            raise missing(what, self._row(database)[1], str(self))
+        return row[0] or b""
 
     async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
         def work(database: sqlite3.Connection) -> None:
@@ -200,7 +215,7 @@ class SqliteStore(CheckpointStore, Shown):
 
     def _make_database(self) -> None:
         """Make it under another name first: an empty file is then always a file that has lost something."""
-        unfinished = f"{self._path}.{os.urandom(4).hex()}.unfinished"
+        unfinished = f"{self._path}.{os.urandom(4).hex()}.unfinished"  # `_UNFINISHED_BYTES` longer
 
         def work(database: sqlite3.Connection) -> None:
             database.execute(f"PRAGMA application_id={_APPLICATION}")
@@ -239,7 +254,7 @@ class SqliteStore(CheckpointStore, Shown):
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> T:
         # a connection each time: it may be another thread, and what is wrong with the file shows at once
-        try:
+        with self._naming():
             if path == self._path and not os.path.getsize(path):
                 raise DamagedCheckpoint(
                     f"{path} is empty: delete it if nothing was ever in it, to start from the beginning"
@@ -249,6 +264,12 @@ class SqliteStore(CheckpointStore, Shown):
                 if is_ours and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                     raise DamagedCheckpoint(f"{path} has lost its tables")
                 return work(database)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors of SQLite's in this block are told of with the file, and as damage where they are that."""
+        try:
+            yield
         except (sqlite3.Error, OSError) as error:
             is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
             refusal = DamagedCheckpoint if is_damage else CheckpointError

@@ -25,16 +25,28 @@ newest whole one is gone on from, with a warning, as far as the sinks can go bac
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from asyncstream.clock import SystemClock
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseLost
 from asyncstream.lease import Holder, Lease, enter, following, leave
 from asyncstream.shown import Shown
 
-__all__ = ("CheckpointStore", "MemoryStore", "holding", "lost", "missing", "time_ms")
+__all__ = (
+    "CheckpointStore",
+    "Manifests",
+    "MemoryStore",
+    "holding",
+    "lost",
+    "manifests_of",
+    "missing",
+    "time_ms",
+)
+
+Manifests: TypeAlias = dict[int, bytes | CheckpointError]
+"""By number, in the order that was asked for, what `read` gives of each, or raises."""
 
 
 # not written as `async def`, which to pyright gives more than a decorated method does: a `CoroutineType`
@@ -104,6 +116,23 @@ class CheckpointStore(Protocol):
         """The lease that was given last; None if there was none."""
 
 
+async def manifests_of(store: CheckpointStore, numbers: Collection[int]) -> Manifests:
+    """
+    Some manifests. A store may have a method `manifests` for that, with the same `numbers`: where each answer
+    costs a thread, or a connection, it reads many with one.
+    """
+    together: Callable[[Collection[int]], Awaitable[Manifests]] | None = getattr(store, "manifests", None)
+    if together is not None:
+        return await together(numbers)
+    found: Manifests = {}
+    for number in numbers:
+        try:
+            found[number] = await store.read(number)
+        except CheckpointError as error:
+            found[number] = error
+    return found
+
+
 @asynccontextmanager
 async def holding(store: CheckpointStore, seconds: float) -> AsyncIterator[Lease]:
     """
@@ -149,8 +178,11 @@ def missing(what: int | str, newest: int, place: str) -> CheckpointError:
 
 
 def time_ms() -> int:
-    """By the clock that leases go by: that of the machine, whatever the pipeline's clock shows."""
-    return _CLOCK.now_ms()
+    """
+    By the clock that leases go by: that of the machine as it is, which may have been set back, whatever the
+    pipeline's clock shows. Those who have leases elsewhere go by it: held back, it would find theirs run out.
+    """
+    return _CLOCK.machine_ms()
 
 
 _CLOCK = SystemClock()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Collection
 from typing import TypeVar
 
-from asyncstream.checkpoint.stores import CheckpointStore
+from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
 from asyncstream.errors import CheckpointError
 from asyncstream.lease import Holder, Lease
 
@@ -67,6 +67,14 @@ class TimelyStore:
 
     async def read(self, what: int | str) -> bytes:
         return await self._answer(f"give {what}", self._store.read(what))
+
+    async def manifests(self, numbers: Collection[int]) -> Manifests:
+        found: Manifests = {}
+        # what a store has no method for, it is asked for one by one, and each answer has its time
+        together = [numbers] if hasattr(self._store, "manifests") else [[number] for number in numbers]
+        for some in together:
+            found |= await self._answer("give checkpoints", manifests_of(self._store, some))
+        return found
 
     async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
         await self._answer("delete what is old", self._store.delete(lease, numbers, parts))

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from asyncstream.checkpoint import CheckpointInfo, History
+from asyncstream.checkpoint.history import info_in
 from asyncstream.checkpoint.parts import Encoded, Part
+from asyncstream.checkpoint.seal import check_seal, is_sealed
 from asyncstream.checkpoint.stores import holding
 from asyncstream.cli.logs import say, show
 from asyncstream.cli.places import add_key, key_of, store_of
@@ -85,23 +87,29 @@ class _Looked:
     classes: list[NamedClass] | None = None
 
 
-def _read_all(options: argparse.Namespace, *, contents: bool = False) -> dict[int, _Looked]:
+def _read_all(
+    options: argparse.Namespace,
+    choose: Callable[[list[int]], list[int]] | None = None,
+    *,
+    contents: bool = False,
+) -> dict[int, _Looked]:
     """
-    By number, what is there: all of its contents, or what each says of itself, and its seal if there is a
-    key.
+    By number, what is there, or those that `choose` gives: all of its contents, or what each says of itself,
+    and its seal if there is a key.
     """
-    history = History(store_of(options.store), JsonCodec(), key_of(options))
+    key = key_of(options)
+    history = History(store_of(options.store), JsonCodec(), key)
 
-    async def look(number: int) -> _Looked:
-        info, sealed = await history.info(number), await history.is_sealed(number)
+    async def look(number: int, data: bytes) -> _Looked:
+        info, sealed = info_in(data, number), is_sealed(data)
         if contents:
             _, states = await history.open(number, to_decode=False)
             return _Looked(info, sealed, _classes(info, states))
-        if options.key_file is not None:
-            await history.parts(number, to_decode=False)
+        if key is not None:
+            check_seal(data, key)
         return _Looked(info, sealed)
 
-    found = asyncio.run(history.each(look))
+    found = asyncio.run(history.each(look, choose))
     return {
         number: _Looked(looked) if isinstance(looked, CheckpointError) else looked
         for number, looked in found.items()
@@ -128,6 +136,10 @@ def _writer(path: str) -> str:
 
 def _nothing(options: argparse.Namespace) -> CheckpointError:
     return CheckpointError(f"there is no checkpoint in {options.store}")
+
+
+def _no_such(options: argparse.Namespace) -> CheckpointError:
+    return CheckpointError(f"there is no checkpoint {options.number} in {options.store}")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -185,21 +197,24 @@ def _seal(looked: _Looked, options: argparse.Namespace) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    found = _read_all(options)
+    asked = options.number
+
+    def choose(numbers: list[int]) -> list[int]:
+        return numbers[-1:] if asked is None else [number for number in numbers if number == asked]
+
+    found = _read_all(options, choose)
     if not found:
-        raise _nothing(options)
-    number = max(found) if options.number is None else options.number
-    if number not in found:
-        raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
-    info = found[number].info
+        raise _nothing(options) if asked is None else _no_such(options)
+    ((number, looked),) = found.items()
+    info = looked.info
     if isinstance(info, CheckpointError):
-        raise CheckpointError(f"checkpoint {number} is {_state(found[number])}: {_why(number, info)}")
+        raise CheckpointError(f"checkpoint {number} is {_state(looked)}: {_why(number, info)}")
     show(f"checkpoint {info.id} of pipeline {info.pipeline!r}")
     show(f"  taken     {_moment(info)}{', when all was finished' if info.finished else ''}")
     if info.savepoint:
         show("  stays     as a savepoint, until it is deleted")
     show(f"  size      {info.size:,} bytes, codec {info.codec}")
-    show(f"  seal      {_seal(found[number], options)}")
+    show(f"  seal      {_seal(looked, options)}")
     show(f"  lease     {info.lease or 'none'}; now {_writer(options.store)}")
     width = max(map(len, info.steps), default=0)
     for name, step in info.steps.items():
@@ -219,7 +234,7 @@ def _delete(options: argparse.Namespace) -> int:
         history = History(store, JsonCodec())
         numbers = await history.look()
         if number not in numbers:
-            raise CheckpointError(f"there is no checkpoint {number} in {options.store}")
+            raise _no_such(options)
         if number == await _newest_whole(history, numbers):
             raise CheckpointError(f"checkpoint {number} is the newest, from which the next start goes on")
         if number == numbers[-1]:

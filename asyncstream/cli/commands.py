@@ -216,7 +216,6 @@ def _pipeline(target: str) -> Pipeline:
 
 
 def _run(options: argparse.Namespace) -> int:
-    pipeline = _pipeline(options.pipeline)
     how = RunOptions.of(options, "--checkpoints", is_kept=options.checkpoints is not None)
     checkpoints = None
     if options.checkpoints is None:
@@ -235,12 +234,13 @@ def _run(options: argparse.Namespace) -> int:
             key=key_of(options),
             **{"every": EVERY_SECONDS, **settings},
         )
-        if options.dry_run:
-            report = asyncio.run(pipeline.dry_run(checkpoints))
-            print(report)
-            if not report.can_start and (advice := _ways_out(report)):
-                say(advice)
-            return int(not report.can_start)
+    pipeline = _pipeline(options.pipeline)  # last: its module may go to another folder
+    if checkpoints is not None and options.dry_run:
+        report = asyncio.run(pipeline.dry_run(checkpoints))
+        print(report)
+        if not report.can_start and (advice := _ways_out(report)):
+            say(advice)
+        return int(not report.can_start)
     return run_pipeline(pipeline, checkpoints, how, _ways_out)
 
 

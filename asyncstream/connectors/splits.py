@@ -31,7 +31,7 @@ from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.errors import SourceError, describe_error, safe_repr
-from asyncstream.filesystem.folders import by_their_own_names
+from asyncstream.filesystem.folders import by_their_own_names, lasting
 from asyncstream.state import detached
 from asyncstream.validation import Duration, count, duration_seconds, flag, function, refuse, takes, text
 
@@ -401,21 +401,26 @@ class GlobSource(SplitSource[T]):
             )
 
         async def find() -> list[str]:
-            return await aside(partial(_files, path))
+            return await aside(partial(_files, path, self._here))
 
+        self._here = lasting("")
         self._nothing = f"no file matches {path!r}"
         every = None if watch is None else duration_seconds("watch", watch)
         super().__init__(make, find, every=every, parallel=parallel, rejects=rejects)
 
+    def part(self, name: str) -> Source[T]:
+        # in another folder than this was made in, the name leads elsewhere
+        return super().part(name if lasting("") == self._here else os.path.join(self._here, name))
 
-def _files(pattern: str) -> list[str]:
-    """The files that match, in the order of their names."""
+
+def _files(pattern: str, folder: str) -> list[str]:
+    """The files that match, in the order of their names; the pattern goes from a folder."""
     found: dict[str, os.stat_result] = {}
-    for path in sorted(glob.iglob(pattern, recursive=True)):
+    for path in sorted(glob.iglob(pattern, root_dir=folder, recursive=True)):
         try:
-            known = os.stat(path)
+            known = os.stat(os.path.join(folder, path))
         except OSError:  # taken away a moment ago, or a link that leads nowhere
             continue
         if stat.S_ISREG(known.st_mode):
             found[path] = known
-    return list(by_their_own_names(found))
+    return list(by_their_own_names(found, folder))

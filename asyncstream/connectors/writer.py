@@ -61,7 +61,7 @@ class Writer:
         Whether the job that wrote last goes on elsewhere, as that of a store does which was copied: it has
         shown itself there, in its sink, since its lease ran out in the copy.
         """
-        return self.lease.finds_held(last, _CLOCK.now_ms())
+        return self.lease.finds_held(last, _CLOCK.machine_ms())
 
     def check_follows(self, last: Lease | None, what: str, fence: int = 0) -> None:
         """
@@ -97,7 +97,7 @@ class Writer:
             if fence > self.lease.number:
                 raise SinkBroken(f"{what} was taken over by a later job; this one writes nothing more")
             if self._shows_itself(last):
-                left = max(last.until_ms - _CLOCK.now_ms(), 0) / 1000
+                left = max(last.until_ms - _CLOCK.machine_ms(), 0) / 1000
                 raise SinkError(
                     f"{what} is in use by {last.holder}, whose lease goes on: this store of checkpoints is a "
                     "copy, and only one job at a time may write. Give a job on a copy sinks of its own; or "

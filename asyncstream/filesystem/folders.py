@@ -10,8 +10,32 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
-__all__ = ("by_their_own_names", "contents", "lasting", "missing_folder", "sync_folder")
+from asyncstream.validation import refuse
+
+__all__ = ("by_their_own_names", "contents", "lasting", "missing_folder", "roomy", "sync_folder")
+
+_LONGEST: Final = 255
+"""Bytes of a name, on nearly all disks."""
+
+
+def roomy(name: str, path: str, beside: int) -> str:
+    """
+    `path`, of a file or folder beside which there are others whose names are longer by up to so many bytes.
+
+    Raises:
+        PipelineError: if those would be too long for a disk; it calls the path by `name`.
+    """
+    own = os.path.basename(path.rstrip("/"))
+    if len(os.fsencode(own)) > _LONGEST - beside:
+        raise refuse(
+            name,
+            f"a name of at most {_LONGEST - beside} bytes",
+            own,
+            "files beside it have that name and more, in 255 bytes",
+        )
+    return path
 
 
 def lasting(path: str) -> str:

@@ -18,23 +18,29 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from weakref import finalize
 
-from asyncstream.filesystem.folders import lasting
+from asyncstream.filesystem.folders import lasting, roomy
 from asyncstream.validation import file_path, refuse
 
 __all__ = (
+    "JOURNAL_BYTES",
     "OpenFile",
     "close_when_gone",
     "database_path",
     "is_busy",
+    "is_only_to_read",
+    "looked_at",
     "looking_at",
     "quoted",
     "read_only",
     "write_ahead",
 )
+
+T = TypeVar("T")
 
 _PAUSE: Final = 0.005
 """Seconds between two attempts to begin the log."""
@@ -46,25 +52,32 @@ _LOGGED: Final = b"\2"
 """With a log, that is."""
 
 
-def database_path(path: object) -> str:
+JOURNAL_BYTES: Final = len("-journal")
+"""By which the name of what SQLite keeps beside a database is longer than its own."""
+
+
+def database_path(path: object, name: str = "path", beside: int = JOURNAL_BYTES) -> str:
     """
     `path` as text, which must be that of a file: connections come and go, and in memory each has its own. All
     of them are to that file, whatever folder the program goes to.
 
+    Args:
+        beside: by how many bytes names of files beside it are longer; 0: it is only read.
+
     Raises:
-        PipelineError: if it is not.
+        PipelineError: if it is not; it calls it by `name`.
     """
-    found = file_path("path", path, "a database file")
+    found = file_path(name, path, "a database file")
     if found == ":memory:" or found.startswith("file:"):
-        raise refuse("path", "the path of a database file", path, "on a disk, and no URI")
-    return lasting(found)
+        raise refuse(name, "the path of a database file", path, "on a disk, and no URI")
+    return lasting(roomy(name, found, beside))
 
 
 def looking_at(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection to read from, and from nothing if `path` is ":memory:"; the rest as `sqlite3.connect`."""
-    if os.path.exists(f"{path}-wal") or _is_only_to_read(path):
+    if os.path.exists(f"{path}-wal") or is_only_to_read(path):
         return read_only(path, timeout=timeout, isolation_level=isolation_level)
     return sqlite3.connect(path, timeout=timeout, isolation_level=isolation_level)
 
@@ -73,12 +86,67 @@ def read_only(
     path: str, *, timeout: float, isolation_level: Literal["DEFERRED"] | None = "DEFERRED"
 ) -> sqlite3.Connection:
     """A connection that changes nothing, nor makes the file; the rest as `sqlite3.connect`."""
-    changes = "immutable=1" if _is_only_to_read(path) and _lacks_its_log(path) else "mode=ro"
-    uri = f"{Path(path).absolute().as_uri()}?{changes}"
+    only_to_read = is_only_to_read(path)
+    if only_to_read:
+        _check_its_log(path)
+    return _opened(path, only_to_read and _lacks_its_log(path), timeout, isolation_level)
+
+
+def _opened(
+    path: str, unchanging: bool, timeout: float, isolation_level: Literal["DEFERRED"] | None
+) -> sqlite3.Connection:
+    uri = f"{Path(path).absolute().as_uri()}?{'immutable=1' if unchanging else 'mode=ro'}"
     return sqlite3.connect(uri, timeout=timeout, isolation_level=isolation_level, uri=True)
 
 
-def _is_only_to_read(path: str) -> bool:
+def looked_at(path: str, work: Callable[[sqlite3.Connection], T], *, timeout: float) -> T:
+    """
+    What `work` gives of a connection as by `looking_at`, outside of transactions. If the database is read as
+    if nothing changed, and something does, it is read again.
+    """
+    while is_only_to_read(path):
+        _check_its_log(path)
+        before = _version(path)
+        unchanging = _lacks_its_log(path)
+        try:
+            with closing(_opened(path, unchanging, timeout, None)) as connection:
+                found = work(connection)
+        except sqlite3.DatabaseError:
+            if not unchanging or _version(path) == before:
+                raise
+        else:
+            if not unchanging or _version(path) == before:
+                return found
+    with closing(looking_at(path, timeout=timeout, isolation_level=None)) as connection:
+        return work(connection)
+
+
+def _version(path: str) -> tuple[Any, ...]:
+    """What is another one if somebody writes to a database that has no log, or begins one."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, os.path.exists(f"{path}-wal")
+
+
+def _check_its_log(path: str) -> None:
+    """
+    Raises `sqlite3.OperationalError` if who may only read a database cannot read the log that lies beside it:
+    SQLite says that the database cannot be opened.
+    """
+    log, index = f"{path}-wal", f"{path}-shm"
+    try:
+        is_left = os.path.getsize(log) > 0
+    except OSError:
+        return
+    if is_left and not (os.access(log, os.R_OK) and os.access(index, os.R_OK)):
+        error = sqlite3.OperationalError(
+            f"the last changes to it are in {log}, which cannot be read without {index} and write access to "
+            "both: have somebody open and close it once who may write there, or copy it and its log elsewhere"
+        )
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
+
+
+def is_only_to_read(path: str) -> bool:
     """Whether there is a file of this name that this process may not write to, or nothing beside it."""
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.exists(path) and not (os.access(path, os.W_OK) and os.access(folder, os.W_OK)):

@@ -151,6 +151,8 @@ class Cached(Guard[In, Out]):
             self._counts["cache_stale_on_error"] = 0
 
         self._stored: StoredAnswers | None = None
+        self._most_ahead = math.inf
+        """Seconds; of what is to be fresh for longer the clock must have been set back since."""
         self._lease: int | None = None  # milliseconds
         self._flight: SingleFlight[In, Out] | None = None
         if store is None:
@@ -167,6 +169,7 @@ class Cached(Guard[In, Out]):
                 raise refuse("name", "a text", name)
             *_, innermost = chain(self)
             longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
+            self._most_ahead = 2 * longest  # as the store has it: clocks of other processes differ
             answers = StoredAnswers(_store(store), innermost, key, name, codec_of(codec), self._wall, longest)
             self._stored = self.shares = answers
             self._counts["cache_stored"] = 0
@@ -209,7 +212,10 @@ class Cached(Guard[In, Out]):
             raise
         if entry is not None:
             now = self._time()
-            if now < entry.fresh_until or (now < entry.stale_until and self._stored is None):
+            if entry.fresh_until - now > self._most_ahead:
+                del self._cache[key]
+                entry = None
+            elif now < entry.fresh_until or (now < entry.stale_until and self._stored is None):
                 self._hits += 1
                 if now >= entry.fresh_until:
                     self._begin_to_renew(key, value)

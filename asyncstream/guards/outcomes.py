@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from asyncstream.clock import Clock
+from asyncstream.clock import Clock, SystemClock
 from asyncstream.errors import PipelineError
 from asyncstream.validation import instant_ms
 
@@ -152,7 +152,9 @@ def retry_after_seconds(asked: object, clock: Clock) -> float | None:
         if isinstance(asked, datetime):
             # an HTTP date is in GMT even where its form does not say so
             until = asked if asked.tzinfo is not None else asked.replace(tzinfo=UTC)
-            return max(0.0, (instant_ms(until) - clock.now_ms()) / 1000)
+            # the server does not know of a clock that was set back here, and is held
+            now_ms = clock.machine_ms() if isinstance(clock, SystemClock) else clock.now_ms()
+            return max(0.0, (instant_ms(until) - now_ms) / 1000)
         if isinstance(asked, int | float) and math.isfinite(asked):
             return max(0.0, float(asked))
     return None

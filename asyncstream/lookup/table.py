@@ -21,6 +21,7 @@ from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
 from asyncstream.errors import PipelineError, describe_error, safe_repr
+from asyncstream.filesystem.folders import lasting
 from asyncstream.filesystem.sqlite import database_path, read_only
 from asyncstream.long_work import in_slices
 from asyncstream.operators.functions import AsyncFunction
@@ -96,7 +97,7 @@ class LookupTable(Generic[R]):
             key: of a row: a function, the name of a field, or several.
             every: how long after one reading the next begins, a `timedelta` or seconds; None: there is one.
         """
-        file = Path(file_path("path", path))
+        file = Path(lasting(file_path("path", path)))
         found = _READERS.get(file.suffix.lower())
         if found is None:
             raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))
@@ -124,7 +125,7 @@ class LookupTable(Generic[R]):
             parameters: of the query: in order, for each ? in it, or by name, for each :name.
             every: as for `from_file`.
         """
-        file = database_path(path)
+        file = database_path(path, beside=0)
         if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
             raise refuse("parameters", "values in a list, or by name in a dict", parameters)
         values = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)

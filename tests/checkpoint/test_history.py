@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -13,6 +14,8 @@ from asyncstream import MemoryStore
 from asyncstream.checkpoint import CheckpointInfo, History, StepInfo
 from asyncstream.checkpoint.format import pack, unpack
 from asyncstream.checkpoint.parts import INLINE_BYTES, encode_state, parts_of
+from asyncstream.checkpoint.stores import Manifests
+from asyncstream.checkpoint.timely import TimelyStore
 from asyncstream.codec import JsonCodec, PickleCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint
 from asyncstream.lease import Holder, Lease
@@ -74,6 +77,33 @@ async def test_checkpoint_in_the_place_of_another_is_damage(caplog: pytest.LogCa
     assert found is not None
     assert found[0].id == 2
     assert "checkpoint 3 is damaged: in its place is checkpoint 1" in caplog.text
+
+
+class Together(MemoryStore):
+    """Gives many manifests with one answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = 0
+
+    async def read(self, what: int | str) -> bytes:
+        self.answers += 1
+        return await super().read(what)
+
+    async def manifests(self, numbers: Collection[int]) -> Manifests:
+        self.answers += 1
+        return {number: self._kept[number] for number in numbers}
+
+
+async def test_what_many_checkpoints_say_is_asked_for_in_few_questions() -> None:
+    store = Together()
+    lease = await lease_of(store)
+    for number in range(1, 1001):
+        await write(History(store, JsonCodec()), lease, number, number, savepoint=True)
+    assert list(await History(store, JsonCodec()).infos()) == [*range(1, 1001)]
+    timely = TimelyStore(store, 60.0)
+    assert await History(timely, JsonCodec()).let_go(lease, 2) == [999, 1000]
+    assert store.answers <= 40
 
 
 class Moving(MemoryStore):

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
@@ -34,6 +35,7 @@ from asyncstream.checkpoint import (
 from asyncstream.checkpoint.format import CheckpointInfo, pack
 from asyncstream.checkpoint.parts import Part
 from asyncstream.checkpoint.settings import checkpoints_of
+from asyncstream.checkpoint.stores import manifests_of, time_ms
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, PipelineError
 from asyncstream.lease import Before, Holder, Lease, enter, leave
@@ -84,6 +86,25 @@ def test_a_store_may_be_written_with_a_decorator_also_to_checkers_that_tell_asyn
     assert not [method for method in asked if inspect.iscoroutinefunction(method)]
 
 
+async def test_many_manifests_at_once_are_what_each_is_by_itself(store: CheckpointStore) -> None:
+    lease = await lease_of(store)
+    for number in range(1, 6):
+        await store.commit(lease, number, b"%d" % number)
+    if isinstance(store, DirectoryStore):
+        store._file(2).unlink()
+        store._file(2).mkdir()  # as damage may have it
+    asked = [5, 2, 9, 1]
+    many = await manifests_of(store, asked)
+    assert list(many) == asked
+    for number, found in many.items():
+        if isinstance(found, bytes):
+            assert found == await store.read(number)
+        else:
+            with pytest.raises(type(found), match=re.escape(str(found))):
+                await store.read(number)
+    assert isinstance(many[9], CheckpointError)
+
+
 async def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> None:
     lease = await lease_of(store)
     for data in (b"old", b"new"):
@@ -93,6 +114,21 @@ async def test_what_is_kept_again_has_the_new_bytes(store: CheckpointStore) -> N
 
 
 # ---------------------------------------------------------------------- the lease
+
+
+async def test_leases_go_by_the_clock_as_it_is_when_it_was_ahead_and_is_put_right(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held back, it would find run out what others renew by the right time; and give leases for hours."""
+    right_ms, hour_ms = 1_800_000_000_000, 3_600_000
+    monkeypatch.setattr(time, "time_ns", lambda: (right_ms + hour_ms) * 1_000_000)
+    assert time_ms() == right_ms + hour_ms
+    monkeypatch.setattr(time, "time_ns", lambda: right_ms * 1_000_000)
+    lease = await lease_of(store)
+    await store.renew(lease, 60.0)
+    held = await store.holder()
+    assert held is not None
+    assert (lease.until_ms, held.until_ms) == (right_ms + 30_000, right_ms + 60_000)
 
 
 async def test_lease_is_given_to_one_and_says_who_has_it(store: CheckpointStore) -> None:

@@ -76,6 +76,16 @@ def test_a_pipeline_that_was_renamed_goes_on_if_that_is_said(folder: Path) -> No
     assert said.startswith("asyncstream: pipeline 'task' goes on from checkpoint 2 of 20")
 
 
+def test_checkpoints_are_where_the_command_was_typed_wherever_its_module_goes(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "in.jsonl").write_text("1\n")
+    (folder / "work.py").write_text('import os; os.chdir("elsewhere")\n' + WORK.format(bad=0))
+    assert run(folder, "run", "work:pipeline", "--checkpoints", "kept")[0] == 0
+    assert (folder / "elsewhere" / "out.jsonl").exists()
+    assert not (folder / "elsewhere" / "kept").exists()
+    assert run(folder, "checkpoint", "show", "kept")[0] == 0
+
+
 WAITING = """
 from asyncstream import Pipeline
 

@@ -23,15 +23,18 @@ from asyncstream import (
     CsvSource,
     DirectoryStore,
     DiskState,
+    GlobSource,
     Inbox,
     JsonLinesFolderSink,
     JsonLinesSink,
     JsonLinesSource,
     KeyedContext,
     KeyedProcessFunction,
+    LookupTable,
     ParquetSink,
     ParquetSource,
     Pipeline,
+    PipelineError,
     Sink,
     SinkError,
     Source,
@@ -42,8 +45,10 @@ from asyncstream import (
 )
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.connectors.files import line_sinks
+from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.filesystem.folders import missing_folder
+from asyncstream.guards import SharedLimit, SqliteCache, cached, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import run_virtual
 
@@ -174,6 +179,138 @@ def test_an_inbox_and_a_journal_are_where_they_were_said(
     files.close()
     assert list(elsewhere.iterdir()) == []
     assert files_below(tmp_path) == {"inbox.db", "calls/ended"}
+
+
+def test_limits_tables_and_patterns_are_of_the_folder_in_which_they_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for folder, name in ((tmp_path, "here"), (elsewhere, "there")):
+        folder.mkdir(exist_ok=True)
+        (folder / "in.jsonl").write_text(f'{{"id": 1, "name": "{name}"}}\n')
+    monkeypatch.chdir(tmp_path)
+    limit = SharedLimit("sqlite:///./limits.db")
+    assert limit == SharedLimit("sqlite:///limits.db") == SharedLimit(f"sqlite:///{tmp_path}/limits.db")
+    table = LookupTable.from_file("in.jsonl", "id")
+    source = GlobSource("*.jsonl", JsonLinesSource)
+    monkeypatch.chdir(elsewhere)
+
+    async def limited(row: Any) -> Any:
+        return row
+
+    found: list[Any] = []
+    pipeline = Pipeline()
+    named = pipeline.source(source, name="in").lookup(
+        table, on="id", into=lambda row, known: row | {"same": known}
+    )
+    named.async_map(rate_limit(limited, rate=100, scope=limit)).to(found)
+    asyncio.run(pipeline.run())
+    assert found == [{"id": 1, "name": "here", "same": {"id": 1, "name": "here"}}]
+    assert (tmp_path / "limits.db").exists()
+    assert files_below(elsewhere) == {"in.jsonl"}
+
+
+def test_what_is_made_where_there_is_no_folder_any_more_is_told_of_when_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for make in (
+        lambda: SharedLimit("sqlite:///limits.db"),
+        lambda: LookupTable.from_file("in.jsonl", "id"),
+        lambda: GlobSource("*.jsonl", JsonLinesSource),
+    ):
+        make()
+
+
+@pytest.mark.parametrize("sink", [JsonLinesFolderSink, ParquetSink])
+@pytest.mark.parametrize("store", [DirectoryStore, lambda path: SqliteStore(path / "kept.db")])
+def test_checkpoints_and_results_may_be_in_one_directory(tmp_path: Path, store: Any, sink: Any) -> None:
+    """Both have files called `part-...`: a store took those of a sink for its own, and deleted them."""
+    path = tmp_path / "out"
+    path.mkdir()
+    for count in (4, 9):
+        pipeline = Pipeline()
+        source = pipeline.source(Counted(count), name="in").map(lambda n: {"n": n}, name="row")
+        source.to(sink(path), name="out")
+        run_virtual(pipeline.run(checkpoints=Checkpoints(store=store(path), every=2, keep=1)))
+    found = [
+        row["n"]
+        for part in sorted(path.glob("part-*.*"))
+        for row in (
+            [json.loads(line) for line in part.read_text().splitlines()]
+            if part.suffix == ".jsonl"
+            else parquet().read_table(part).to_pylist()
+        )
+    ]
+    assert sorted(found) == list(range(1, 10))
+
+
+class Counted(Source[int]):
+    """Gives so many numbers, one a second."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._read = count, 0
+
+    async def read(self) -> SourceBatch[int] | None:
+        await asyncio.sleep(1)
+        self._read += 1
+        return SourceBatch([self._read]) if self._read <= self._count else None
+
+    def position(self) -> int:
+        return min(self._read, self._count)
+
+    async def seek(self, position: int) -> None:
+        self._read = position
+
+
+WITH_FILES_BESIDE: dict[str, tuple[int, Callable[[Path], Any]]] = {
+    "JsonLinesSink": (249, JsonLinesSink),
+    "JsonLinesFolderSink": (249, JsonLinesFolderSink),
+    "ParquetSink": (234, ParquetSink),
+    "SqliteSink": (247, lambda path: SqliteSink(path, "t", columns=["n"])),
+    "SqliteStore": (227, SqliteStore),
+    "Inbox": (247, Inbox),
+    "SqliteCache": (247, SqliteCache),
+}
+
+
+@pytest.mark.parametrize("what", WITH_FILES_BESIDE)
+def test_a_name_that_leaves_no_room_for_those_of_files_beside_it_is_refused_when_it_is_given(
+    tmp_path: Path, what: str
+) -> None:
+    """`ParquetSink` said so at the end of its input; SQLite, that it is unable to open the database."""
+    longest, make = WITH_FILES_BESIDE[what]
+    path = tmp_path / ("é" * (longest // 2) + "x" * (longest % 2))
+    with pytest.raises(PipelineError, match=rf"path: expected a name of at most {longest} bytes, got 'é+"):
+        make(path.with_name(f"{path.name}x"))
+    made = make(path)
+
+    async def same(row: dict[str, int]) -> dict[str, int]:
+        return row
+
+    async def run() -> None:
+        pipeline = Pipeline()
+        rows = pipeline.source([{"n": 1}], name="in")
+        step = cached(same, ttl=60, key=str, store=made) if isinstance(made, SqliteCache) else same
+        rows.async_map(step, name="step").to(made if isinstance(made, Sink) else [], name="out")
+        await pipeline.run(checkpoints=Checkpoints(store=made) if isinstance(made, SqliteStore) else None)
+
+    if isinstance(made, Inbox):
+        accepting = InboxFile(made, None)
+        accepting.accept([Submitted(b"1", "one")])
+        accepting.close()
+    else:
+        asyncio.run(run())
+    assert path.exists()
+
+
+@pytest.mark.parametrize("path", [":memory:", "file:limits.db?mode=memory"])
+def test_a_limit_that_is_in_no_file_is_refused(path: str) -> None:
+    with pytest.raises(PipelineError, match="url: expected"):
+        SharedLimit(f"sqlite:///{path}")
 
 
 async def test_a_folder_that_is_out_of_reach_is_not_said_to_be_missing(

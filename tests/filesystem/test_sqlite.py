@@ -10,7 +10,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from asyncstream.filesystem.sqlite import is_busy, looking_at, read_only, write_ahead
+from asyncstream.filesystem.sqlite import is_busy, looked_at, looking_at, read_only, write_ahead
 
 
 def mode(connection: sqlite3.Connection) -> str:
@@ -154,3 +154,45 @@ def test_who_may_only_read_sees_what_is_in_the_log_of_another(
             for connect in (looking_at, read_only):
                 with closing(connect(str(path), timeout=10)) as database:
                     assert database.execute("SELECT one FROM numbers").fetchall() == expected
+
+
+def test_a_log_that_cannot_be_read_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite says that it is unable to open the database."""
+    path, kept = tmp_path / "written.db", tmp_path / "kept.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        write_ahead(writer, timeout=10)
+        writer.execute("CREATE TABLE numbers AS SELECT 1 AS one")
+        for ending in ("", "-wal"):
+            Path(f"{kept}{ending}").write_bytes(Path(f"{path}{ending}").read_bytes())
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and os.path.exists(path))
+    for connect in (looking_at, read_only):
+        with pytest.raises(sqlite3.OperationalError, match=r"kept.db-wal, which cannot be read without"):
+            connect(str(kept), timeout=10)
+    with pytest.raises(sqlite3.OperationalError, match=r"kept.db-wal, which cannot be read without"):
+        looked_at(str(kept), lambda connection: None, timeout=10)
+
+
+@pytest.mark.parametrize("as_damage", [False, True])
+def test_what_changes_while_it_is_read_as_if_nothing_did_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_damage: bool
+) -> None:
+    path = tmp_path / "written.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        write_ahead(writer, timeout=10)
+        writer.execute("CREATE TABLE numbers AS SELECT 1 AS one")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    looks = 0
+
+    def look(connection: sqlite3.Connection) -> list[tuple[int]]:
+        nonlocal looks
+        looks += 1
+        found = connection.execute("SELECT one FROM numbers").fetchall()
+        if looks == 1:
+            with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+                writer.execute("INSERT INTO numbers VALUES (2)")
+            if as_damage:
+                raise sqlite3.DatabaseError("database disk image is malformed")
+        return found
+
+    assert looked_at(str(path), look, timeout=10) == [(1,), (2,)]
+    assert looks == 2

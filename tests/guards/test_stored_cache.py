@@ -94,6 +94,16 @@ async def test_a_pipeline_that_is_started_again_makes_no_call(file: Path) -> Non
     assert len(service.times) == 3000
 
 
+class SetBack:
+    """The machine's clock, which its owner sets."""
+
+    def __init__(self) -> None:
+        self.ms = 10 * DAY
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 async def test_time_goes_by_the_wall_clock_in_both_tiers(file: Path) -> None:
     service, clock = Answers(0), ManualClock(DAY)
 
@@ -127,6 +137,25 @@ async def test_an_answer_that_would_be_kept_for_too_long_is_asked_for_again(
     for _ in range(2):
         await answers(cached(service, store=file, ttl=10, clock=ManualClock(DAY)), 1)
         assert len(service.times) == asked
+
+
+@pytest.mark.parametrize("options", [{}, {"lease": 5}], ids=["", "with a lease"])
+async def test_an_answer_in_memory_does_not_outlive_its_time_where_the_clock_is_set_back(
+    file: Path, options: dict[str, Any]
+) -> None:
+    """A machine that was a day ahead is put right: what was good for ten seconds was so for a day."""
+    service, clock = Answers(0), SetBack()
+    async with cached(service, store=file, ttl=10, clock=clock, **options) as guarded:
+        await guarded(1)
+        clock.ms -= DAY
+        await guarded(1)
+        assert len(service.times) == 2
+        clock.ms += 9_999
+        await guarded(1)
+        assert len(service.times) == 2
+        clock.ms += 1
+        await guarded(1)
+        assert len(service.times) == 3
 
 
 async def test_negative_answers_and_errors_are_kept_for_their_time(file: Path) -> None:

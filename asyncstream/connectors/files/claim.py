@@ -24,7 +24,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from asyncstream.aside import aside
 from asyncstream.connectors.cancellation import carried_through
@@ -36,7 +36,10 @@ from asyncstream.filesystem.folders import sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
-__all__ = ("Claim", "Record", "claim_of", "fenced")
+__all__ = ("RECORD_BYTES", "Claim", "Record", "claim_of", "fenced")
+
+RECORD_BYTES: Final = len("..sink")
+"""By which the name of a record is longer than that of its file."""
 
 _COPIED = 1 << 20
 """Bytes that are copied in one go."""
@@ -116,7 +119,10 @@ class Claim:
         What lies beside the file; None if there is nothing, or nothing that makes sense. Raises `SinkError`
         if that cannot be seen, for an object store does not answer say: somebody may be writing.
         """
-        content = self._content(self.record)
+        return self._record_of(self._content(self.record))
+
+    def _record_of(self, content: bytes | None) -> Record | None:
+        """What lies there with this content."""
         if content is None:
             return None
         record = _record_in(content) or _record_in(self._content(self._next) or b"")
@@ -127,7 +133,8 @@ class Claim:
 
     def is_damaged(self) -> bool:
         """Whether something lies beside the file that makes no sense: whose it is, it no longer says."""
-        return bool(self._content(self.record)) and self.read() is None
+        content = self._content(self.record)
+        return bool(content) and self._record_of(content) is None
 
     def _content(self, path: str) -> bytes | None:
         try:
@@ -196,11 +203,22 @@ class Claim:
 
     def check_record(self) -> None:
         """See whether the record is still that of this sink; raises `SinkBroken` if not."""
-        found = self.read()
+        content = self._content(self.record)
+        found = self._record_of(content)
         if self._record is None or (found is not None and found.is_of(self._record)):
             return
-        last = None if found is None or found.fence else found.holder()
-        raise taken_over(self._path, last)
+        if found is not None:
+            raise taken_over(self._path, None if found.fence else found.holder())
+        if not self._storage.exists(self._path):
+            raise self._gone()
+        state = "cannot be read" if content else "is gone"
+        raise SinkBroken(
+            f"{self.record}, which says whose {self._path} is, {state}, so another job may write there: this "
+            "one writes nothing more"
+        )
+
+    def _gone(self) -> SinkBroken:
+        return SinkBroken(f"{self._path} was deleted, moved or replaced by another file while it was written")
 
     def check_ours(self, file: BinaryIO) -> None:
         """
@@ -213,7 +231,7 @@ class Claim:
         except OSError:
             is_same = False
         if not is_same:
-            raise SinkBroken(f"{self._path} was moved or replaced by another file while it was written")
+            raise self._gone()
 
     def release(self, closed: int) -> None:
         """Leave the file, which has so many bytes, to the next job, if it is this one's."""

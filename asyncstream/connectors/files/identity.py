@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from asyncstream.connectors.files.storage import size_of
 
-__all__ = ("EXTENT", "difference", "fingerprint", "has_shrunk")
+__all__ = ("EXTENT", "changed_at", "difference", "fingerprint", "has_shrunk")
 
 EXTENT: Final = 4096
 """Bytes that are looked at, at either end of what is before a position."""
@@ -70,6 +70,15 @@ def has_shrunk(file: BinaryIO, known: Mapping[str, Any]) -> bool:
     return size_of(file) < int(known.get("size", 0))
 
 
+def changed_at(file: BinaryIO) -> tuple[int, ...] | None:
+    """What is another one when the file has been written to; None of an object, which stays as it is."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, AttributeError):
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
 def _inode(file: BinaryIO) -> str | None:
     try:
         return f"{os.fstat(file.fileno()).st_ino:x}"
@@ -79,11 +88,15 @@ def _inode(file: BinaryIO) -> str | None:
 
 def _digests(file: BinaryIO, offset: int, head: str | None = None) -> dict[str, str]:
     extent = min(EXTENT, offset)
-    place = file.tell()
+    unbuffered = getattr(file, "raw", file)  # what a buffer holds may not be what is there by now
+    place = unbuffered.tell()
     try:
-        return {"head": head or _digest(file, 0, extent), "tail": _digest(file, offset - extent, extent)}
+        return {
+            "head": head or _digest(unbuffered, 0, extent),
+            "tail": _digest(unbuffered, offset - extent, extent),
+        }
     finally:
-        file.seek(place)
+        unbuffered.seek(place)
 
 
 def _digest(file: BinaryIO, begin: int, length: int) -> str:

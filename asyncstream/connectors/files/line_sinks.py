@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Literal
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.cancellation import carried_through
-from asyncstream.connectors.files.claim import Claim, fenced
+from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, fenced
 from asyncstream.connectors.files.compression import (
     Compressing,
     Compression,
@@ -33,7 +33,7 @@ from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error
-from asyncstream.filesystem.folders import lasting, missing_folder, sync_folder
+from asyncstream.filesystem.folders import lasting, missing_folder, roomy, sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.validation import choice, file_path, refuse
 
@@ -61,11 +61,12 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             raise refuse(
                 "path", "a file on a disk", path, "in an object store a sink writes a folder of files"
             )
-        self._at = lasting(self._path)
+        self._at = lasting(roomy("path", self._path, RECORD_BYTES))
         self._compression = compression_of(compression, self._path)
         self._packing: Compressing | None = None  # between what is written and the file
         self._existing = choice("existing", existing, ("refuse", "append", "overwrite"))
         self._claim = Claim(self._path)
+        self._known: dict[str, Any] = {"length": 0}  # the last position, without its run
         self._run = ""
         self._file: BinaryIO | None = None
         self._is_closed = False
@@ -212,6 +213,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                 raise self._held_by_another()
         self._settle(way, length)
         base = self._opened().tell()
+        self._known = {"length": base} if way != "recover" or position is None else position
         self._run = os.urandom(8).hex()
         if way == "recover" and position is not None:
             base = 0 if record is None else record.base
@@ -344,9 +346,20 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
             length = file.tell()
             await aside(lambda: self._sync(file))
             self._claim.check_ours(file)
-            return {"length": length, "run": self._run, **fingerprint(file, length)}
+            self._check_unchanged(file)
+            self._known = {"length": length, **fingerprint(file, length)}
+            return {**self._known, "run": self._run}
         except OSError as error:
             raise self._broken(error) from error
+
+    def _check_unchanged(self, file: BinaryIO) -> None:
+        """See whether what the last position was behind is there still: a log is cut where it is, say."""
+        found = difference(file, self._known["length"], self._known)
+        if found is not None:
+            raise SinkBroken(
+                f"{self._path}, of which {self._known['length']} bytes were written, was changed meanwhile: "
+                f"{found}"
+            )
 
     def _end_piece(self) -> None:
         if self._packing is not None:

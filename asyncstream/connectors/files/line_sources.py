@@ -25,7 +25,7 @@ import orjson
 
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.files.compression import Compression, Decompressing, compression_of
-from asyncstream.connectors.files.identity import EXTENT, difference, fingerprint, has_shrunk
+from asyncstream.connectors.files.identity import EXTENT, changed_at, difference, fingerprint, has_shrunk
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
 from asyncstream.connectors.json_values import has_long_number, loads
@@ -94,12 +94,15 @@ class LineSource(FileSource[T]):
         self._lines: Lines | None = None
         self._first: Place = (0, 0)  # behind what comes before the first element
         self._size = 0  # of the file as it was opened
+        self._changed_at: tuple[int, ...] | None = None  # when it was looked at last; None: that is not known
+        self._known: dict[str, Any] = {}  # of what was read by then, if anything was
         self._head: str | None = None  # of an object in a store, which is not to be fetched again for it
 
     def _open(self) -> None:
         self._head = None
         self._file = self._storage.read(self._path)
         self._size = size_of(self._file)
+        self._changed_at, self._known = changed_at(self._file), {}
         if self._compression is not None:
             self._packed = Decompressing(self._file, self._compression, complete=self._complete)
         self._lines = Lines(buffered(self._packed or self._file), self._limit, complete=self._complete)
@@ -152,6 +155,7 @@ class LineSource(FileSource[T]):
                 f"{self._path}, {error}: it was read as a whole line, because the file ended there, and has "
                 "grown since; pass complete=False for a file that is still being written"
             ) from error
+        self._check_unchanged(lines)
         return SourceBatch(values, None, rejected) if values or rejected else None
 
     def _rejected(self, lines: Lines, malformed: Malformed) -> RejectedLine:
@@ -169,12 +173,15 @@ class LineSource(FileSource[T]):
             return None
         offset, count = self._lines.mark()
         self._check_size(self._lines)
+        self._check_unchanged(self._lines)  # or the position would go with what is there now
         behind = self._in_file(offset)
         place = {"offset": offset, "lines": count}
         if self._packed is not None:
             place["packed"] = behind
         known = fingerprint(self._file, behind, self._head)
-        if self._storage.is_remote and behind >= EXTENT:
+        if not self._storage.is_remote:
+            self._known = {"behind": behind, **known}
+        elif behind >= EXTENT:
             self._head = known["head"]
         return place | known
 
@@ -195,6 +202,23 @@ class LineSource(FileSource[T]):
         size = size_of(self._file)
         if size < offset:
             raise SourceError(f"{self._path} was cut to {size} bytes, when {offset} had been read")
+
+    def _check_unchanged(self, lines: Lines) -> None:
+        """
+        It may have been written anew where it is, by a log rotation say: what comes then is of another file,
+        and begins amid a line.
+        """
+        assert self._file is not None
+        now = changed_at(self._file)
+        if self._known and now == self._changed_at:
+            return
+        if self._known:
+            found = difference(self._file, self._known["behind"], self._known)
+            if found is not None:
+                raise SourceError(f"{self._path} was rewritten while it was read: {found}")
+        if now is not None:
+            behind = self._in_file(lines.mark()[0])
+            self._changed_at, self._known = now, {"behind": behind, **fingerprint(self._file, behind)}
 
     def _check_end(self) -> None:
         """It may have been cut behind what was read, too, amid a line say: this is not its end then."""

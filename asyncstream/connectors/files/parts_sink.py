@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
-from asyncstream.connectors.files.claim import Claim, claim_of, fenced
+from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, claim_of, fenced
 from asyncstream.connectors.files.partitions import is_partition
 from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, unfinished
 from asyncstream.connectors.files.storage import Work, storage_of
@@ -38,7 +38,7 @@ from asyncstream.connectors.rows import why_unwritten
 from asyncstream.connectors.writer import allowed_ahead
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
-from asyncstream.filesystem.folders import missing_folder
+from asyncstream.filesystem.folders import missing_folder, roomy
 from asyncstream.validation import choice, count, file_path
 
 __all__ = ("Collected", "PartWriter", "PartsSink")
@@ -112,6 +112,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._row_group = count("row_group", row_group)
         self._folder = Parts(self._path, self._storage, ending, other_endings)
         self._is_file = is_file and not self._partition_by
+        if not self._storage.is_remote:
+            roomy("path", self._path, len(f".{unfinished()}") if self._is_file else RECORD_BYTES)
         self._errors: tuple[type[Exception], ...] = (*_ERRORS, *self._storage.errors)
         self._work = Work(self._storage)
         self._claim: Claim = claim_of(self._path)

@@ -131,6 +131,7 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _make(self, connection: sqlite3.Connection) -> None:
+        self._staging.check_name(connection)
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -18,7 +18,7 @@ from asyncstream.connectors.models import Unfit, reader
 from asyncstream.connectors.sqlite.database import PATIENCE, Database
 from asyncstream.connectors.sqlite.order import ByColumn, ByRowid, RowOrder
 from asyncstream.errors import SourceError, safe_repr, told_as
-from asyncstream.filesystem.sqlite import database_path, looking_at
+from asyncstream.filesystem.sqlite import database_path, is_only_to_read, looked_at
 from asyncstream.validation import count, text
 
 __all__ = ("SqliteSource",)
@@ -55,6 +55,8 @@ class SqliteSource(Source[T]):
     position is refused, as is one with a NULL in the column. Without an index that begins with the column a
     read looks at all rows; a warning says so.
 
+    A database that may only be read, or lies in such a folder, is opened for each read.
+
     `VACUUM` gives the rows of a table without an `INTEGER PRIMARY KEY` other `rowid`s: a job that goes on
     from before it reads some of them twice, or not at all.
 
@@ -90,7 +92,7 @@ class SqliteSource(Source[T]):
     def __init__(
         self, path: AnyPath, table: str, *, by: str | None = None, model: Any = None, batch: int = 1000
     ) -> None:
-        self._path = database_path(path)
+        self._path = database_path(path, beside=0)
         self._model = None if model is None else reader(model, has_bools=False, is_table=True)
         text("table", table)
         self._order: RowOrder = (
@@ -156,13 +158,10 @@ class SqliteSource(Source[T]):
         return self._order.position()
 
     async def can_seek(self, position: Any) -> None:
-        def look() -> None:
-            with closing(looking_at(self._path, timeout=PATIENCE)) as connection:
-                self._order.check(connection, position)
-
+        check = partial(self._order.check, position=position)
         self._check_is_there()
         with self._naming():
-            await aside(look)
+            await aside(partial(looked_at, self._path, check, timeout=PATIENCE))
 
     async def seek(self, position: Any) -> None:
         await self._do(partial(self._order.check, position=position))
@@ -171,8 +170,14 @@ class SqliteSource(Source[T]):
     async def _do(self, work: Callable[[sqlite3.Connection], U]) -> U:
         if self._database is None:
             raise SourceError(f"the source of {self._path} is not open")
+
+        def do(connection: sqlite3.Connection) -> U:
+            # a connection that is kept would leave, or want, a log in a folder of others'
+            is_own = not is_only_to_read(self._path)
+            return work(connection) if is_own else looked_at(self._path, work, timeout=PATIENCE)
+
         with self._naming():
-            return await self._database.do(work)
+            return await self._database.do(do)
 
     def _check_is_there(self) -> None:
         if not os.path.exists(self._path):  # as quick as opening it, which would make it

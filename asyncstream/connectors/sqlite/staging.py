@@ -27,6 +27,7 @@ from typing import Any, Final
 from asyncstream.connectors.sqlite.database import has_rowid, rowid_beside
 from asyncstream.connectors.standing import Standing, taken_over
 from asyncstream.connectors.writer import Writer
+from asyncstream.errors import SinkError
 from asyncstream.filesystem.sqlite import quoted
 from asyncstream.lease import Lease
 
@@ -41,6 +42,9 @@ _COMMITS: Final = "asyncstream_commits"
 _VOIDS: Final = "asyncstream_voids"
 """Ranges of positions, without the first and with the last, that were taken back."""
 
+
+_NUMBER: Final = "asyncstream_number"
+"""The column of a staged row, before those of the table."""
 
 _UNDO: Final = ("asyncstream_step", "asyncstream_position", "asyncstream_row", "asyncstream_was")
 """The columns of an undo, before those of the table."""
@@ -60,6 +64,12 @@ class Staging:
         self._writer: Writer | None = None
         self._keep = 1
         self._can_undo = False
+
+    def check_name(self, connection: sqlite3.Connection) -> None:
+        """Raises `SinkError` if the table is one that is kept beside others', or for all of them."""
+        is_kept = {_NUMBER, _UNDO[0]}.intersection(_columns_of(connection, self._table))
+        if is_kept or self._name.lower() in (_SINKS, _COMMITS, _VOIDS):
+            raise SinkError(f"{self._what} is one that sinks with checkpoints keep for others: give another")
 
     # ------------------------------------------------------------------ going on
 
@@ -132,9 +142,14 @@ class Staging:
             (_SINKS, "name TEXT PRIMARY KEY, moved INTEGER NOT NULL"),
             (_COMMITS, "name TEXT, position INTEGER, PRIMARY KEY (name, position)"),
             (_VOIDS, "name TEXT, low INTEGER, high INTEGER"),
-            (self.table, f"asyncstream_number INTEGER PRIMARY KEY AUTOINCREMENT, {_list(self._columns)}"),
+            (self.table, f"{_NUMBER} INTEGER PRIMARY KEY AUTOINCREMENT, {_list(self._columns)}"),
         ):
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        if _NUMBER not in _columns_of(connection, self.table):
+            raise SinkError(
+                f"{self._what} needs a table {self._name}__staged beside it, and there is another one called "
+                "so: give one of the two another name"
+            )
         if "lease" not in _columns_of(connection, _SINKS):  # of an earlier version, or just made
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN lease TEXT")
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
@@ -209,10 +224,10 @@ class Staging:
         named = _list(columns)
         connection.execute(
             f"{self._insert} INTO {self._table} ({named}) SELECT {named} FROM {self.table} "
-            "WHERE asyncstream_number <= ? ORDER BY asyncstream_number",
+            f"WHERE {_NUMBER} <= ? ORDER BY {_NUMBER}",
             (position,),
         )
-        connection.execute(f"DELETE FROM {self.table} WHERE asyncstream_number <= ?", (position,))
+        connection.execute(f"DELETE FROM {self.table} WHERE {_NUMBER} <= ?", (position,))
         connection.execute(f"INSERT OR IGNORE INTO {_COMMITS} VALUES (?, ?)", (self._name, position))
         self._forget(connection)
 

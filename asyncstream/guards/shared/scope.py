@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Final
 
 from asyncstream.addresses import redis_address, refuse_address
+from asyncstream.filesystem.sqlite import database_path
 from asyncstream.guards.shared.records import Records
 from asyncstream.guards.shared.redis import RedisRecords
 from asyncstream.guards.shared.server import ServedRecords, address_of
@@ -51,7 +52,8 @@ class SharedLimit(Shown):
     def __init__(self, url: str, *, name: str = "default") -> None:
         scheme = text("url", url).partition("://")[0]
         if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
-            url = _SQLITE + os.path.abspath(url.removeprefix(_SQLITE))  # other processes work elsewhere
+            path = database_path(url.removeprefix(_SQLITE), "url")
+            url = f"{_SQLITE}{Path(path)}"  # other processes work elsewhere
         elif scheme == _SERVED:
             address_of(url)
         elif scheme in _REDIS:

@@ -379,6 +379,44 @@ async def test_file_that_is_moved_away_while_it_is_written_ends_the_job(path: Pa
 
 
 @KINDS
+@pytest.mark.parametrize("gone", [["file"], ["record"], ["file", "record"]], ids=" and ".join)
+async def test_what_is_deleted_is_not_said_to_be_taken_over(path: Path, kind: str, gone: list[str]) -> None:
+    sink = MAKE[kind](path)
+    await sink.recover(None)
+    await sink.write([ROW], None)
+    for what in gone:
+        (path if what == "file" else path.with_name(f".{path.name}.sink")).unlink()
+    said = "was deleted, moved or replaced" if "file" in gone else r"\.sink, which says whose .* is, is gone"
+    with pytest.raises(SinkBroken, match=said):
+        await sink.prepare(1)
+    await sink.close()
+
+
+@KINDS
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("grows", [False, True])
+async def test_a_file_that_another_program_cuts_while_it_is_written_ends_the_job(
+    path: Path, kind: str, goes_on: bool, grows: bool
+) -> None:
+    """A log rotation by `copytruncate`, say: what is written next comes behind a hole, or alone."""
+    sink = MAKE[kind](path)
+    await sink.recover(None)
+    await sink.write([ROW], None)
+    if goes_on:
+        position = await sink.prepare(1)
+        await sink.close()
+        sink = MAKE[kind](path)
+        await sink.recover(position)
+    else:
+        await sink.prepare(1)
+    os.truncate(path, 0)
+    await sink.write([{**ROW, "n": 2}] * (100 if grows else 1), None)
+    with pytest.raises(SinkBroken, match="bytes were written, was changed meanwhile: "):
+        await sink.prepare(2)
+    await sink.close()
+
+
+@KINDS
 @pytest.mark.parametrize("where", ["fence", "recover", "close"])
 async def test_call_that_is_cancelled_anywhere_leaves_the_file_to_the_next_job(
     tmp_path: Path, kind: str, where: str

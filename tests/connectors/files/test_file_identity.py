@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import os
 import shutil
@@ -363,4 +364,50 @@ async def test_a_file_may_grow_while_it_is_read(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"2\n")
     await read_rest(source)
+    await source.close()
+
+
+REWRITTEN: dict[str, Callable[[bytes], bytes]] = {
+    "to the same length": lambda text: text.replace(b"1", b"7"),
+    "to a greater length": lambda text: text.replace(b"1", b"7") * 2,
+    "where a line had ended": lambda text: text[3:] + b"12\n",
+}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("look", ["read", "position"])
+@pytest.mark.parametrize("how", REWRITTEN)
+async def test_a_file_that_is_rewritten_where_it_is_while_it_is_read_is_another_one(
+    tmp_path: Path, how: str, look: str, compressed: bool
+) -> None:
+    """A log rotation by `copytruncate` that has gone on behind the place, say; or `sort -o`."""
+    path = tmp_path / ("in.jsonl.gz" if compressed else "in.jsonl")
+    pack: Callable[[bytes], bytes] = gzip.compress if compressed else bytes
+    text = b"".join(b"%d\n" % (number % 1000) for number in range(40_000))
+    path.write_bytes(pack(text))
+    source = JsonLinesSource(path, batch=100)
+    await source.open()
+    await source.read()
+    with path.open("rb+") as file:
+        file.write(pack(REWRITTEN[how](text)))
+        file.truncate()
+    os.utime(path, ns=(0, 1))  # within one tick of the clock of the file system
+    with pytest.raises(SourceError, match=r"was rewritten while it was read|was cut to"):
+        await source.read() if look == "read" else source.position()
+    await source.close()
+
+
+async def test_a_file_that_is_replaced_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
+    """As `sed -i` and most editors do: what is open stays what it was."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"1\n" * 40_000)
+    source = JsonLinesSource(path, batch=100)
+    await source.open()
+    await source.read()
+    (tmp_path / "new").write_bytes(b"2\n" * 40_000)
+    (tmp_path / "new").replace(path)
+    found: list[Any] = []
+    while (batch := await source.read()) is not None:
+        found += batch.values
+    assert found == [1] * 39_900
     await source.close()

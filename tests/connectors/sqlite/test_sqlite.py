@@ -26,6 +26,7 @@ from asyncstream import (
 from asyncstream.connectors.sqlite.database import Database
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken
+from asyncstream.filesystem.sqlite import write_ahead
 from asyncstream.lease import Holder, Lease, enter
 
 
@@ -140,6 +141,31 @@ def test_place_that_is_no_database_is_refused(tmp_path: Path) -> None:
     for position in (None, 1):
         with pytest.raises(SourceError, match=r"cannot read .*unable to open"):
             asyncio.run(opened_at(tmp_path, position))
+
+
+@pytest.mark.parametrize("by", [None, "n"])
+async def test_a_database_that_may_only_be_read_is_read_and_left_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch, by: str | None
+) -> None:
+    """One with a log is refused by SQLite where it cannot make that; where it can, the log would be ours."""
+    with closing(sqlite3.connect(path)) as database:
+        write_ahead(database, timeout=10)
+        database.execute("CREATE TABLE read_only (n)")
+        database.executemany("INSERT INTO read_only VALUES (?)", [(n,) for n in range(10)])
+        database.commit()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    before = sorted(os.listdir(path.parent))
+    source = SqliteSource(path, "read_only", by=by, batch=3)
+    found: list[Any] = []
+    await source.open()
+    while (batch := await source.read()) is not None:
+        assert sorted(os.listdir(path.parent)) == before
+        found += [row["n"] for row in batch.values]
+    position = source.position()
+    await source.close()
+    await source.can_seek(position)
+    assert found == list(range(10))
+    assert sorted(os.listdir(path.parent)) == before
 
 
 async def test_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -822,6 +848,35 @@ async def test_job_with_another_store_is_refused_until_the_first_has_ended(path:
     await first.close()
     await second.recover(None)
     await second.close()
+
+
+@pytest.mark.parametrize(
+    "other", ["t__staged", "T__STAGED", "t__undo", "asyncstream_sinks", "Asyncstream_Voids"]
+)
+async def test_a_table_that_is_kept_beside_another_is_none_for_results(path: Path, other: str) -> None:
+    """What was staged of the one came into the other, twice or not at all."""
+    first = SqliteSink(path, "t", columns=["n"])
+    await first.recover(None)
+    await first.write([{"n": 1}], None)
+    await first.commit(await first.prepare(1))
+    second = SqliteSink(path, other, columns=["n"])
+    for going_on in (second.open, partial(second.recover, None)):
+        with pytest.raises(SinkError, match="is one that sinks with checkpoints keep for others"):
+            await going_on()
+        await second.close()
+    await first.close()
+    assert rows(path) == [(1,)]
+
+
+async def test_a_table_of_results_is_not_staged_in_by_another(path: Path) -> None:
+    first, second = (SqliteSink(path, name, columns=["n"]) for name in ("t__staged", "t"))
+    await first.open()
+    await first.write([{"n": 1}], None)
+    with pytest.raises(SinkError, match="needs a table t__staged beside it, and there is another"):
+        await second.recover(None)
+    await first.close()
+    await second.close()
+    assert rows(path, "SELECT * FROM t__staged") == [(1,)]
 
 
 def test_two_sinks_share_a_database(path: Path) -> None:
