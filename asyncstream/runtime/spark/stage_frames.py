@@ -14,6 +14,7 @@ from uuid import uuid4
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import Timed, delay_ms, timed_inputs
+from asyncstream.runtime.spark.input_order import order_of
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
@@ -97,14 +98,16 @@ class StageFrames:
     # ------------------------------------------------------------------ the first stage
 
     def _first(self) -> DataFrame:
-        frames = []
+        frames, order = [], []
         transfer = self.transfer
 
         def in_order(timed: Timed) -> list[bool]:
             return [name not in timed.inputs for name in self.inputs]
 
         for timed in sorted(timed_inputs(self.graph), key=in_order):
-            together = [self._from_source(name) for name in self.inputs if name in timed.inputs]
+            names = [name for name in self.inputs if name in timed.inputs]
+            together = [self._from_source(name) for name in names]
+            order += names
             if transfer is not None:
                 known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
                 row = one_row(self.spark, streaming=self.terms.streaming)
@@ -119,6 +122,8 @@ class StageFrames:
                     frame = frame.withWatermark("event_time", "0 seconds")
                 frame = frame.select(*COLUMNS)
             frames.append(frame)
+        if self.terms.streaming and len(order) > 1:
+            frames.append(order_of(order, self.spark, frames[0].schema))
         return reduce(_united, frames)
 
     def _from_source(self, name: str) -> DataFrame:
