@@ -110,6 +110,13 @@ class StandIn:
 
         return SimpleNamespace(format=lambda name: SimpleNamespace(load=lambda: row, schema=empty))
 
+    def range(self, start: int, end: int, step: int, partitions: int) -> Frame:
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        assert partitions == 1
+        rows = [{"id": number} for number in range(start, end, step)]
+        return self.bounded([rows], StructType([StructField("id", LongType())]))
+
     def rescale(self, location: str, partitions: int) -> None:
         """Divide the state of a query, and what its shuffles bring, among so many partitions."""
         self.partitions = partitions
