@@ -30,7 +30,7 @@ from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.outputs import OutputTask, write_rows
-from asyncstream.runtime.spark.worker.shipped import Shipped
+from asyncstream.runtime.spark.worker.shipped import Shipped, sending
 from asyncstream.validation import count, function, refuse, text
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             partitions=partitions,
             transfer=None if start is None else transfer_from(start, graph, self._stages, key_groups),
         )
-        self._last = self._frames.last()
+        with sending():
+            self._last = self._frames.last()
         if settings.observe is not None:
             routes = {name: output.route for name, output in self._outputs.items()}
             self._last = self._last.observe(settings.observe, *observed(self._terms.counts, routes))
