@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from asyncstream import Pipeline, Stream
 from asyncstream.errors import CheckpointError
 from asyncstream.runtime.spark import SparkPlan, failure_text
-from asyncstream.runtime.spark.input_order import check_order
-from tests.spark.cluster import run_stream, stream, write_more
+from asyncstream.runtime.spark.input_order import BY_NAME, check_order
+from tests.spark.cluster import event_columns, run_stream, stream, write_batches, write_more
 from tests.spark.contract import row
 
 
@@ -77,3 +77,24 @@ def test_renamed_input_is_not_read_from_where_another_was(spark: SparkSession, t
     assert run("left", "right on") == ["input 0: c"], "it can only be the one that is gone"
     write_more(second, [[row(0, "y")]], 1)
     assert run("left", "right") == ["input 1: y"]
+
+
+def test_inputs_that_spark_knows_by_name_may_change_places(spark: SparkSession, tmp_path: Path) -> None:
+    folders = [tmp_path / "1" / "in", tmp_path / "2" / "in"]
+    for folder, key in zip(folders, "ab", strict=True):
+        folder.parent.mkdir()
+        write_batches(folder, [[row(0, key)]])
+
+    def run(*names: str) -> list[str]:
+        readers = [spark.readStream.name(f"in_{place}").schema(event_columns()) for place in (0, 1)]
+        frames = [reader.json(str(folder)) for reader, folder in zip(readers, folders, strict=True)]
+        plan = plan_of(dict(zip(names, frames, strict=True)))
+        return sorted(run_stream(plan, tmp_path / "checkpoint")["lines"])
+
+    spark.conf.set(BY_NAME, "true")
+    try:
+        assert run("left", "right") == ["input 0: a", "input 1: b"]
+        write_more(folders[0], [[row(0, "c")]], 1)
+        assert run("straight", "right") == ["input 0: c"]
+    finally:
+        spark.conf.unset(BY_NAME)

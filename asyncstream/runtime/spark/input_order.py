@@ -8,6 +8,8 @@ an input may be where another one was, and would be read from where that one had
 Hence where there are several, there is one more behind them, whose offset is their names in their order. When
 a query is started again, Spark shows such a reader (one that takes no limit) the last offset in its
 checkpoint before anything is read or noted, also if the micro-batch of that offset is to be run again.
+
+Where Spark is told to know streams by names that their readers have, places do not matter.
 """
 
 from __future__ import annotations
@@ -24,9 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ("check_order", "order_of")
+__all__ = ("check_order", "goes_by_places", "order_of")
 
 NAME = "asyncstream_inputs"
+
+BY_NAME = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+def goes_by_places(spark: SparkSession) -> bool:
+    """Whether queries of the session know their inputs by places."""
+    return bool(spark.conf.get(BY_NAME, "false") != "true")
 
 
 def order_of(inputs: Sequence[str], spark: SparkSession, schema: StructType) -> DataFrame:

@@ -66,7 +66,8 @@ def once_in_database(
         ledger: the table of numbers, which is made if it is not there. Where several functions write parts of
             a micro-batch into one database, each needs its own.
         query: what to call the query in there; None: the identity that Spark gives it, which cannot be told
-            over Spark Connect. A name of yours must change with the query's checkpoint.
+            over Spark Connect. A name of yours must change with the query's checkpoint, as when state is
+            regrouped: numbers begin anew, and those that are known by the name count as written.
 
     Raises:
         PipelineError: if an argument is not as described; by what it gives, if something else of the

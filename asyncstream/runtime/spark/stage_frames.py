@@ -14,7 +14,7 @@ from uuid import uuid4
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import Timed, delay_ms, timed_inputs
-from asyncstream.runtime.spark.input_order import order_of
+from asyncstream.runtime.spark.input_order import goes_by_places, order_of
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
@@ -122,7 +122,7 @@ class StageFrames:
                     frame = frame.withWatermark("event_time", "0 seconds")
                 frame = frame.select(*COLUMNS)
             frames.append(frame)
-        if self.terms.streaming and len(order) > 1:
+        if self.terms.streaming and len(order) > 1 and goes_by_places(self.spark):
             frames.append(order_of(order, self.spark, frames[0].schema))
         return reduce(_united, frames)
 
