@@ -5,9 +5,11 @@ Spark's checkpoint knows a stream by its place among all that a query reads, and
 follows from the names of the sources, and from which of them share a watermark. So where a name has changed,
 an input may be where another one was, and would be read from where that one had come to, without a word.
 
-Hence where there are several, there is one more behind them, whose offset is their names in their order. When
-a query is started again, Spark shows such a reader (one that takes no limit) the last offset in its
-checkpoint before anything is read or noted, also if the micro-batch of that offset is to be run again.
+Hence where there are several, there is one more ahead of them, whose offset is their names in their order.
+When a query is started again, Spark shows its reader the last offset in the checkpoint before it asks the
+others what they have, and notes anything. A micro-batch that is in the checkpoint already, and is to be run
+again, Spark runs before that: there keyed steps look at what their state says of the inputs
+(`worker.group_head`), and without such nothing tells until the next.
 
 Where Spark is told to know streams by names that their readers have, places do not matter.
 """
@@ -15,10 +17,12 @@ Where Spark is told to know streams by names that their readers have, places do 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.errors import CheckpointError
+from asyncstream.plan import Graph
+from asyncstream.runtime.spark.clocks import Timed, timed_inputs
 from asyncstream.runtime.spark.session import register_format
 from asyncstream.runtime.spark.worker.group_log import WAY_OUT
 
@@ -26,21 +30,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ("check_order", "goes_by_places", "order_of")
+__all__ = ("check_order", "in_places", "order_of", "places_told")
 
 NAME = "asyncstream_inputs"
 
 BY_NAME = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
-def goes_by_places(spark: SparkSession) -> bool:
-    """Whether queries of the session know their inputs by places."""
-    return bool(spark.conf.get(BY_NAME, "false") != "true")
+def in_places(graph: Graph, inputs: Iterable[str]) -> list[tuple[Timed, list[str]]]:
+    """Inputs in their order, but for those that share a watermark, which are together."""
+    names = list(inputs)
+    every = sorted(timed_inputs(graph), key=lambda timed: [name not in timed.inputs for name in names])
+    return [(timed, [name for name in names if name in timed.inputs]) for timed in every]
+
+
+def places_told(graph: Graph, inputs: Collection[str], spark: SparkSession) -> tuple[str, ...]:
+    """The names that a stream tells of, in their places; none where nothing hangs on these."""
+    if len(inputs) < 2 or spark.conf.get(BY_NAME, "false") == "true":
+        return ()
+    return tuple(name for _, names in in_places(graph, sorted(inputs)) for name in names)
 
 
 def order_of(inputs: Sequence[str], spark: SparkSession, schema: StructType) -> DataFrame:
-    """A stream of these columns that goes behind inputs of these names."""
+    """A stream of these columns that goes ahead of inputs of these names."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
     class Inputs(DataSource):  # type: ignore[misc]
         @classmethod
@@ -50,19 +64,23 @@ def order_of(inputs: Sequence[str], spark: SparkSession, schema: StructType) -> 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
             return Reader(json.loads(self.options["names"]))
 
-    class Reader(DataSourceStreamReader):  # type: ignore[misc]
+    class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
         def __init__(self, names: list[str]) -> None:
             self._names = names
 
         def initialOffset(self) -> dict[str, list[str]]:
             return {"inputs": self._names}
 
-        def latestOffset(self) -> dict[str, list[str]]:
+        def latestOffset(self, start: dict[str, list[str]], limit: Any) -> dict[str, list[str]]:
+            check_order(start["inputs"], self._names)
             return {"inputs": self._names}
 
-        def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        def partitions(self, start: Any, end: dict[str, list[str]]) -> Sequence[InputPartition]:
             check_order(end["inputs"], self._names)
             return []
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            """There is nothing that could be added."""
 
         def read(self, partition: InputPartition) -> Any:
             raise NotImplementedError  # there are none
