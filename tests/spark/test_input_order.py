@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,11 +39,14 @@ def test_inputs_that_may_be_others_are_refused(were: str, names: str) -> None:
 
 
 def plan_of(inputs: Mapping[str, DataFrame]) -> SparkPlan:
+    def line(number: int, row: dict[str, str]) -> str:
+        return f"input {number}: {row['key']}"
+
     pipeline = Pipeline()
     lines: list[Stream[str]] = []
     for number, name in enumerate(inputs):
         source: Stream[dict[str, str]] = pipeline.source([], name=name)
-        lines.append(source.map(lambda row, number=number: f"input {number}: {row['key']}"))
+        lines.append(source.map(partial(line, number)))
     lines[0].union(*lines[1:]).to([], name="lines")
     spark = next(iter(inputs.values())).sparkSession
     return pipeline.on_spark(spark, inputs=inputs, outputs={"lines": "line string"})

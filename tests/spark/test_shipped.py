@@ -121,12 +121,17 @@ def test_step_that_cannot_be_pickled_is_refused_in_our_words_only() -> None:
 
 
 def test_client_of_a_lookup_that_stays_in_its_process_is_refused_with_ways_out() -> None:
-    lookup: Any = HttpLookup("http://planes.example/{key}", client={"ssl": create_default_context()})
-    pipeline = Pipeline()
-    pipeline.source([], name="rows").async_map(lookup, name="planes").to([], name="out")
-    stage = stages_of(pipeline._graph, streaming=False)[0]
+    def sent(client: Any) -> bytes:
+        lookup: Any = HttpLookup("http://planes.example/{key}", client=client)
+        pipeline = Pipeline()
+        pipeline.source([], name="rows").async_map(lookup, name="planes").to([], name="out")
+        stage = stages_of(pipeline._graph, streaming=False)[0]
+        return cloudpickle.dumps(Shipped(stage, stage=stage))  # type: ignore[no-any-return]
+
+    assert sent(None)
+    assert sent({"trust_env": True})
     with pytest.raises(PipelineError, match=r"step 'planes' cannot be sent .*: client: .* SSL_CERT_FILE"):
-        cloudpickle.dumps(Shipped(stage, stage=stage))
+        sent({"ssl": create_default_context()})
 
 
 def test_module_that_a_worker_does_not_have_is_named_with_the_ways_to_send_it(

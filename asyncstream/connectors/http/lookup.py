@@ -227,7 +227,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         return self._told_apart_by
 
     def __getstate__(self) -> dict[str, Any]:
-        if "ssl" in self._client:
+        if self._client is not None and "ssl" in self._client:
             raise PipelineError(
                 "client: an SSLContext stays in its process; where this runs in others, as on Spark, have "
                 "them find authorities by SSL_CERT_FILE (spark.executorEnv.SSL_CERT_FILE), or make the "
