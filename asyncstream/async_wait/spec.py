@@ -84,6 +84,7 @@ class AsyncWaitSpec(Spec):
             settings.order.value,
             settings.order is OutputOrder.PER_KEY,
             isinstance(settings.function, AsyncFunction),
+            settings.function,
         )
 
     def with_calls(self, lend: Lend | None, held: int) -> AsyncWaitSpec:

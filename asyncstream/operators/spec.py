@@ -87,12 +87,14 @@ class Calls:
         order: in what order results leave the step, as the user says it.
         is_per_key: that order is one within each key, and keeps results of other keys nowhere.
         is_opened: what is called is opened before the first call, and closed after the last.
+        function: what is called; None: several functions.
     """
 
     concurrency: int
     order: str
     is_per_key: bool
     is_opened: bool
+    function: object = None
 
 
 @dataclass(frozen=True)

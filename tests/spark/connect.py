@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncstream import PipelineError
 from asyncstream.runtime.spark import enrich, enrich_column, need_java
+from asyncstream.runtime.spark.pruning import pruned
 from tests.spark.cluster import ROOT, event_columns
 from tests.spark.contract import batches_of, on_spark
 from tests.spark.job import Doubled, define, run
@@ -59,6 +60,9 @@ def main() -> None:
         on_spark(spark, marked.selectExpr("'k' AS key", "value AS ts", "value AS v"), define)
     except PipelineError as error:
         found["refused"] = str(error)
+    lines = spark.read.schema("a int, b int, bad string").option("columnNameOfCorruptRecord", "bad")
+    (out / "lines").write_text('{"a": 1, "b": "x"}')
+    found["kept"] = pruned(lines.json(str(out / "lines")).limit(1), frozenset({"a", "bad"})).columns
     (out / "found").write_text(json.dumps(found))
     run(spark, source, checkpoint, out)
 

@@ -96,11 +96,26 @@ class StandIn:
 
     @property
     def readStream(self) -> SimpleNamespace:
-        """Of the registered formats there is the one by which a checkpoint is taken up: a row, once."""
+        """
+        Of the registered formats there are the one by which a checkpoint is taken up, a row, once, and the
+        one that has a schema, and no rows.
+        """
         from pyspark.sql.types import LongType, StructField, StructType
 
         row = self.stream([[[{"id": 0}]]], StructType([StructField("id", LongType())]))
-        return SimpleNamespace(format=lambda name: SimpleNamespace(load=lambda: row))
+
+        def empty(schema: StructType) -> SimpleNamespace:
+            nothing = SimpleNamespace(load=lambda: self.stream([], schema))
+            return SimpleNamespace(option=lambda name, value: nothing)
+
+        return SimpleNamespace(format=lambda name: SimpleNamespace(load=lambda: row, schema=empty))
+
+    def range(self, start: int, end: int, step: int, partitions: int) -> Frame:
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        assert partitions == 1
+        rows = [{"id": number} for number in range(start, end, step)]
+        return self.bounded([rows], StructType([StructField("id", LongType())]))
 
     def rescale(self, location: str, partitions: int) -> None:
         """Divide the state of a query, and what its shuffles bring, among so many partitions."""

@@ -107,6 +107,10 @@ other: Any = pd.DataFrame({"v": [1]})
             lambda: plan(spark.bounded([], MONTHS)),
         ),
         (
+            "inputs['rows'], column 'v' (interval) holds what Python cannot: intervals of months",
+            lambda: plan(spark.bounded([], columns(v=CalendarIntervalType()))),
+        ),
+        (
             "inputs['rows'] has no columns, and of such rows Spark hands Python none",
             lambda: plan(spark.bounded([], StructType())),
         ),

@@ -350,7 +350,7 @@ def plan_over(frames: list[DataFrame], *, keyed: int = 1, timed: bool = True) ->
     [
         ({}, {"keyed": 2}, "has another number of keyed stages: 1 there and 2 here"),
         ({"keyed": 0}, {}, "has another number of keyed stages: 0 there and 1 here"),
-        ({}, {"inputs": 2}, "reads another number of streams: 1 there and 2 here, where start_from= counts"),
+        ({}, {"inputs": 2}, "reads another number of streams: 1 there and 3 here, where start_from= counts"),
         ({}, {"timed": False}, "goes by another time: its keyed steps by event time, and .* by no time"),
     ],
     ids=str,

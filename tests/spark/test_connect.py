@@ -27,4 +27,5 @@ def test_connect_gives_what_the_embedded_engine_gives(tmp_path: Path) -> None:
     assert found["labels"] == [f"{row['key']}-{row['v']}" for row in ROWS]
     assert sorted(found["bounded"]) == embedded_to_the_end(ROWS, define)
     assert "inputs['rows'] comes from a watermark of Spark's" in found["refused"]
+    assert found["kept"] == ["a", "b", "bad"]
     assert sorted(written(out)) == embedded(batches_in(checkpoint), define)

@@ -20,15 +20,26 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, note, settings
 from hypothesis import strategies as st
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, PunctuatedWatermarks, Stream
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Checkpoints,
+    KeyedContext,
+    KeyedProcessFunction,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    PunctuatedWatermarks,
+    Stream,
+)
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.runtime.spark import SparkPlan
 from asyncstream.runtime.spark.clocks import before
 from asyncstream.runtime.spark.state_transfer import save, united
 from asyncstream.runtime.spark.worker.group_head import remembered
+from asyncstream.state import ValueDescriptor
 from asyncstream.testing.loop import run_virtual
 from asyncstream.windowing import TumblingWindows
-from tests.spark.cluster import run_stream
+from tests.spark.cluster import columns, run_stream
 from tests.spark.fake_spark import StandIn
 from tests.spark.generated_pipelines import (
     Batches,
@@ -151,6 +162,63 @@ def test_state_is_not_for_a_step_that_has_its_name_from_its_place() -> None:
     with pytest.raises(PipelineError, match=r"state of 'aggregate', .*name=.*renamed={'aggregate': name}"):
         COUNTS.on_spark(spark, inputs, start_from=settings)
     assert COUNTS.on_spark(spark, inputs, named=True, start_from=settings)
+
+
+class Silence(KeyedProcessFunction[Any, str]):
+    """Tells of a key of which nothing has come for ten seconds."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.due = ctx.state(ValueDescriptor[int]("due"))
+
+    def process_element(self, value: Any, ctx: KeyedContext, out: Any) -> None:
+        if (due := self.due.get()) is not None:
+            ctx.delete_event_timer(due)
+        self.due.set(ctx.timestamp + 10_000)
+        ctx.register_event_timer(ctx.timestamp + 10_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        out(f"{ctx.key}: {timestamp}")
+        self.due.clear()
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+def test_what_was_due_between_two_micro_batches_comes_before_further_elements(is_streaming: bool) -> None:
+    """An element of the key would put the timer off."""
+    from pyspark.sql.types import StringType
+
+    spark = StandIn(0, unsteady=False)
+    kept = Checkpoints(store=MemoryStore(), codec="pickle")
+
+    def plan(frame: Any, **start: Any) -> SparkPlan:
+        pipeline = Pipeline("drawn")
+        source: Stream[Any] = pipeline.source([], name="rows")
+        timed = source.event_time("ts", BoundedOutOfOrderness(0), name="event_time")
+        timed.key_by("k").process(Silence(), name="silence").to([], name="lines")
+        return pipeline.on_spark(
+            spark,
+            inputs={"rows": frame},
+            outputs={"lines": columns(line=StringType())},
+            key_groups=2,
+            **start,
+        )
+
+    def row(k: int, ts: int) -> dict[str, int]:
+        return {"k": k, "ts": ts, "n": 0}
+
+    spark.stop_before = 1
+    before = plan(spark.stream([[[row(0, 0), row(1, 20_000)]]], row_columns()))
+    assert run_stream(before, Path())["lines"] == []
+    save_checkpoint(before, spark, kept)
+    spark.stop_before = None
+    more = [[row(0, 15_000)], [row(1, 25_000)]]
+    if is_streaming:
+        behind = plan(spark.stream([more], row_columns()), start_from=kept)
+        found = run_stream(behind, Path("behind"))["lines"]
+    else:
+        found = [
+            row.line for row in plan(spark.bounded(more, row_columns()), start_from=kept)["lines"].collect()
+        ]
+    assert found[0] == "0: 10000", found
 
 
 def as_if_marked(state: Any) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sqlite3
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -188,8 +190,13 @@ def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:
 
 def test_transaction_that_is_not_one_is_refused(path: Path) -> None:
     by_itself = once_in_database(lambda: sqlite3.connect(path, isolation_level=None), insert, query="q")
-    with pytest.raises(PipelineError, match=r"connect: the connection commits by itself \(autocommit\)"):
-        by_itself(Computed(), 0)
+    once = once_in_database(lambda: sqlite3.connect(path), insert, query="q")
+    for number in range(2):
+        with pytest.raises(PipelineError, match=r"connect: the connection commits by itself \(autocommit\)"):
+            by_itself(Computed(), number)
+        once(Computed(), number)  # with another connect: no number stands there for rows that do not
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 2
 
     def committing(rows: Any, connection: Any) -> None:
         insert(rows, connection)
@@ -239,6 +246,50 @@ def test_wrong_arguments_are_refused() -> None:
     for use, message in wrong:
         with pytest.raises(PipelineError, match=message):
             use()
+
+
+@pytest.mark.broker
+def test_queries_that_begin_together_make_the_table_of_numbers_once(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE begun (v integer)")
+
+    def insert(rows: Any, connection: Any) -> None:
+        connection.execute("INSERT INTO begun VALUES (1)")
+
+    for ledger in map("numbers_{}".format, range(10)):
+        together = Barrier(4)
+
+        def write(query: str, ledger: str = ledger, together: Barrier = together) -> None:
+            once = once_in_database(lambda: psycopg.connect(postgres_url), insert, ledger=ledger, query=query)
+            together.wait(60)
+            once(Computed(), 0)
+
+        with ThreadPoolExecutor(4) as queries:
+            assert [*queries.map(write, "abcd")] == [None] * 4
+
+
+@pytest.mark.broker
+def test_table_of_numbers_that_is_there_takes_no_right_to_make_one(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE written (v integer)")
+        connection.execute("CREATE TABLE numbers (query VARCHAR(200) PRIMARY KEY, batch BIGINT NOT NULL)")
+        connection.execute("CREATE ROLE writer")
+        connection.execute("GRANT ALL ON written, numbers TO writer")
+
+    def connect() -> psycopg.Connection[Any]:
+        connection = psycopg.connect(postgres_url)
+        connection.execute("SET ROLE writer")
+        connection.commit()
+        return connection
+
+    def insert(rows: Any, connection: Any) -> None:
+        connection.execute("INSERT INTO written VALUES (1)")
+
+    once_in_database(connect, insert, ledger="numbers", query="q")(Computed(), 0)
+    with psycopg.connect(postgres_url) as owner:
+        assert owner.execute("SELECT * FROM numbers").fetchall() == [("q", 0)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="CREATE TABLE"):
+        once_in_database(connect, insert, ledger="others", query="q")(Computed(), 0)
 
 
 @pytest.mark.broker

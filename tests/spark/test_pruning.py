@@ -232,6 +232,19 @@ def test_spark_reads_no_other_columns(spark: SparkSession, tmp_path: Path) -> No
     assert found == expected()
 
 
+def test_row_in_which_something_is_wrong_is_seen_by_a_name_that_its_reader_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark looks for it in the columns that it reads only."""
+    (tmp_path / "rows.json").write_text('{"a": 1, "b": 2}\n{"a": 2, "b": "x"}\n')
+    for read in (spark.read, spark.readStream):
+        reader = read.schema("a int, b int, bad string")
+        plain = reader.json(str(tmp_path))
+        assert pruned(plain, frozenset({"a", "bad"})).columns == ["a", "bad"]
+        named = reader.option("columnNameOfCorruptRecord", "bad").json(str(tmp_path))
+        assert pruned(named.where("a > 0"), frozenset({"a", "bad"})).columns == ["a", "b", "bad"]
+
+
 def test_of_streams_that_spark_joins_it_keeps_all_columns(spark: SparkSession) -> None:
     rows = spark.readStream.format("rate").load().selectExpr("value", "timestamp AS at", "'x' AS other")
     names = frozenset({"value", "at"})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import Pipeline
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import LimitServer, SharedLimit, circuit_breaker, rate_limit, retry
 from asyncstream.runtime.spark import enrich
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
@@ -88,16 +89,21 @@ def test_plan_says_among_how_many_tasks_a_rate_is_divided(spark: SparkSession, t
     async def same(row: Any) -> Any:
         return row
 
+    lookup: Any = HttpLookup("http://planes.example/{key}", rate=5)
+
     def plan(frame: Any) -> str:
         pipeline = Pipeline()
-        asked = pipeline.source([], name="rows").async_map(same, name="ask")
-        asked.key_by(lambda row: row["key"]).async_map(same, order="per_key", name="again").to([], name="out")
+        rows = pipeline.source([], name="rows").async_map(same, name="as_it_comes")
+        asked = rows.async_map(retry(rate_limit(same, rate=5)), name="ask")
+        again = asked.key_by(lambda row: row["key"]).async_map(lookup, order="per_key", name="again")
+        again.to([], name="out")
         planned = pipeline.on_spark(spark, inputs={"rows": frame}, outputs={"out": event_columns()})
         return planned.describe()
 
     one = plan(spark.range(0, 9, 1, 1).selectExpr("'k' key", "id ts", "id v"))
     assert "ask: a rate limit is divided among 1 tasks" in one
     assert "again: a rate limit is divided among 2 tasks" in one
+    assert one.count("a rate limit") == 2, "a step without one says nothing of it"
     assert "ask: a rate limit is divided among 2 tasks" in plan(stream(spark, tmp_path / "in", [[]]))
 
 

@@ -6,17 +6,20 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from ssl import create_default_context
 from types import ModuleType
 from typing import Any
 
 import pytest
 from pyspark import accumulators, cloudpickle
 from pyspark.accumulators import Accumulator, AddingAccumulatorParam
+from pyspark.serializers import CloudPickleSerializer
 
 from asyncstream import KeyedProcessFunction, Pipeline, PipelineError, Stream
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.runtime.spark.stages import stages_of
 from asyncstream.runtime.spark.worker import shipped
-from asyncstream.runtime.spark.worker.shipped import MOST, Shipped
+from asyncstream.runtime.spark.worker.shipped import MOST, Shipped, sending
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +110,28 @@ def test_step_that_cannot_be_pickled_is_named(key: bool) -> None:
         cloudpickle.dumps(Shipped(first if key else second, stage=first if key else second))
     with pytest.raises(TypeError, match="cannot pickle"):  # of something else than a step
         cloudpickle.dumps(Shipped([threading.Lock()], stage=stages_of(Pipeline()._graph, streaming=True)[0]))
+
+
+def test_step_that_cannot_be_pickled_is_refused_in_our_words_only() -> None:
+    stage = stages_of(locking(True), streaming=True)[0]
+    for value in (Shipped(stage, stage=stage), [threading.Lock()]):
+        with pytest.raises(Exception, match="cannot pickle") as caught, sending():
+            CloudPickleSerializer().dumps(value)
+        assert isinstance(caught.value, PipelineError) == isinstance(value, Shipped)
+
+
+def test_client_of_a_lookup_that_stays_in_its_process_is_refused_with_ways_out() -> None:
+    def sent(client: Any) -> bytes:
+        lookup: Any = HttpLookup("http://planes.example/{key}", client=client)
+        pipeline = Pipeline()
+        pipeline.source([], name="rows").async_map(lookup, name="planes").to([], name="out")
+        stage = stages_of(pipeline._graph, streaming=False)[0]
+        return cloudpickle.dumps(Shipped(stage, stage=stage))  # type: ignore[no-any-return]
+
+    assert sent(None)
+    assert sent({"trust_env": True})
+    with pytest.raises(PipelineError, match=r"step 'planes' cannot be sent .*: client: .* SSL_CERT_FILE"):
+        sent({"ssl": create_default_context()})
 
 
 def test_module_that_a_worker_does_not_have_is_named_with_the_ways_to_send_it(

@@ -347,6 +347,25 @@ def test_a_stream_begins_at_the_offset_that_another_has_told() -> None:
     run_virtual(main())
 
 
+def test_a_first_micro_batch_has_its_rows_though_another_beginning_is_asked_for_by_now() -> None:
+    """It has failed, perhaps over its first row, and runs again: options are for a query that is new."""
+
+    async def main() -> None:
+        pulled = Pulled(partial(Slow, 0.01), 0.1)
+        begin = await pulled.latest(await pulled.initial(), 2)
+        start = await (first := Pulled(partial(Slow, 0.01), 0.1)).initial(begin)
+        end = json.loads(json.dumps(await first.latest(start, 2)))
+        other = await first.latest(end, 2)
+        for starting in (None, other):
+            again = Pulled(partial(Slow, 0.01), 0.1)
+            assert await again.values(await again.initial(starting), end) == {"": [3, 4]}
+            await again.close()
+        await pulled.close()
+        await first.close()
+
+    run_virtual(main())
+
+
 def test_where_a_stream_begins_is_refused_unless_it_is_an_offset() -> None:
     settings = SourceSettings(lambda: Slow(0.01), "numbers", event_columns(), 50, 5.0)
     for begin in ({}, {"startingOffsets": "earliest"}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from asyncstream import PipelineError
 from asyncstream.connectors import GlobSource, Items, JsonLinesSource, Source, SqliteSource
 from asyncstream.runtime.spark import (
     once_in_database,
@@ -130,6 +132,14 @@ def test_source_without_positions_is_bounded_only(spark: SparkSession, tmp_path:
         )
     with pytest.raises(Exception, match="'counted' has no option 'pace'"):
         spark.read.format("counted").option("pace", "5").load().collect()
+
+
+def test_source_that_cannot_be_sent_is_refused_with_what_to_do(spark: SparkSession) -> None:
+    lock = threading.Lock()
+    with pytest.raises(
+        PipelineError, match=r"make: the function cannot be sent .*'_thread.lock'.* make inside"
+    ):
+        register_source(spark, lambda: Items([lock]), schema="id int")
 
 
 def test_a_query_begins_where_another_has_ended(spark: SparkSession, tmp_path: Path) -> None:

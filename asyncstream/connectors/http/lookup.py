@@ -230,6 +230,15 @@ class HttpLookup(AsyncFunction[In, Out]):
         """For `operators.fingerprint`; without headers that may hold a key, which changes from run to run."""
         return self._told_apart_by
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self._client is not None and "ssl" in self._client:
+            raise PipelineError(
+                "client: an SSLContext stays in its process; where this runs in others, as on Spark, have "
+                "them find authorities by SSL_CERT_FILE (spark.executorEnv.SSL_CERT_FILE), or make the "
+                "HttpLookup in open() of an AsyncFunction of yours"
+            )
+        return self.__dict__.copy()
+
     @property
     def uses_key(self) -> bool:
         return self._method not in SAFE_METHODS

@@ -43,7 +43,7 @@ def changed_plan_in(text: str) -> str:
         was, now = found.groups()
         return _told(
             f"reads another number of streams: {was} there and {now} here, where start_from= counts as one, "
-            "and stays for as long as the checkpoint that began with it"
+            "and stays for as long as the checkpoint that began with it; so do the names of several inputs"
         )
     if found := _OPERATORS.search(text):
         before, after = (part.count(_KEYED) for part in found.groups(""))

@@ -22,7 +22,7 @@ from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.rows import arrays_of, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, token_of
 from asyncstream.runtime.spark.worker.operators import Terms, telling_the_cause
-from asyncstream.runtime.spark.worker.shipped import Shipped
+from asyncstream.runtime.spark.worker.shipped import Shipped, sending
 from asyncstream.runtime.spark.worker.stage_run import StageRun
 from asyncstream.validation import refuse
 
@@ -91,7 +91,12 @@ def enrich_column(
     values.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}
     # or Spark would ask again for a filter on the result, and keep rows by another answer than they show
     function = arrow_udf(values, returns).asNondeterministic()
-    return lambda *of: function(columns.struct(*of))
+
+    def column(*of: Any) -> Any:
+        with sending():
+            return function(columns.struct(*of))
+
+    return column
 
 
 def run_column(

@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, NoWatermarks, WatermarkStrategy
+from asyncstream.guards.guard import chain
+from asyncstream.guards.rate_limit import Limiter, RateLimit, RateLimiter
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS, delay_ms, timed_inputs
@@ -220,13 +223,14 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
             f"{name}: {spec.calls.concurrency} calls at once in every running task, not in all; likewise "
             "the state of a circuit breaker and what is cached"
         )
-        yield (
-            f"{name}: a rate limit holds in every running task, for Spark does not tell of how many; "
-            "one with scope= is the same for all"
-            if at_once is None
-            else f"{name}: a rate limit is divided among {at_once} tasks at once, each has its part, which a "
-            "worker that takes over from another has anew; one with scope= is the same for all"
-        )
+        if any(isinstance(limiter, RateLimiter) for limiter in _limiters_of(spec.calls.function)):
+            yield (
+                f"{name}: a rate limit holds in every running task, for Spark does not tell of how many; "
+                "one with scope= is the same for all"
+                if at_once is None
+                else f"{name}: a rate limit is divided among {at_once} tasks at once, each has its part, "
+                "which a worker that takes over from another has anew; one with scope= is the same for all"
+            )
         if not spec.calls.is_per_key:
             yield f"{name}: order {spec.calls.order} holds within a {bounds}"
         yield f"{name}: the last slow call holds its whole {bounds}; a timeout bounds that"
@@ -245,3 +249,12 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
         yield f"{name}: has no effect, since Spark's watermark moves with elements only"
     elif spec.event_time is not None and spec.event_time.idle_after_ms is not None:
         yield f"{name}: idle_after has no effect, since Spark's watermark waits for all inputs"
+
+
+def _limiters_of(function: object) -> Iterator[Limiter]:
+    """The limiters of the guards around a function, and of those that it says it has itself."""
+    for part in chain(function):
+        if isinstance(part, RateLimit):
+            yield part.limiter
+        if isinstance(part, HttpLookup):
+            yield from _limiters_of(part.guards)

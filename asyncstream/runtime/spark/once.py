@@ -66,7 +66,8 @@ def once_in_database(
         ledger: the table of numbers, which is made if it is not there. Where several functions write parts of
             a micro-batch into one database, each needs its own.
         query: what to call the query in there; None: the identity that Spark gives it, which cannot be told
-            over Spark Connect. A name of yours must change with the query's checkpoint.
+            over Spark Connect. A name of yours must change with the query's checkpoint, as when state is
+            regrouped: numbers begin anew, and those that are known by the name count as written.
 
     Raises:
         PipelineError: if an argument is not as described; by what it gives, if something else of the
@@ -179,25 +180,50 @@ def _compute(rows: Rows) -> None:
 
 def _take_down(connection: Any, place: str, table: str, query: str, number: int) -> bool:
     """Whether this micro-batch is the first with this number; writes the number, and does not commit."""
-    cursor = connection.cursor()
-    cursor.execute(
-        f"CREATE TABLE IF NOT EXISTS {table} (query VARCHAR(200) PRIMARY KEY, batch BIGINT NOT NULL)"
-    )
-    connection.commit()
-    # the row is locked from here on: another driver with the same query waits, and finds the number
-    known = (number, query, number)
-    cursor.execute(f"UPDATE {table} SET batch = {place} WHERE query = {place} AND batch < {place}", known)
-    if cursor.rowcount == 0:
-        cursor.execute(f"SELECT batch FROM {table} WHERE query = {place}", (query,))
-        found = cursor.fetchone()
-        if found is not None:
-            connection.rollback()
-            if number < found[0]:
-                raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, found[0]))
-            return False
-        cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
+    mine = f"WHERE query = {place}"
+    cursor = _locked(connection, table, mine, query)
+    # before a number is written, which would be there for good without the rows
     _check_transaction(connection, "connect: the connection commits by itself (autocommit)")
+    cursor.execute(f"SELECT batch FROM {table} {mine}", (query,))
+    found = cursor.fetchone()
+    if found is None:
+        cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
+    elif found[0] < number:
+        cursor.execute(f"UPDATE {table} SET batch = {place} {mine}", (number, query))
+    else:
+        connection.rollback()
+        if number < found[0]:
+            raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, found[0]))
+        return False
     return True
+
+
+def _locked(connection: Any, table: str, mine: str, query: str) -> Any:
+    """
+    A cursor of a transaction that has locked the row of the query, if there is one: another driver with the
+    same query waits, and finds the number. The table is made if it is not there.
+    """
+
+    def lock() -> Any:
+        cursor = connection.cursor()
+        cursor.execute(f"UPDATE {table} SET batch = batch {mine}", (query,))
+        return cursor
+
+    try:
+        return lock()
+    except Exception:  # there may be no such table yet; to ask for it takes more rights than to use it
+        connection.rollback()
+    columns = "query VARCHAR(200) PRIMARY KEY, batch BIGINT NOT NULL"
+    try:
+        connection.cursor().execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        connection.commit()
+    except Exception as error:
+        connection.rollback()
+        try:
+            return lock()  # another query has made it in this moment
+        except Exception:
+            raise error from None
+    return lock()
 
 
 def _ahead_of_checkpoint(where: str, number: int, last: int) -> str:

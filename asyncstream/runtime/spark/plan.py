@@ -17,6 +17,7 @@ from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
 from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
 from asyncstream.runtime.spark.failures import reason_of
+from asyncstream.runtime.spark.input_order import places_told
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import check_columns, struct_type
@@ -30,7 +31,7 @@ from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.values import classes_in
 from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.outputs import OutputTask, write_rows
-from asyncstream.runtime.spark.worker.shipped import Shipped
+from asyncstream.runtime.spark.worker.shipped import Shipped, sending
 from asyncstream.validation import count, function, refuse, text
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             _check_session(spark, graph)
             _check_watermarks(graph, inputs)
         key_groups, partitions = settings.resolved(shuffle_partitions(spark))
-        self._terms = self._common_terms(key_groups, partitions)
+        places = places_told(graph, inputs, spark) if self._streaming else ()
+        self._terms = self._common_terms(key_groups, partitions, places)
         start = settings.start_from
         self._frames = StageFrames(
             spark=spark,
@@ -112,13 +114,14 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             partitions=partitions,
             transfer=None if start is None else transfer_from(start, graph, self._stages, key_groups),
         )
-        self._last = self._frames.last()
+        with sending():
+            self._last = self._frames.last()
         if settings.observe is not None:
             routes = {name: output.route for name, output in self._outputs.items()}
             self._last = self._last.observe(settings.observe, *observed(self._terms.counts, routes))
         self._is_kept = False
 
-    def _common_terms(self, key_groups: int, partitions: int) -> Terms:
+    def _common_terms(self, key_groups: int, partitions: int, places: tuple[str, ...]) -> Terms:
         wanted = {output.route for output in self._outputs.values()}
         wanted |= {route.number for stage in self._stages for route in stage.entries}
         steps = [step for stage in self._stages for step in stage.steps]
@@ -135,6 +138,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
             classes=classes_in(self._stages) if self._has_state else {},
             replays=replays(steps, streaming=self._streaming),
             held_bytes=self._settings.held_bytes,
+            inputs=places,
             copies=key_groups if self._streaming else min(key_groups, partitions),
         )
 

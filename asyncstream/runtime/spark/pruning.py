@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from asyncstream.operators.failures import FAILED
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep
-from asyncstream.runtime.spark.session import joins_streams
+from asyncstream.runtime.spark.session import joins_streams, names_corrupt_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,6 +57,8 @@ def pruned(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
         return frame
     if any({".", "`", "*"} & set(name) for name in columns):
         return frame
-    if frame.sparkSession.conf.get(*CORRUPT) in columns or joins_streams(frame):
+    if frame.sparkSession.conf.get(*CORRUPT) in columns or names_corrupt_records(frame):
+        return frame
+    if joins_streams(frame):
         return frame
     return frame.select(*(name for name in names if name in columns))

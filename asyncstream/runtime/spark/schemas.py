@@ -49,7 +49,7 @@ def data_type(argument: str, given: DataType | str) -> DataType:
 
 def check_columns(argument: str, columns: StructType) -> None:
     """Raises `PipelineError` for a column that cannot get from Spark to Python, where a row is a dict."""
-    from pyspark.sql.types import YearMonthIntervalType
+    from pyspark.sql.types import CalendarIntervalType, YearMonthIntervalType
 
     if not columns.names:
         raise PipelineError(
@@ -63,7 +63,9 @@ def check_columns(argument: str, columns: StructType) -> None:
                 "as toDF(...) does for all columns, or leave one out"
             )
     for field in columns:
-        if any(isinstance(kind, YearMonthIntervalType) for kind in _kinds_in(field.dataType)):
+        # of the second kind are values of Arrow's own, which cannot get from one task to the next
+        of_months = (YearMonthIntervalType, CalendarIntervalType)
+        if any(isinstance(kind, of_months) for kind in _kinds_in(field.dataType)):
             raise PipelineError(
                 f"{argument}, column {field.name!r} ({field.dataType.simpleString()}) holds what Python "
                 "cannot: intervals of months; have Spark give it as another type, such as cast('string'), or "

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -31,6 +31,7 @@ __all__ = (
     "has_watermark",
     "joins_streams",
     "local_spark",
+    "names_corrupt_records",
     "need_frame",
     "need_java",
     "need_pyspark",
@@ -245,6 +246,35 @@ def joins_streams(frame: DataFrame) -> bool:
     """Whether Spark may join two streams on the way to a stream, of which it keeps the rows."""
     shown = _analyzed(frame) if frame.isStreaming else ""
     return re.search(r"^\W*Join\b", shown, re.MULTILINE) is not None and shown.count("StreamingRelation") > 1
+
+
+def names_corrupt_records(frame: DataFrame) -> bool:
+    """
+    Whether a reader on the way to a frame says itself what column is to have the text of a row in which
+    something is wrong, as far as it tells.
+    """
+    return any("columnnameofcorruptrecord" in options.lower() for options in _read_with(frame))
+
+
+def _read_with(frame: DataFrame) -> Iterator[str]:
+    """What the readers on the way to a frame were told, as Spark shows it."""
+    given: Any = frame
+    if _is_remote(frame):
+        ahead = [given._plan]
+        while ahead:
+            plan = ahead.pop()
+            yield str(getattr(plan, "_options", None))
+            ahead += [part for part in vars(plan).values() if hasattr(part, "to_proto")]
+        return
+    try:
+        leaves = given._jdf.queryExecution().analyzed().collectLeaves()
+        each = [leaves.apply(place) for place in range(leaves.size())]
+    except Exception:  # what fails will fail again when it runs
+        return
+    for leaf in each:
+        for holder in ("relation", "dataSource"):  # of what is bounded, and of a stream
+            with suppress(Exception):  # it is another kind of leaf
+                yield str(getattr(leaf, holder)().options().toString())
 
 
 def _analyzed(frame: DataFrame) -> str:

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.plan import Graph, Output
-from asyncstream.runtime.spark.clocks import Timed, delay_ms, timed_inputs
+from asyncstream.runtime.spark.clocks import delay_ms
+from asyncstream.runtime.spark.input_order import in_places, order_of
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
@@ -99,12 +100,8 @@ class StageFrames:
     def _first(self) -> DataFrame:
         frames = []
         transfer = self.transfer
-
-        def in_order(timed: Timed) -> list[bool]:
-            return [name not in timed.inputs for name in self.inputs]
-
-        for timed in sorted(timed_inputs(self.graph), key=in_order):
-            together = [self._from_source(name) for name in self.inputs if name in timed.inputs]
+        for timed, names in in_places(self.graph, self.inputs):
+            together = [self._from_source(name) for name in names]
             if transfer is not None:
                 known_ms = transfer.reached(timed.steps) if timed.steps else MIN_TIMESTAMP
                 row = one_row(self.spark, streaming=self.terms.streaming)
@@ -119,6 +116,8 @@ class StageFrames:
                     frame = frame.withWatermark("event_time", "0 seconds")
                 frame = frame.select(*COLUMNS)
             frames.append(frame)
+        if self.inputs and self.terms.inputs:
+            frames.insert(0, order_of(self.terms.inputs, self.spark, frames[0].schema))
         return reduce(_united, frames)
 
     def _from_source(self, name: str) -> DataFrame:

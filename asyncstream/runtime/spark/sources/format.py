@@ -127,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         with _naming(self._settings.name):
-            return self._starting or loop_thread().call(self._pulled.initial())
+            return loop_thread().call(self._pulled.initial(self._starting))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most)

@@ -64,8 +64,15 @@ class Pulled:
         self._has_ended = False
         self._last: tuple[Offset, Offset, Splits] | None = None
 
-    async def initial(self) -> Offset:
-        """Where a query begins that has no checkpoint; Spark asks more than once."""
+    async def initial(self, starting: Offset | None = None) -> Offset:
+        """
+        Where a query begins that has no checkpoint; Spark asks more than once, and does not note it.
+
+        Args:
+            starting: there, if the query says so; else where the source does.
+        """
+        if self._initial is None and starting is not None:
+            self._initial = starting
         if self._initial is None:
             source = await self._opened()
             self._initial = self._at = self._offset(source.position(), {})

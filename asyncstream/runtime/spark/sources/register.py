@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from asyncstream.codec import JsonCodec
 from asyncstream.connectors import Source
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, describe_error
 from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import need_session
 from asyncstream.runtime.spark.sources.pulled import Offset
@@ -157,4 +158,10 @@ def register_source(
     )
     from asyncstream.runtime.spark.sources.format import format_of
 
-    spark.dataSource.register(format_of(settings))
+    try:
+        spark.dataSource.register(format_of(settings))
+    except PicklingError as error:
+        told = describe_error(error.__context__ or error)
+        raise PipelineError(
+            f"make: the function cannot be sent to Spark: {told}; have it make inside what cannot be pickled"
+        ) from error

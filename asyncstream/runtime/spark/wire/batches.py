@@ -54,6 +54,7 @@ class Entering(NamedTuple):
         watermark: if it is not None, it reaches all routes before the elements.
         transferred: if it is not None, there is nothing else, and `watermark` is the one that was reached;
             comes before all others.
+        seen: the one, with that, which the steps had seen.
     """
 
     routes: tuple[int, ...]
@@ -61,3 +62,4 @@ class Entering(NamedTuple):
     timestamps: Timestamps = None
     watermark: int | None = None
     transferred: States | None = None
+    seen: int | None = None

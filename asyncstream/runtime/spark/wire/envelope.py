@@ -279,7 +279,8 @@ def entering(route: int, payload: bytes, watermark: int | None = None) -> Iterat
     """
     for values, timestamps, *_ in loads_each(payload):
         if route < OBSERVED:
-            yield Entering((), [], watermark=values[1], transferred=values[0])
+            states, reached_ms, seen_ms = values
+            yield Entering((), [], watermark=reached_ms, transferred=states, seen=seen_ms)
         else:
             yield Entering((route,), values, timestamps, watermark)
         watermark = None

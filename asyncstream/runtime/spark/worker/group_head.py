@@ -79,6 +79,7 @@ class Head(NamedTuple):
         unnamed: those of all steps that had their names from their places.
         abouts: of those that keep tables, what a snapshot says besides.
         position: where their log has come to.
+        inputs: of the head that is of no group, what the query's inputs were.
     """
 
     operators: States
@@ -90,6 +91,7 @@ class Head(NamedTuple):
     unnamed: tuple[str, ...] = ()
     abouts: Mapping[str, Any] = MappingProxyType({})
     position: tuple[Any, ...] = ()
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: bytes, classes: Classes, steps: Collection[str]) -> Head:

@@ -32,6 +32,7 @@ from asyncstream.errors import PipelineError, describe_error
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.runtime.spark.clocks import LATEST_MS, before, to_spark
 from asyncstream.runtime.spark.compatibility import not_asked_to
+from asyncstream.runtime.spark.input_order import check_order
 from asyncstream.runtime.spark.observe import OBSERVED, grown, tally
 from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.state_transfer import route_of, take_up
@@ -191,8 +192,10 @@ class KeyGroup:
         Such a micro-batch would begin them, and be committed: then neither plan could go on. So there is a
         head that is of no group, and looked at in each micro-batch in which keys can come.
         """
-        known = self._head()
-        mine = self._first_head()._replace(steps=self._steps, unnamed=self._terms.unnamed)
+        known, terms = self._head(), self._terms
+        if known is not None and known.inputs and terms.inputs:
+            check_order(known.inputs, terms.inputs)
+        mine = self._first_head()._replace(steps=self._steps, unnamed=terms.unnamed, inputs=terms.inputs)
         if known != mine:
             self._state.update((dumps_state(tuple(mine)),))
 

@@ -60,6 +60,7 @@ class Terms:
         replays: event time moves in this bounded job: elements travel with the watermarks that held for them.
         stands_still: no time goes by in this micro-batch, which only takes up what another query remembered.
         held_bytes: what a worker holds of state, decoded, if the user says.
+        inputs: the names of several inputs of a stream, in the places by which Spark knows them.
         copies: of an element for all keys, one for each of the first key groups: a task of a bounded job has
             several groups, and one copy.
     """
@@ -76,6 +77,7 @@ class Terms:
     replays: bool = False
     stands_still: bool = False
     held_bytes: int | None = None
+    inputs: tuple[str, ...] = ()
     copies: int = 1
 
 

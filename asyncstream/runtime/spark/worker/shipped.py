@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar
@@ -19,7 +21,7 @@ from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.wire.values import written_out
 from asyncstream.runtime.spark.worker.loop import settle
 
-__all__ = ("Shipped",)
+__all__ = ("Shipped", "sending")
 
 T = TypeVar("T")
 
@@ -58,10 +60,25 @@ def _blame_a_step(stage: Stage) -> None:
         try:
             written_out(part)
         except Exception as error:
-            raise PipelineError(
-                f"step {name!r} cannot be sent to Spark's workers: {describe_error(error)}; have its "
-                "function make what cannot be pickled where it runs, in open() if it has that"
-            ) from error
+            told = (
+                str(error)  # which says what to do
+                if isinstance(error, PipelineError)
+                else f"{describe_error(error)}; have its function make what cannot be pickled where it runs, "
+                "in open() if it has that"
+            )
+            raise PipelineError(f"step {name!r} cannot be sent to Spark's workers: {told}") from error
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """What is refused in this block is raised as it is: PySpark has an error of its own for its words."""
+    try:
+        yield
+    except pickle.PicklingError as error:
+        refused = error.__context__
+        if isinstance(refused, PipelineError):
+            raise refused from refused.__cause__
+        raise
 
 
 @dataclass

@@ -62,6 +62,7 @@ class StageRun:
         self._tracking = self._parts.graph.tracking()
         self._terms = terms
         self._reached = MIN_TIMESTAMP
+        self._seen = MIN_TIMESTAMP
         self._sources = sources
         self._begun = False
         self._has_passed = False
@@ -119,12 +120,12 @@ class StageRun:
         Args:
             pack_few: give what has left, even if it is less than is worth packing.
         """
-        for routes, values, timestamps, watermark, transferred in items:
+        for routes, values, timestamps, watermark, transferred, seen in items:
             if transferred is not None:
                 self._transferred.append(transferred)
                 self._begun = True
-                if self._terms.replays and watermark is not None:
-                    self._reached = max(self._reached, watermark)
+                if self._terms.replays and watermark is not None and seen is not None:
+                    self._reached, self._seen = max(self._reached, watermark), max(self._seen, seen)
                 continue
             self._take_up()
             if watermark is not None and self._terms.replays:
@@ -176,7 +177,9 @@ class StageRun:
             take_up(self._parts.operators, self._transferred)
             self._transferred = []
             if self._terms.replays:
-                self._parts.restore_watermark(self._reached)
+                self._parts.restore_watermark(self._seen)
+                if self._seen < self._reached:
+                    self._parts.replay_watermark(self._reached, self._reached)
 
     def counts(self) -> dict[int, int]:
         """What this task has counted, by number, as far as it is not zero."""
