@@ -178,9 +178,9 @@ def test_a_holder_of_places_has_come_to_its_end_when_its_loop_or_its_use_has(
 
     living = set(lease._RUNS)
     run_virtual(ask(closes=False))
-    assert len(lease._RUNS) == len(living) + 1
+    assert len(lease._RUNS.keys() - living) == 1  # of many, those that tests before have left are forgotten
     run_virtual(ask(closes=True))
-    assert lease._RUNS.keys() == living
+    assert lease._RUNS.keys() <= living
 
 
 def test_guard_remains_usable_in_another_loop(scope: SharedLimit) -> None:
@@ -294,7 +294,7 @@ def no_holder_left() -> Iterator[None]:
     """Whoever counts as alive because of this block counts so no more at its end."""
     living = set(lease._RUNS)
     yield
-    assert lease._RUNS.keys() == living
+    assert lease._RUNS.keys() <= living
 
 
 class SlowToClose(SharedLimit):
