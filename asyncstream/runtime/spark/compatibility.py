@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from asyncstream.connectors.http import HttpLookup
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, NoWatermarks, WatermarkStrategy
-from asyncstream.guards.guard import chain
-from asyncstream.guards.rate_limit import Limiter, RateLimit, RateLimiter
+from asyncstream.guards.guard import guards_in
+from asyncstream.guards.rate_limit import RateLimit, RateLimiter
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS, delay_ms, timed_inputs
@@ -223,7 +222,8 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
             f"{name}: {spec.calls.concurrency} calls at once in every running task, not in all; likewise "
             "the state of a circuit breaker and what is cached"
         )
-        if any(isinstance(limiter, RateLimiter) for limiter in _limiters_of(spec.calls.function)):
+        guards = guards_in(spec.calls.function)
+        if any(isinstance(one, RateLimit) and isinstance(one.limiter, RateLimiter) for one in guards):
             yield (
                 f"{name}: a rate limit holds in every running task, for Spark does not tell of how many; "
                 "one with scope= is the same for all"
@@ -249,12 +249,3 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
         yield f"{name}: has no effect, since Spark's watermark moves with elements only"
     elif spec.event_time is not None and spec.event_time.idle_after_ms is not None:
         yield f"{name}: idle_after has no effect, since Spark's watermark waits for all inputs"
-
-
-def _limiters_of(function: object) -> Iterator[Limiter]:
-    """The limiters of the guards around a function, and of those that it says it has itself."""
-    for part in chain(function):
-        if isinstance(part, RateLimit):
-            yield part.limiter
-        if isinstance(part, HttpLookup):
-            yield from _limiters_of(part.guards)
