@@ -60,9 +60,8 @@ class Metered(Guard[In, Out]):
         super().__init__(fn)
         instance("budget", budget, Budget)
         self.budget = self.shares = budget
-        take_place(
-            "budget", self, twice=True
-        )  # a budget has units, which may be asked for one after the other
+        # a budget has units, which may be asked for one after the other
+        take_place("budget", self, twice=True)
         self._cost = function("cost", cost, "element") if callable(cost) else None
         self._fixed = {} if callable(cost) else costs(budget, "cost", cost)
         self._actual = None if actual is None else function("actual", actual, "element", "answer")

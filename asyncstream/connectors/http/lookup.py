@@ -361,9 +361,8 @@ class HttpLookup(AsyncFunction[In, Out]):
             return await self._value(response, url)
         body = b""
         with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError):
-            body = await read_body(
-                response, self._max_bytes
-            )  # of use to who looks; it is the status that counts
+            # of use to who looks; it is the status that counts
+            body = await read_body(response, self._max_bytes)
         if response.status == 404 and not self._missing_is_error:
             return None
         raise refusal(response, url, body=body)
