@@ -260,25 +260,34 @@ def test_failure_in_the_thread_is_seen_from_outside() -> None:
             job.wait()
 
 
+def forked(check: Callable[[], None]) -> int:
+    """The exit code of a process that is forked here: 7 if the check passes in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that may hold locks
+        child = os.fork()
+    if not child:
+        try:
+            signal.alarm(60)
+            check()
+            os._exit(7)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_process_that_was_forked_from_that_of_the_job_is_told() -> None:
     """There is no thread of the job in it: it waited for ever."""
     pipeline = Pipeline()
     pipeline.submissions().discard()
     with pipeline.start_in_thread() as job:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that may hold locks
-            child = os.fork()
-        if not child:
-            try:
-                signal.alarm(60)
-                for call in (partial(job.submit, 1), job.wait):
-                    with pytest.raises(PipelineError, match=f"runs in process {os.getppid()}, from which"):
-                        call()
-                os._exit(7)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+        def check() -> None:
+            for call in (partial(job.submit, 1), job.wait):
+                with pytest.raises(PipelineError, match=f"runs in process {os.getppid()}, from which"):
+                    call()
+
+        assert forked(check) == 7
         assert job.submit(1)
 
 
@@ -296,20 +305,13 @@ def test_function_that_a_job_uses_is_refused_in_a_process_that_was_forked_meanwh
     other.source([1]).async_map(client).discard()
     with pipeline.start_in_thread() as job:
         assert job.submit(1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that may hold locks
-            child = os.fork()
-        if not child:
-            try:
-                signal.alarm(60)
-                with pytest.raises(
-                    PipelineError, match=f"Client is in use in process {os.getppid()}, from which"
-                ):
-                    other.run_blocking()
-                os._exit(7)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+        def check() -> None:
+            refused = f"Client is in use in process {os.getppid()}, from which"
+            with pytest.raises(PipelineError, match=refused):
+                other.run_blocking()
+
+        assert forked(check) == 7
 
 
 @pytest.mark.parametrize("way", ["map", "thread_map"])
