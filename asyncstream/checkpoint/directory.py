@@ -28,7 +28,7 @@ from pathlib import Path
 
 from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, missing, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.folders import contents, lasting, missing_folder, sync_folder
 from asyncstream.lease import Holder, Lease, following
@@ -258,13 +258,7 @@ class DirectoryStore(CheckpointStore, Shown):
 
     @done_aside
     def manifests(self, numbers: Collection[int]) -> Manifests:
-        found: Manifests = {}
-        for number in numbers:
-            try:
-                found[number] = self._read(number)
-            except CheckpointError as error:
-                found[number] = error
-        return found
+        return manifests_by(self._read, numbers)
 
     def _read(self, what: int | str) -> bytes:
         file = self._file(what)

@@ -16,13 +16,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
-from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, missing, time_ms
+from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
 from asyncstream.filesystem.sqlite import JOURNAL_BYTES, database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
@@ -143,17 +144,11 @@ class SqliteStore(CheckpointStore, Shown):
         return await self._look(lambda database: self._read(database, what))
 
     async def manifests(self, numbers: Collection[int]) -> Manifests:
-        def work(database: sqlite3.Connection) -> Manifests:
-            found: Manifests = {}
-            for number in numbers:
-                try:
-                    with self._naming():
-                        found[number] = self._read(database, number)
-                except CheckpointError as error:
-                    found[number] = error
-            return found
+        def read(database: sqlite3.Connection, number: int) -> bytes:
+            with self._naming():
+                return self._read(database, number)
 
-        return await self._look(work)
+        return await self._look(lambda database: manifests_by(partial(read, database), numbers))
 
     def _read(self, database: sqlite3.Connection, what: int | str) -> bytes:
         table, column = (self._table, "number") if isinstance(what, int) else (self._parts, "name")

@@ -40,6 +40,7 @@ __all__ = (
     "MemoryStore",
     "holding",
     "lost",
+    "manifests_by",
     "manifests_of",
     "missing",
     "time_ms",
@@ -128,6 +129,17 @@ async def manifests_of(store: CheckpointStore, numbers: Collection[int]) -> Mani
     for number in numbers:
         try:
             found[number] = await store.read(number)
+        except CheckpointError as error:
+            found[number] = error
+    return found
+
+
+def manifests_by(read: Callable[[int], bytes], numbers: Collection[int]) -> Manifests:
+    """The same of a store on a disk, which `read` reads in the present thread."""
+    found: Manifests = {}
+    for number in numbers:
+        try:
+            found[number] = read(number)
         except CheckpointError as error:
             found[number] = error
     return found

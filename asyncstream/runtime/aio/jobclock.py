@@ -42,7 +42,7 @@ class JobClock:
             self._clock = self._loop if isinstance(self._loop, Clock) else SystemClock()
         self._base: Clock = self._clock
         self._by_hand = isinstance(self._base, MovableClock)
-        # the machine's clock as it is: held still after it was set back, it would hold every timer back
+        # the machine's clock as it is: held after it was set back, it would hold every timer back
         self._read = self._base.machine_ms if isinstance(self._base, SystemClock) else self._base.now_ms
         self._seen_ms, self._seen_at = self._read(), self._loop.time()
 
