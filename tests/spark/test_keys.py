@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncstream.runtime.spark.wire.keys import KeyGroups, group_of, label_of
+from asyncstream.runtime.spark.wire.keys import GROUPING, KeyGroups, group_of, label_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +128,31 @@ def test_equal_keys_have_one_group(equal: list[Any]) -> None:
     assert len(set(equal)) == 1
     assert len({KeyGroups(100_000).of(key) for key in equal}) == 1
     assert KeyGroups(100_000).of(pd.Timestamp(5)) != KeyGroups(100_000).of(pd.Timestamp(6))
+
+
+NOON = datetime(2024, 2, 29, 12)
+NANO = pd.Timestamp("2024-02-29T12:00:00.000000001")
+KEYS: list[Any] = [
+    *("user 7", b"user 7", 0, 7, -1, 2**80, True, 0.5, Fraction(1, 3), None, ()),
+    *((1, "a"), ("a", (2, None)), frozenset({1, 2}), range(3)),
+    *(
+        NOON,
+        NOON.replace(tzinfo=UTC),
+        NOON.date(),
+        timedelta(hours=1),
+        time(12, 30),
+        time(12, 30, tzinfo=UTC),
+    ),
+    *(UUID(int=7), PurePosixPath("a/b"), np.bool_(True), NANO),
+]
+RULE = 2
+GROUPS = "107 107 535 487 313 276 465 663 477 631 0 530 613 638 395 610 523 512 399 715 624 188 958 465 204"
+
+
+def test_keys_have_the_groups_that_they_had_when_streams_began() -> None:
+    """State is divided by them. If not, the rule has changed: `GROUPING` goes up, and `RULE`."""
+    groups = [KeyGroups(1000).of(key) for key in KEYS]
+    assert (GROUPING, " ".join(map(str, groups))) == (RULE, GROUPS)
 
 
 @given(st.integers(0, 2**31 - 1))

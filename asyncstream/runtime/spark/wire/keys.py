@@ -28,7 +28,7 @@ from asyncstream.state.keys import check_key
 
 __all__ = ("GROUPING", "KeyGroups", "group_of", "key_groups", "label_of")
 
-GROUPING = 1
+GROUPING = 2
 """The rule by which keys have groups; one number more whenever it changes. State is divided by it."""
 
 CACHED = 100_000
