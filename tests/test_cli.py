@@ -396,6 +396,17 @@ def test_dry_run_says_what_a_run_would_go_on_from(folder: Path) -> None:
     assert after == before
 
 
+def test_dry_run_logs_as_a_run_does(folder: Path) -> None:
+    assert finish(start(folder, "run", "work:build", "--checkpoints", "kept"))[0] == 0
+    (folder / "kept" / "00000002.checkpoint").write_bytes(b"damaged")
+    run = ("run", "work:build", "--checkpoints", "kept", "--dry-run")
+    status, out, errors = finish(start(folder, *run))
+    assert (status, out.splitlines()[0]) == (0, "pipeline 'job' would go on from checkpoint 1")
+    assert errors.startswith("warning: asyncstream.")
+    assert "Traceback" not in errors
+    assert finish(start(folder, *run, "--log-level", "critical"))[2] == ""
+
+
 def test_step_has_another_name_or_is_gone(folder: Path) -> None:
     run = ("run", "work:build", "--checkpoints", "kept")
     assert finish(start(folder, *run))[0] == 0

@@ -60,7 +60,7 @@ class CheckpointStore(Protocol):
     checkpoint.
     """
 
-    def acquire(self, holder: Holder, seconds: float) -> Coroutine[Any, Any, Lease]:
+    def acquire(self, holder: Holder, seconds: float, /) -> Coroutine[Any, Any, Lease]:
         """
         Take the lease, or take it over from a holder that has it no more (`asyncstream.lease.following`).
 
@@ -71,7 +71,7 @@ class CheckpointStore(Protocol):
             LeaseHeld: if another job has it.
         """
 
-    def renew(self, lease: Lease, seconds: float) -> Coroutine[Any, Any, None]:
+    def renew(self, lease: Lease, seconds: float, /) -> Coroutine[Any, Any, None]:
         """
         Have the lease for `seconds` from now.
 
@@ -79,13 +79,13 @@ class CheckpointStore(Protocol):
             LeaseLost: if another holder has followed.
         """
 
-    def release(self, lease: Lease) -> Coroutine[Any, Any, None]:
+    def release(self, lease: Lease, /) -> Coroutine[Any, Any, None]:
         """Give the lease back; nothing happens if another holder has followed."""
 
-    def put(self, lease: Lease, part: str, data: bytes) -> Coroutine[Any, Any, None]:
+    def put(self, lease: Lease, part: str, data: bytes, /) -> Coroutine[Any, Any, None]:
         """Keep `data` under a name, in place of what is kept there. When this returns it is safe."""
 
-    def commit(self, lease: Lease, number: int, manifest: bytes) -> Coroutine[Any, Any, None]:
+    def commit(self, lease: Lease, number: int, manifest: bytes, /) -> Coroutine[Any, Any, None]:
         """
         Keep a manifest. When this returns it is safe; if it does not return, it is there as a whole, or not.
 
@@ -99,11 +99,11 @@ class CheckpointStore(Protocol):
     def parts(self) -> Coroutine[Any, Any, list[str]]:
         """The names of all parts."""
 
-    def read(self, what: int | str) -> Coroutine[Any, Any, bytes]:
+    def read(self, what: int | str, /) -> Coroutine[Any, Any, bytes]:
         """A manifest by its number, or a part by its name; raises `CheckpointError` if it is not there."""
 
     def delete(
-        self, lease: Lease, numbers: Collection[int], parts: Collection[str]
+        self, lease: Lease, numbers: Collection[int], parts: Collection[str], /
     ) -> Coroutine[Any, Any, None]:
         """
         Forget manifests, then parts; those that are not there are left out. Also clear away half-written

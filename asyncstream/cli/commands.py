@@ -22,7 +22,7 @@ from asyncstream.checkpoint import Checkpoints, DirectoryStore
 from asyncstream.cli.checkpoints import add_checkpoint_commands
 from asyncstream.cli.completion import add_completion_command
 from asyncstream.cli.enrich import add_enrich_command
-from asyncstream.cli.logs import say, tell
+from asyncstream.cli.logs import logging_to_stderr, say, tell
 from asyncstream.cli.places import add_key, imported, key_of
 from asyncstream.cli.running import EVERY_SECONDS, RunOptions, add_run_options, run_pipeline, seconds
 from asyncstream.cli.state import add_state_command
@@ -236,7 +236,8 @@ def _run(options: argparse.Namespace) -> int:
         )
     pipeline = _pipeline(options.pipeline)  # last: its module may go to another folder
     if checkpoints is not None and options.dry_run:
-        report = asyncio.run(pipeline.dry_run(checkpoints))
+        with logging_to_stderr(how.log_level, tracebacks=how.is_verbose):
+            report = asyncio.run(pipeline.dry_run(checkpoints))
         print(report)
         if not report.can_start and (advice := _ways_out(report)):
             say(advice)

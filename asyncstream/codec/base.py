@@ -19,7 +19,7 @@ class Codec(Protocol):
 
     name: str
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, /) -> bytes:
         """
         The bytes from which `decode` makes an equal value of the same types.
 
@@ -27,7 +27,7 @@ class Codec(Protocol):
             CodecError: if that cannot be done; names the type and the path inside the value.
         """
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes, /) -> Any:
         """
         The value that `encode` was given.
 

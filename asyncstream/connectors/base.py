@@ -117,7 +117,7 @@ class Source(Shown, ABC, Generic[T]):
         """
         return None
 
-    async def can_seek(self, position: Any) -> None:
+    async def can_seek(self, position: Any, /) -> None:
         """
         See whether `seek` could go on from `position`; changes nothing. May be called before `open`.
 
@@ -125,7 +125,7 @@ class Source(Shown, ABC, Generic[T]):
             SourceError: if it could not, because what is read is not what was read then.
         """
 
-    async def seek(self, position: Any) -> None:
+    async def seek(self, position: Any, /) -> None:
         """Go on from `position`; called after `open`, before the first `read`."""
 
     def unread(self) -> int:
@@ -136,7 +136,7 @@ class Source(Shown, ABC, Generic[T]):
         """Whether `acknowledge` is to be called; asked once, when the source is open."""
         return type(self).acknowledge is not Source.acknowledge
 
-    async def acknowledge(self, position: Any) -> None:
+    async def acknowledge(self, position: Any, /) -> None:
         """
         All that was given out before `position` is done for good: a broker may be told so.
 
@@ -148,7 +148,7 @@ class Source(Shown, ABC, Generic[T]):
         last time at the end. A failure is logged, and the next call says it again.
         """
 
-    async def forget(self, position: Any) -> None:
+    async def forget(self, position: Any, /) -> None:
         """
         No checkpoint that is kept goes back behind `position`: what was read before it is needed no more.
 
@@ -169,7 +169,7 @@ class Source(Shown, ABC, Generic[T]):
         """
         return ()
 
-    def hold(self, splits: Collection[str]) -> None:
+    def hold(self, splits: Collection[str], /) -> None:
         """
         Give nothing of these splits, which are far ahead in event time, until the next call, which names all
         that are to wait then. What `read` has of them it keeps.
@@ -329,7 +329,7 @@ class TransactionalSink(Sink[T]):
         whatever those before it do until it takes over.
         """
 
-    async def can_recover(self, position: Any) -> None:
+    async def can_recover(self, position: Any, /) -> None:
         """
         See whether `recover` could go on from `position`; changes nothing.
 
@@ -338,7 +338,7 @@ class TransactionalSink(Sink[T]):
         """
 
     @abstractmethod
-    async def recover(self, position: Any) -> None:
+    async def recover(self, position: Any, /) -> None:
         """
         Called once in place of `open`: get ready, holding exactly what was written before `position`.
 
@@ -348,7 +348,7 @@ class TransactionalSink(Sink[T]):
         """
 
     @abstractmethod
-    async def prepare(self, epoch: int) -> Any:
+    async def prepare(self, epoch: int, /) -> Any:
         """
         Make safe what has been written so far, so that it can still be taken back and can no longer be lost.
 
@@ -356,5 +356,5 @@ class TransactionalSink(Sink[T]):
         """
 
     @abstractmethod
-    async def commit(self, epoch: int) -> None:
+    async def commit(self, epoch: int, /) -> None:
         """What was written before `prepare(epoch)` stays. Elements may have been written since then."""

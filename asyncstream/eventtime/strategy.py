@@ -53,13 +53,13 @@ class WatermarkGenerator(Shown, ABC):
     threshold: int = MIN_TIMESTAMP
 
     @abstractmethod
-    def on_element(self, value: Any, timestamp: int) -> int | None:
+    def on_element(self, value: Any, timestamp: int, /) -> int | None:
         """The watermark that follows this element, or None."""
 
     def snapshot(self) -> Any:
         return None
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Any, /) -> None:
         """Take up what `snapshot` gave."""
 
 

@@ -52,13 +52,13 @@ class Aggregation(Protocol[In_contra, Out_co]):
     def create(self) -> Any:
         """An accumulator that has seen nothing."""
 
-    def add(self, accumulator: Any, value: In_contra) -> Any:
+    def add(self, accumulator: Any, value: In_contra, /) -> Any:
         """The accumulator with `value` in it; may change the one given and return it."""
 
-    def merge(self, accumulator: Any, other: Any) -> Any:
+    def merge(self, accumulator: Any, other: Any, /) -> Any:
         """One accumulator for both; may change the first, not the second."""
 
-    def result(self, accumulator: Any) -> Out_co:
+    def result(self, accumulator: Any, /) -> Out_co:
         """What the accumulator amounts to; shares nothing mutable with it."""
 
 

@@ -28,7 +28,7 @@ from asyncstream.codec import codec as codec_of
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from asyncstream.errors import PipelineError
 from asyncstream.operators.base import Operator
-from asyncstream.operators.process import KeyedProcessFunction
+from asyncstream.operators.process import KeyedFunction, KeyedProcessFunction
 from asyncstream.pipeline import KeyedStream, Stream
 from asyncstream.pipeline.keyed import WindowedStream
 from asyncstream.testing.segment import (
@@ -109,7 +109,8 @@ def harness(
             * a `ProcessWindowFunction`, `Trigger`, `Evictor` or `AggregateFunction`, with `window=`; or a
               `WindowAssigner`: what a firing gives is a `WindowResult`;
             * a function from streams to a stream, `lambda stream: stream.map(...).key_by(...).process(...)`,
-              of steps that do not wait. It is given as many streams as it has parameters;
+              of steps that do not wait. It is given as many streams as it has parameters: so joins, and what
+              `connect` takes, are tested;
             * an `Operator`;
             * a class of the above, or a function without parameters, that makes one of them anew for each
               start.
@@ -390,7 +391,8 @@ class _Around:
             )
         if isinstance(tested, WINDOW_PARTS):
             return parts_of_stream(lambda stream: self._in_windows(stream, tested), 1, outlet)
-        raise refuse("what", _EXPECTED, tested, _ADVICE)
+        several = isinstance(tested, KeyedFunction)
+        raise refuse("what", _EXPECTED, tested, _ADVICE_OF_SEVERAL if several else _ADVICE)
 
     def refuse(self, because: str, *names: str) -> None:
         """Refuse the arguments of these names, which do not go with what is tested."""
@@ -422,6 +424,10 @@ class _Around:
 _EXPECTED = (
     "a process function, window function, trigger, evictor, aggregate or window assigner, an operator, "
     "or a function from streams to a stream"
+)
+_ADVICE_OF_SEVERAL = (
+    "one of several inputs goes into a function of streams, harness(lambda left, right: "
+    "left.key_by(...).connect(right.key_by(...)).process(...)), and push(value, input=1) brings what is right"
 )
 _ADVICE = "what waits for calls is tested in a pipeline, on virtual time: asyncstream.testing.run_virtual"
 

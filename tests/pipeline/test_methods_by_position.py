@@ -12,7 +12,14 @@ from asyncstream import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     Sink,
+    Source,
+    TransactionalSink,
 )
+from asyncstream.checkpoint import CheckpointStore
+from asyncstream.codec import Codec
+from asyncstream.eventtime import WatermarkGenerator
+from asyncstream.guards import Limiter
+from asyncstream.state import Aggregation
 from asyncstream.windowing import AggregateFunction, Evictor, ProcessWindowFunction, Trigger, WindowAssigner
 
 METHODS = {
@@ -26,6 +33,13 @@ METHODS = {
     Evictor: ("kept", "before", "after"),
     WindowAssigner: ("assign",),
     Sink: ("write", "write_batch"),
+    Source: ("can_seek", "seek", "acknowledge", "forget", "hold"),
+    TransactionalSink: ("can_recover", "recover", "prepare", "commit"),
+    Aggregation: ("add", "merge", "result"),
+    CheckpointStore: ("acquire", "renew", "release", "put", "commit", "read", "delete"),
+    Codec: ("encode", "decode"),
+    Limiter: ("acquire",),
+    WatermarkGenerator: ("on_element", "restore"),
 }
 
 

@@ -15,6 +15,7 @@ from asyncstream import (
     CheckpointError,
     Count,
     KeyedContext,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     PipelineError,
     SessionWindows,
@@ -402,6 +403,27 @@ class Gap(Quiet):
         super().__init__()
 
 
+class Paired(KeyedCoProcessFunction[int, int, tuple[int, int]]):
+    def open(self, ctx: KeyedContext) -> None:
+        self.left = ctx.state(ValueDescriptor[int]("left"))
+
+    def process_left(self, value: int, ctx: KeyedContext, out: Emitter[tuple[int, int]]) -> None:
+        self.left.set(value)
+
+    def process_right(self, value: int, ctx: KeyedContext, out: Emitter[tuple[int, int]]) -> None:
+        out((self.left.get(0), value))
+
+
+def test_function_of_two_inputs_is_given_two_streams() -> None:
+    with harness(
+        lambda left, right: left.key_by(itself).connect(right.key_by(itself)).process(Paired())
+    ) as tested:
+        tested.push(3)
+        tested.restart()
+        tested.push(3, input=1)
+        assert tested.collect() == [(3, 3)]
+
+
 class Asks(AsyncFunction[int, int]):
     async def invoke(self, value: int) -> int:
         return value
@@ -416,6 +438,7 @@ async def call(value: int) -> int:
     [
         (lambda: harness(3), "what: expected a process function"),
         (lambda: harness(Asks()), "run_virtual"),
+        (lambda: harness(Paired()), r"what: .*; one of several inputs .* harness\(lambda left, right: "),
         (lambda: harness(call), r"what: .* got <function call>; what waits for calls .*run_virtual"),
         (lambda: harness(lambda stream: stream.async_map(call)), "'async_map': a harness .* waits for calls"),
         (lambda: harness(lambda stream: stream.map(str).to([])), "returns a stream"),

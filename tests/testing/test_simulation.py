@@ -134,7 +134,7 @@ def test_pipeline_that_hangs_is_found_out() -> None:
 
 
 def test_missing_sink_is_named() -> None:
-    with pytest.raises(SimulationFailed, match="other: there is no such sink"):
+    with pytest.raises(SimulationFailed, match="there is no sink 'other'; there is sink"):
         simulate(lambda life: enriched(life, SimulatedSink(life)), [], {"sink": [], "other": []}, 0)
 
 
@@ -255,6 +255,26 @@ def test_pipeline_is_simulated_as_it_is() -> None:
     assert happened > {("failure", "price"), ("crash", "in price"), ("crash", "in commit")}
 
 
+def test_one_sink_needs_no_name_whatever_it_is_called() -> None:
+    def make(life: Life) -> Pipeline:
+        pipeline = Pipeline("doubled")
+        placed: SourceStream[int] = pipeline.source((), name="orders")
+        placed.map(lambda order: order * 2).to(JsonLinesSink("doubled.jsonl"), name="doubled")
+        return pipeline
+
+    doubled = [event * 2 for event in EVENTS]
+    assert simulate(make, {"orders": EVENTS}, doubled, plan=UNKIND).results == {"doubled": doubled}
+    with pytest.raises(SimulationFailed, match="doubled: too much: 78"):
+        simulate(make, {"orders": EVENTS}, doubled[:-1], plan=UNKIND)
+
+
+def test_of_several_sinks_each_needs_its_name() -> None:
+    with pytest.raises(
+        SimulationFailed, match=r"expected: say by name .*; there is (priced, failed|failed, priced)"
+    ):
+        simulate(lambda life: orders(price), {"orders": EVENTS}, EVENTS)
+
+
 def test_life_in_which_nothing_goes_wrong_is_the_model() -> None:
     for seed in range(5):
         told = simulate(
@@ -314,7 +334,16 @@ def test_function_that_forgets_to_return_its_pipeline_is_told_so() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"seed": "5"}, {"seed": -1}, {"events": 5}, {"events": "orders"}, {"plan": {}}, {"types": int}],
+    [
+        {"seed": "5"},
+        {"seed": -1},
+        {"events": 5},
+        {"events": "orders"},
+        {"plan": {}},
+        {"types": int},
+        {"expected": "priced"},
+        {"expected": 5},
+    ],
     ids=str,
 )
 def test_story_that_cannot_be_told_is_refused(wrong: dict[str, Any]) -> None:

@@ -238,7 +238,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         The steps and inputs are the same, and `start_from` if the query began with one; the key groups are
         those of this plan, and state is divided among as many of Spark's partitions as the session shuffles
         into now. What is at `location` stays. The new query has an identity of its own, and counts its
-        micro-batches anew.
+        micro-batches anew: Spark's own writers of files leave out those whose numbers are in their folder.
 
         Args:
             location: the checkpoint of the stopped query, its option `checkpointLocation`.
@@ -272,7 +272,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
 
         The query goes on from its checkpoint as before; what was read, and what was written, stays so. Spark
         notes the number in the checkpoint, where it counts for more than `spark.sql.shuffle.partitions`. The
-        key groups stay: make the plan with the `key_groups` that it had. For others there is `regroup`.
+        key groups stay: make the plan with the `key_groups` that it had. For others there is `regroup`. A
+        micro-batch divides the state, whose number is missing in the logs of Spark's own writers of files.
 
         Args:
             location: the query's checkpoint, its option `checkpointLocation`.

@@ -94,7 +94,8 @@ def simulate(
         events: made of values that checkpoints keep. By the names of the sources: what is read in their
             place; others stand in for the sinks, too, and the pipeline is your own as it is. A sequence: what
             `SimulatedSource` reads; the pipeline then has simulated sources and sinks.
-        expected: what the sink is to hold in the end, in any order; by the sinks' names if there are several.
+        expected: what the sink is to hold in the end, in any order; by the sinks' names if there are several,
+            of which those that are not named may hold anything.
             A `PlainSimulatedSink` may hold elements more often than expected, though not less often. None:
             what the sinks hold after a life in which nothing goes wrong.
         seed: where all chance comes from; that of the module `random`, too. At least 0.
@@ -112,6 +113,8 @@ def simulate(
         raise refuse("events", "a sequence, or sequences by the names of sources", events)
     if not isinstance(types, Iterable):
         raise refuse("types", "a list of classes", types)
+    if expected is not None and (isinstance(expected, str) or not isinstance(expected, Iterable)):
+        raise refuse("expected", "what the sink is to hold, or that by the names of sinks", expected)
     count("seed", seed, least=0)
     replay = replay or f"simulate(..., seed={seed})"
     types = tuple(types)
@@ -124,10 +127,22 @@ def simulate(
         expected = undisturbed.results
     world = World(seed, events)
     told = _tell(make, world, plan, replay, types)
-    for name, wanted in (expected if isinstance(expected, Mapping) else {"sink": expected}).items():
-        if wrong := _difference(wanted, world.disks.get(name)):
+    if not isinstance(expected, Mapping):
+        if len(world.disks) != 1:
+            raise SimulationFailed(
+                world, f"expected: say by name what each sink is to hold; {_sinks(world)}", replay
+            )
+        expected = dict.fromkeys(world.disks, expected)
+    for name, wanted in expected.items():
+        if name not in world.disks:
+            raise SimulationFailed(world, f"there is no sink {name!r}; {_sinks(world)}", replay)
+        if wrong := _difference(wanted, world.disks[name]):
             raise SimulationFailed(world, f"{name}: {wrong}", replay)
     return told
+
+
+def _sinks(world: World) -> str:
+    return f"there is {', '.join(world.disks) or 'none'}"
 
 
 def _made(make_pipeline: Callable[[Life], Pipeline], life: Life) -> Pipeline:
@@ -304,10 +319,8 @@ def _told(context: dict[str, Any]) -> str:
     return f"the loop was told: {context['message']}" + (f": {describe_error(error)}" if error else "")
 
 
-def _difference(expected: Iterable[Any], disk: SimulatedDisk | None) -> str:
+def _difference(expected: Iterable[Any], disk: SimulatedDisk) -> str:
     """What is wrong with what a sink holds; empty if nothing is."""
-    if disk is None:
-        return "there is no such sink"
     wanted, there = Counter(map(repr, expected)), Counter(map(repr, disk.committed))
     missing, extra = wanted - there, there - wanted
     if not disk.exactly_once:
