@@ -11,7 +11,7 @@ from asyncstream.errors import InternalError, PipelineError
 from asyncstream.operators.process_spec import check_sides
 from asyncstream.state.snapshots import Rule
 from asyncstream.validation import count, instance, refuse
-from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
+from asyncstream.windowing.aggregates import ELEMENTS
 from asyncstream.windowing.assigners import (
     DynamicSessionWindows,
     GlobalWindows,
@@ -157,9 +157,7 @@ class WindowPlan:
     @property
     def folding(self) -> AggregateFunction[Any, Any]:
         """What elements are folded with as they come: the aggregate, or what keeps them all."""
-        if self.aggregate is not None and self.evictor is None:
-            return self.aggregate
-        return ELEMENTS_OF_SESSIONS if self.assigner.merging else ELEMENTS
+        return ELEMENTS if self.aggregate is None or self.evictor is not None else self.aggregate
 
     @property
     def kept(self) -> Kept:
