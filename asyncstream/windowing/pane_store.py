@@ -310,9 +310,8 @@ class PaneStore:
         """The keys of slices and blocks, with the numbers of their first elements, in the order of these."""
         firsts: dict[Any, int] = {}
         for place in places:
-            numbers = [(key, accumulator[-1]) for key, accumulator in self._rows(place).items()]
-            numbers += ((key, parts[0][-1]) for key, parts in self._closed.whole(place).items())
-            for key, number in numbers:
+            for key, accumulator in self._every(place):
+                number = accumulator[-1]
                 if number < firsts.get(key, number + 1):
                     firsts[key] = number
         return dict(sorted(firsts.items(), key=itemgetter(1)))
