@@ -5,6 +5,7 @@ Which window step the user described, checked as a whole: some parts do not go t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import InternalError, PipelineError
@@ -229,9 +230,13 @@ class WindowPlan:
             raise refuse("trigger", expected, None, advice)
 
     def _has_ties(self, slicing: SlicedWindows) -> bool:
-        """Whether a window may tick, in event time, just when another one ends."""
+        """Whether a window may tick, in event time, just when another one ends that overlaps it."""
         ticks = self.ticks
-        return ticks is not None and ticks.event_time and slicing.ends_at_multiples(ticks.interval_ms)
+        if ticks is None or not ticks.event_time:
+            return False
+        step_ms, longest_ms = slicing.overlap_ms()
+        last_ms = slicing.offset_ms + longest_ms - 1  # of one window; the others end some steps from it
+        return last_ms % gcd(step_ms, ticks.interval_ms) == 0
 
     def _check_merging(self) -> None:
         trigger, aggregate = self.effective_trigger, self.aggregate
