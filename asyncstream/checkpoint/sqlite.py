@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.checkpoint.directory import name_file
@@ -124,21 +124,18 @@ class SqliteStore(CheckpointStore, Shown):
 
     async def numbers(self) -> list[int]:
         def work(database: sqlite3.Connection) -> list[int]:
-            if not self._has(database, self._table):
-                return []
-            found = {row[0] for row in database.execute(f"SELECT number FROM {self._table}")}
+            found = {*self._every(database, self._table, "number")}
             newest = self._row(database)[1]  # which must be there: if not, `read` says that it is lost
             return sorted(found | {newest} if newest else found)
 
         return await self._look(work)
 
     async def parts(self) -> list[str]:
-        def work(database: sqlite3.Connection) -> list[str]:
-            if not self._has(database, self._parts):
-                return []
-            return [row[0] for row in database.execute(f"SELECT name FROM {self._parts}")]
+        return await self._look(lambda database: self._every(database, self._parts, "name"))
 
-        return await self._look(work)
+    def _every(self, database: sqlite3.Connection, table: str, column: str) -> list[Any]:
+        found = database.execute(f"SELECT {column} FROM {table}") if self._has(database, table) else ()
+        return [row[0] for row in found]
 
     async def read(self, what: int | str) -> bytes:
         return await self._look(lambda database: self._read(database, what))

@@ -5,16 +5,17 @@ A store of checkpoints that answers in bounded time: what waits for it longer fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
 from asyncstream.errors import CheckpointError
-from asyncstream.lease import Holder, Lease
 
 __all__ = ("TimelyStore",)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class TimelyStore:
@@ -28,56 +29,43 @@ class TimelyStore:
     def __init__(self, store: CheckpointStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
+        self.acquire = self._timely("give a lease", store.acquire)
+        self.renew = self._timely("renew the lease", store.renew)
+        self.release = self._timely("take the lease back", store.release)
+        self.put = self._timely("keep a part", store.put)
+        self.commit = self._timely("commit checkpoint {1}", store.commit)
+        self.numbers = self._timely("say which checkpoints there are", store.numbers)
+        self.parts = self._timely("say which parts there are", store.parts)
+        self.read = self._timely("give {0}", store.read)
+        self.delete = self._timely("delete what is old", store.delete)
+        self.holder = self._timely("say who has its lease", store.holder)
+        self._some = self._timely("give checkpoints", partial(manifests_of, store))
 
     def __str__(self) -> str:
         return str(self._store)
 
-    async def _answer(self, what: str, call: Awaitable[T]) -> T:
-        limit = asyncio.timeout(self._seconds)
-        try:
-            async with limit:
-                return await call
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise CheckpointError(
-                f"{self._store} did not {what} within {self._seconds:g} s, the timeout= of checkpoints"
-            ) from error
+    def _timely(self, what: str, ask: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """A method of the store; `what` it is to do, of its arguments by their places."""
 
-    async def acquire(self, holder: Holder, seconds: float) -> Lease:
-        return await self._answer("give a lease", self._store.acquire(holder, seconds))
+        async def asked(*args: P.args, **named: P.kwargs) -> T:
+            limit = asyncio.timeout(self._seconds)
+            try:
+                async with limit:
+                    return await ask(*args, **named)
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise CheckpointError(
+                    f"{self._store} did not {what.format(*args)} within {self._seconds:g} s, the timeout= of "
+                    "checkpoints"
+                ) from error
 
-    async def renew(self, lease: Lease, seconds: float) -> None:
-        await self._answer("renew the lease", self._store.renew(lease, seconds))
-
-    async def release(self, lease: Lease) -> None:
-        await self._answer("take the lease back", self._store.release(lease))
-
-    async def put(self, lease: Lease, part: str, data: bytes) -> None:
-        await self._answer("keep a part", self._store.put(lease, part, data))
-
-    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
-        await self._answer(f"commit checkpoint {number}", self._store.commit(lease, number, manifest))
-
-    async def numbers(self) -> list[int]:
-        return await self._answer("say which checkpoints there are", self._store.numbers())
-
-    async def parts(self) -> list[str]:
-        return await self._answer("say which parts there are", self._store.parts())
-
-    async def read(self, what: int | str) -> bytes:
-        return await self._answer(f"give {what}", self._store.read(what))
+        return asked
 
     async def manifests(self, numbers: Collection[int]) -> Manifests:
         found: Manifests = {}
         # what a store has no method for, it is asked for one by one, and each answer has its time
         together = [numbers] if hasattr(self._store, "manifests") else [[number] for number in numbers]
         for some in together:
-            found |= await self._answer("give checkpoints", manifests_of(self._store, some))
+            found |= await self._some(some)
         return found
-
-    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
-        await self._answer("delete what is old", self._store.delete(lease, numbers, parts))
-
-    async def holder(self) -> Lease | None:
-        return await self._answer("say who has its lease", self._store.holder())

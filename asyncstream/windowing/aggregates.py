@@ -21,7 +21,7 @@ import copyreg
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import module_of
@@ -33,7 +33,6 @@ from asyncstream.windowing.fused_aggregates import Inline, Results, fused, metho
 
 __all__ = (
     "ELEMENTS",
-    "ELEMENTS_OF_SESSIONS",
     "Adding",
     "Aggregates",
     "Collect",
@@ -53,6 +52,7 @@ __all__ = (
     "Quantile",
     "Sum",
     "in_place",
+    "joined",
 )
 
 Out = TypeVar("Out")
@@ -314,16 +314,6 @@ class Elements(Collect):
         return kept
 
 
-class _OfSessions(Elements):
-    """The same of a session: where sessions merge, the one with most comes first."""
-
-    def merge(self, accumulator: list[Any], other: list[Any]) -> list[Any]:
-        if len(other) > len(accumulator):
-            return [*other, *accumulator]
-        accumulator.extend(other)
-        return accumulator
-
-
 class CountDistinct(FieldAggregate[int]):
     """
     How many different ones, exactly: the window holds each of them once. They must be hashable.
@@ -474,12 +464,20 @@ def in_place(aggregate: AggregateFunction[Any, Any]) -> InPlace:
     return aggregate if isinstance(aggregate, Aggregates) else InPlace({None: aggregate})
 
 
+def joined(aggregate: AggregateFunction[Any, Any], accumulators: list[Any]) -> Any:
+    """
+    One accumulator for those of sessions that have merged, which come in the order of time and are of no more
+    use then. Elements of the session that had most come first: they are the ones that are not copied.
+    """
+    if isinstance(aggregate, Elements):
+        most = max(range(len(accumulators)), key=lambda place: len(accumulators[place]))
+        accumulators.insert(0, accumulators.pop(most))
+    return reduce(aggregate.merge, accumulators)
+
+
 def _itself(value: Any) -> Any:
     return value
 
 
 ELEMENTS: Final = Elements()
 """Folds elements into the list of all, where there is no other aggregate."""
-
-ELEMENTS_OF_SESSIONS: Final = _OfSessions()
-"""The same for windows that merge."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from math import gcd
 from typing import Any, Literal, TypeAlias
 
 from asyncstream import validation
@@ -97,9 +96,11 @@ class SlicedWindows(WindowAssigner):
 
     Attributes:
         is_disjoint: whether windows do not overlap, and are one slice each.
+        offset_ms: where their grid lies.
     """
 
     is_disjoint: bool = False
+    offset_ms: int = 0
 
     def _follow(self, time: TimeKind) -> None:
         """Have them follow this time."""
@@ -119,10 +120,6 @@ class SlicedWindows(WindowAssigner):
     def overlap_ms(self) -> tuple[int, int]:
         """How far apart windows that overlap end, and how long the longest is; (0, 0): they do not."""
         return 0, 0
-
-    def ends_at_multiples(self, interval_ms: int, /) -> bool:
-        """Whether the last millisecond of a window may be a multiple of an interval."""
-        return True
 
 
 class TumblingWindows(SlicedWindows):
@@ -208,9 +205,6 @@ class SlidingWindows(SlicedWindows):
     def overlap_ms(self) -> tuple[int, int]:
         return self.slide_ms, self.size_ms
 
-    def ends_at_multiples(self, interval_ms: int) -> bool:
-        return (self.offset_ms + self.size_ms - 1) % gcd(self.slide_ms, interval_ms) == 0
-
 
 class CumulativeWindows(SlicedWindows):
     """
@@ -249,9 +243,6 @@ class CumulativeWindows(SlicedWindows):
 
     def overlap_ms(self) -> tuple[int, int]:
         return self.step_ms, self.size_ms
-
-    def ends_at_multiples(self, interval_ms: int) -> bool:
-        return (self.offset_ms - 1) % gcd(self.step_ms, interval_ms) == 0
 
 
 class Sessions(WindowAssigner):

@@ -2,9 +2,9 @@
 Which windows of one key are open, where windows that touch become one.
 
 After Flink's MergingWindowSet: each open window knows its *state window*, the name under which its contents
-are kept. When windows merge, the contents stay where the biggest of them are and only the name of the window
-changes, so a session of a million elements that grows by one copies nothing. Open windows never touch each
-other, so sorted by start they are sorted by end as well, and what a new one touches is found by bisection.
+are kept. When a window grows its contents stay where they are and only its name changes, so a session of a
+million elements that grows by one copies nothing. Open windows never touch each other, so sorted by start
+they are sorted by end as well, and what a new one touches is found by bisection.
 """
 
 from __future__ import annotations

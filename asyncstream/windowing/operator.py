@@ -34,7 +34,7 @@ from asyncstream.state import MISSING, Cell, KeyedState, Table
 from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.state.timer_queue import Timer
 from asyncstream.timers import reached
-from asyncstream.windowing.aggregates import ELEMENTS_OF_SESSIONS, Elements, in_place
+from asyncstream.windowing.aggregates import Elements, in_place, joined
 from asyncstream.windowing.assigners import sliced
 from asyncstream.windowing.base import WindowStep, check_timestamp
 from asyncstream.windowing.merging import MergingWindowSet
@@ -288,26 +288,16 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
             cleanup_ms = self._cleanup_ms(old)
             (self._timers.event if self._event_time else self._timers.processing).delete(cleanup_ms, key, old)
         if len(state_windows) > 1:
-            self._merge_contents(key, window, state_windows)
+            self._merge_contents(key, state_windows)
 
-    def _merge_contents(self, key: Any, window: Any, state_windows: list[Any]) -> None:
-        """Bring the contents of several sessions together at the place of the biggest of them."""
+    def _merge_contents(self, key: Any, state_windows: list[Any]) -> None:
+        """Bring the contents of several sessions together at the place of the first of them."""
         contents = self._contents
-        held = [
-            (place, found) for place in state_windows if (found := contents.get(place, key)) is not MISSING
-        ]
-        if not held:
-            return
-        for place, _ in held:
+        held = [found for place in state_windows if (found := contents.get(place, key)) is not MISSING]
+        for place in state_windows:
             contents.remove(place, key)
-        place, target = held[0]
-        if self._plan.folding is ELEMENTS_OF_SESSIONS:
-            place, target = max(held, key=lambda pair: len(pair[1]))
-        for other, part in held:
-            if other is not place:
-                target = self._folding.merge(target, part)
-        contents.put(place, key, target)
-        self._merging.get(None, key).move(window, place)
+        if held:
+            contents.put(state_windows[0], key, joined(self._folding, held))
 
     # Time
 

@@ -223,13 +223,10 @@ class PaneStore:
         slices, closed, blocks = self.slices, self._closed, self._blocks
         covered = self._cover(window, makes=not slices.is_remote)  # there memory is not to hold what is not
         places = [place for place in covered if place in slices or place in closed or blocks.rows(place)]
-        if window in self.windows:
-            if not places:
-                return self.whole.each(window)
-            every = dict.fromkeys([*self.whole.whole(window), *self._firsts(places)])
-            return {key: self.merged(window, key) for key in every}.items()
-        if any(place in closed for place in places):
-            return self._in_turn(places).items()
+        if not places:
+            return self.whole.each(window)
+        if window in self.windows or any(place in closed for place in places):
+            return self._in_turn(window, places).items()
         if len(places) == 1 and places[0] in slices:
             return slices.each(places[0])
         parts = [cells for place in places if (cells := self._rows(place))]
@@ -239,14 +236,13 @@ class PaneStore:
             self.gather(found, cells)
         return found.items()
 
-    def _in_turn(self, places: Iterable[Span]) -> Rows:
-        """What slices hold of which some have closed accumulators, merged in the order of the numbers."""
-        merge = self.aggregate.merge
+    def _in_turn(self, window: Span, places: Iterable[Span]) -> Rows:
+        """What a window holds itself, and slices and blocks after that in the order of the numbers."""
+        create, merge = self.aggregate.create, self.aggregate.merge
+        found = {key: merge(create(), own) for key, own in self.whole.each(window)}
         parts = [part for place in places for part in self._every(place)]
-        found: Rows = {}
         for key, accumulator in sorted(parts, key=lambda part: _NUMBER(part[1])):
-            merged = found.get(key, MISSING)
-            found[key] = merge(self.aggregate.create() if merged is MISSING else merged, accumulator)
+            found[key] = merge(found[key] if key in found else create(), accumulator)
         return found
 
     def _block(self, places: Iterable[Span]) -> Rows:
@@ -297,10 +293,10 @@ class PaneStore:
         return self.slices.whole(place) if rows is None else rows
 
     def _every(self, place: Span) -> Iterator[tuple[Any, Any]]:
-        """The accumulators in a slice, closed ones, too, each with its key."""
+        """The accumulators in a slice or block, closed ones, too, each with its key."""
         for key, parts in self._closed.whole(place).items():
             yield from ((key, part) for part in parts)
-        yield from self.slices.whole(place).items()
+        yield from self._rows(place).items()
 
     def _parts(self, place: Span, key: Any) -> Iterable[Any]:
         """The accumulators of a key in a slice or block, with numbers."""
@@ -314,9 +310,8 @@ class PaneStore:
         """The keys of slices and blocks, with the numbers of their first elements, in the order of these."""
         firsts: dict[Any, int] = {}
         for place in places:
-            numbers = [(key, accumulator[-1]) for key, accumulator in self._rows(place).items()]
-            numbers += ((key, parts[0][-1]) for key, parts in self._closed.whole(place).items())
-            for key, number in numbers:
+            for key, accumulator in self._every(place):
+                number = accumulator[-1]
                 if number < firsts.get(key, number + 1):
                     firsts[key] = number
         return dict(sorted(firsts.items(), key=itemgetter(1)))

@@ -5,13 +5,14 @@ Which window step the user described, checked as a whole: some parts do not go t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from asyncstream.errors import InternalError, PipelineError
 from asyncstream.operators.process_spec import check_sides
 from asyncstream.state.snapshots import Rule
 from asyncstream.validation import count, instance, refuse
-from asyncstream.windowing.aggregates import ELEMENTS, ELEMENTS_OF_SESSIONS
+from asyncstream.windowing.aggregates import ELEMENTS
 from asyncstream.windowing.assigners import (
     DynamicSessionWindows,
     GlobalWindows,
@@ -157,9 +158,7 @@ class WindowPlan:
     @property
     def folding(self) -> AggregateFunction[Any, Any]:
         """What elements are folded with as they come: the aggregate, or what keeps them all."""
-        if self.aggregate is not None and self.evictor is None:
-            return self.aggregate
-        return ELEMENTS_OF_SESSIONS if self.assigner.merging else ELEMENTS
+        return ELEMENTS if self.aggregate is None or self.evictor is not None else self.aggregate
 
     @property
     def kept(self) -> Kept:
@@ -231,9 +230,13 @@ class WindowPlan:
             raise refuse("trigger", expected, None, advice)
 
     def _has_ties(self, slicing: SlicedWindows) -> bool:
-        """Whether a window may tick, in event time, just when another one ends."""
+        """Whether a window may tick, in event time, just when another one ends that overlaps it."""
         ticks = self.ticks
-        return ticks is not None and ticks.event_time and slicing.ends_at_multiples(ticks.interval_ms)
+        if ticks is None or not ticks.event_time:
+            return False
+        step_ms, longest_ms = slicing.overlap_ms()
+        last_ms = slicing.offset_ms + longest_ms - 1  # of one window; the others end some steps from it
+        return last_ms % gcd(step_ms, ticks.interval_ms) == 0
 
     def _check_merging(self) -> None:
         trigger, aggregate = self.effective_trigger, self.aggregate

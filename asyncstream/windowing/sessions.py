@@ -38,6 +38,7 @@ from asyncstream.operators.emitting import BURST
 from asyncstream.state import MISSING, SLICE, Cell, Table, detached
 from asyncstream.state.rows import NO_ROWS
 from asyncstream.state.timer_queue import TimerQueue, timer_table
+from asyncstream.windowing.aggregates import joined
 from asyncstream.windowing.assigners import Sessions
 from asyncstream.windowing.base import PlainWindowOperator, check_timestamp
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
@@ -255,8 +256,11 @@ class SessionWindowOperator(PlainWindowOperator):
         if covered != (session.start, session.end) or not session.armed:
             session.start, session.end = covered
             session.number = next(self._numbers)
+        if others:
+            session.accumulator = joined(self._aggregate, [one.accumulator for one in sessions[touched]])
         for other in others:
-            self._join(session, other)
+            if self._fires_besides:
+                self._join(session, other)
             if other.armed and not session.armed:
                 self._arm(key, session, start)
         sessions[touched] = [session]
@@ -264,13 +268,11 @@ class SessionWindowOperator(PlainWindowOperator):
         return session
 
     def _join(self, session: Any, other: Any) -> None:
-        """Have a session hold what another one does, which is none any more."""
-        session.accumulator = self._aggregate.merge(session.accumulator, other.accumulator)
-        if self._fires_besides:
-            session.early += other.early
-            session.late += other.late
-            if session.tick is None:  # else it is the earlier one, and the session waits for that
-                session.tick = other.tick
+        """Have a session remember what another one does, which is none any more."""
+        session.early += other.early
+        session.late += other.late
+        if session.tick is None:  # else it is the earlier one, and the session waits for that
+            session.tick = other.tick
 
     def _arm(self, key: Any, session: Any, time_ms: int) -> None:
         """Have a session fire, into which an element of this time has come."""

@@ -16,6 +16,7 @@ from asyncstream.windowing import (
     AfterWatermark,
     Count,
     CountTrigger,
+    DynamicSessionWindows,
     SessionWindows,
     WindowOperator,
     WindowPlan,
@@ -87,6 +88,16 @@ def test_sessions_are_those_of_the_general_operator_where_many_end_within_a_page
         for make in (WindowOperator, SessionWindowOperator)
     )
     assert found == expected
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_elements_of_the_session_that_had_most_come_first_however_many_have_merged(general: bool) -> None:
+    plan = WindowPlan(DynamicSessionWindows(lambda value: ms(value[1])))
+    make = WindowOperator if general else SessionWindowOperator
+    apart = [("two", 6, 0), ("two", 6, 0), ("one", 1, 10), *[("three", 1, 20)] * 3]
+    script: list[Step] = [("el", (name, gap_ms), at_ms) for name, gap_ms, at_ms in [*apart, ("all", 30, 5)]]
+    records = Harness(lambda: make(lambda value: "k", plan)).run([*script, ("wm", MAX_TIMESTAMP)])
+    assert [name for name, _ in records[0][1].value] == ["three"] * 3 + ["two"] * 2 + ["one", "all"]
 
 
 def test_an_element_does_not_look_at_each_of_the_sessions_that_are_open() -> None:
