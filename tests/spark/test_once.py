@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -32,8 +32,11 @@ class Computed:
         what: others are computed otherwise.
     """
 
+    columns: Sequence[str] = ("v",)
+
     def __init__(self, run: str | None = None, what: int = 0) -> None:
         self.times = 0
+        self.is_kept = False
         self.semanticHash = lambda: what
         if run is not None:
             told = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run}
@@ -53,7 +56,18 @@ class Computed:
         return self
 
     def save(self, path: str | None = None) -> None:
-        self.times += 1
+        if not (self.is_kept and self.times):
+            self.times += 1
+
+    def select(self, all: str) -> Computed:
+        return self
+
+    def persist(self) -> Computed:
+        self.is_kept = True
+        return self
+
+    def unpersist(self) -> None:
+        self.is_kept = False
 
 
 def insert(rows: Any, connection: Any) -> None:
@@ -169,6 +183,43 @@ def test_of_many_queries_only_the_last_are_remembered(path: Path) -> None:
     for number in range(REMEMBERED):
         once_in_folders("out", query=f"of later {number}")(Computed(RUN), 0)
     assert written_by() is None
+
+
+def test_rows_that_delta_leaves_out_are_computed() -> None:
+    """It knows their number, and looks at no more; Spark's own state goes on with them."""
+
+    class LeftOut(Computed):
+        def save(self, path: str | None = None) -> None:
+            if path is None:
+                super().save()
+
+    once = once_in_delta("left/out", query="q")
+    known, more = LeftOut(RUN), Computed(RUN)
+    once(known, 3)
+    once(more, 4)
+    after_a_crash = Computed(NEXT_RUN)
+    once(after_a_crash, 5)
+    assert (known.times, more.times, after_a_crash.times) == (1, 1, 1)
+    assert not known.is_kept
+    untold = LeftOut()  # by Spark, which run it is
+    once(untold, 6)
+    assert untold.times == 1
+
+
+@pytest.mark.parametrize("column", ["batch", "Query"])
+def test_column_that_the_folders_would_hide_is_refused(column: str) -> None:
+    rows = Computed(RUN)
+    rows.columns = ("v", column)
+    with pytest.raises(PipelineError, match=f"the rows have a column '{column}', in place of which"):
+        once_in_folders("hidden")(rows, 0)
+    assert not rows.times
+
+
+def test_what_writes_one_output_is_not_for_several() -> None:
+    outputs: Any = {"minutes": Computed(RUN)}
+    for once in (once_in_folders("several"), once_in_delta("several")):
+        with pytest.raises(PipelineError, match=r"several: these are outputs by their names; write each"):
+            once(outputs, 0)
 
 
 def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:

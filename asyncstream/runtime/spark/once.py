@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,9 @@ __all__ = ("once_in_database", "once_in_delta", "once_in_folders")
 
 INSERTED = 1000
 """Rows that go to a database at a time."""
+
+_OF_FOLDERS = frozenset({"query", "batch"})
+"""Columns that Spark makes of the names of the folders, whatever is in the files."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -122,6 +125,11 @@ def once_in_folders(
         format: of Spark's: "parquet", "orc", "json", "csv".
         query: as for `once_in_database`.
         options: of the format.
+
+    Raises:
+        PipelineError: if an argument is not as described; by what it gives, if the rows have a column `query`
+            or `batch`, in place of which those of the folders' names are read, or if something else of the
+            micro-batch has been written a moment ago.
     """
     text("path", path)
     text("format", format)
@@ -133,6 +141,12 @@ def once_in_folders(
         mine = named or query_of(rows)
         writing = Writing(f"path {path}", mine, rows, number)
         writing.check_first("give each output a path= of its own")
+        _need_one(f"path {path}", rows)
+        if hidden := [column for column in rows.columns if column.lower() in _OF_FOLDERS]:
+            raise PipelineError(
+                f"path {path}: the rows have a column {hidden[0]!r}, in place of which who reads the folders "
+                "sees what their names say: give it another name, as withColumnRenamed does"
+            )
         folder = f"{path.rstrip('/')}/query={mine}/batch={number:08}"
         rows.write.format(format).options(**options).mode("overwrite").save(folder)
         writing.done()
@@ -150,6 +164,10 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
         path: of the table.
         query: as for `once_in_database`.
         options: of Delta's writer, such as `mergeSchema="true"`.
+
+    Raises:
+        PipelineError: if an argument is not as described; by what it gives, if something else of the
+            micro-batch has been written a moment ago.
     """
     text("path", path)
     named = _named(query)
@@ -158,8 +176,11 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
         mine = named or query_of(rows)
         writing = Writing(f"table {path}", mine, rows, number)
         writing.check_first("unite the outputs, or give each a table of its own")
+        _need_one(f"table {path}", rows)
         known = {"txnAppId": mine, "txnVersion": str(number)}
-        rows.write.format("delta").options(**options, **known).mode("append").save(path)
+        # what Delta leaves out it does not look at
+        with _computed(rows) if writing.may_be_known else nullcontext(rows) as written:
+            written.write.format("delta").options(**options, **known).mode("append").save(path)
         writing.done()
 
     return write_batch
@@ -172,10 +193,29 @@ def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
 
 
+def _need_one(where: str, rows: Rows) -> None:
+    if isinstance(rows, Mapping):
+        raise PipelineError(
+            f"{where}: these are outputs by their names; write each by a function of its own, "
+            "plan.write_stream(lambda outputs, batch: write(outputs['minutes'], batch))"
+        )
+
+
 def _compute(rows: Rows) -> None:
     """Have Spark compute rows that are in the database already: its own state moves on with each of them."""
     for frame in rows.values() if isinstance(rows, Mapping) else (rows,):
         frame.write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def _computed(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, which have been computed, and are not computed again in this block."""
+    kept = rows.select("*").persist()  # a frame of its own: the user may keep `rows` for longer
+    try:
+        _compute(kept)
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def _take_down(connection: Any, place: str, table: str, query: str, number: int) -> bool:
