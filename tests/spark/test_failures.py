@@ -245,3 +245,18 @@ def test_reader_of_a_source_that_has_ended_is_told_with_what_to_do(
     assert re.match("the Python process in which Spark's driver reads a source has ended: .* memory, ", told)
     assert failure_text(caught.value) == told
     assert caplog.messages[0] == f"{query.id} has failed: {told}"
+
+
+def test_error_of_ours_that_another_has_caused_is_told_behind_it(spark: SparkSession, tmp_path: Path) -> None:
+    class Nowhere(Items[int]):
+        def position(self) -> Any:
+            return object()
+
+    register_source(spark, lambda: Nowhere([1]), schema="v bigint", name="nowhere")
+    rows = spark.readStream.format("nowhere").load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(Exception, match="STREAM_FAILED"):
+        query.awaitTermination(200)
+    told = failure_text(query)
+    assert told.startswith("SourceError: source 'nowhere': Nowhere stands at <object object>, which no")
+    assert "CodecError: value: cannot keep a object" in told
