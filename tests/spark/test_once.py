@@ -143,15 +143,24 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
         assert count_in(connection) == 3
 
 
+def test_two_parts_under_one_number_are_refused_when_the_query_is_started_again_too(path: Path) -> None:
+    """The number is that of the first part, which is there; the second has been left out."""
+    parts = [once_in_database(lambda: sqlite3.connect(path), insert) for _ in range(2)]
+    for run in (RUN, NEXT_RUN):
+        parts[0](Computed(run, 0), 0)
+        with pytest.raises(PipelineError, match="something of micro-batch 0 has been written there"):
+            parts[1](Computed(run, 1), 0)
+
+
 def test_parts_in_databases_of_their_own_may_be_tried_again(path: Path) -> None:
     """Each has its own numbers, though the table of numbers has the same name in both."""
     other = path.with_name("other.db")
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE out (v)")
     parts = [once_in_database(partial(sqlite3.connect, each), insert) for each in (path, other)]
-    for _ in range(2):  # for something beside them has failed
+    for run in (RUN, RUN, NEXT_RUN):  # for something beside them has failed, and after a crash
         for what, part in enumerate(parts):
-            part(Computed(RUN, what), 0)
+            part(Computed(run, what), 0)
     for each in (path, other):
         with closing(sqlite3.connect(each)) as connection:
             assert count_in(connection) == 1
@@ -264,6 +273,23 @@ def test_connection_of_a_class_of_the_users_is_one_of_the_module_of_its_base(pat
     once_in_database(lambda: sqlite3.connect(path, factory=Audited), insert, query="q")(Computed(), 0)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 1
+
+
+def test_connection_may_give_rows_as_dicts(path: Path) -> None:
+    """As by psycopg's `row_factory=dict_row`."""
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path)
+        connection.row_factory = lambda cursor, row: {cursor.description[0][0]: row[0]}  # of one column
+        return connection
+
+    once = once_in_database(connect, insert, query="q")
+    for number in (0, 1, 1):
+        once(Computed(), number)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 2
+    with pytest.raises(SinkError, match="micro-batch 1 has been written, and Spark comes with 0"):
+        once(Computed(), 0)
 
 
 def test_connection_that_is_refused_is_closed() -> None:

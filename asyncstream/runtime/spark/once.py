@@ -17,6 +17,7 @@ other micro-batches under numbers that have been written: nothing would tell wha
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
@@ -88,10 +89,10 @@ def once_in_database(
 
     def write_batch(rows: Rows, number: int) -> None:
         mine = named or query_of(rows)
-        writing = Writing(f"ledger {table}", mine, rows, number, write)
         connection = connect()
         with closing(connection):
             place = _place(connection)
+            database = _database(connection)
             try:
                 is_new = _take_down(connection, place, table, mine, number)
                 if is_new:
@@ -101,10 +102,12 @@ def once_in_database(
             except BaseException:
                 connection.rollback()
                 raise
+        where = f"ledger {table}" if database is None else f"ledger {table} of {database}"
+        writing = Writing(where, mine, rows, number, write)
         if not is_new:
             writing.check_first(twice)
             _compute(rows)
-        else:
+        if is_new or database is not None:  # or there may be another one, in which a part has the number, too
             writing.done()
 
     return write_batch
@@ -225,17 +228,24 @@ def _take_down(connection: Any, place: str, table: str, query: str, number: int)
     # before a number is written, which would be there for good without the rows
     _check_transaction(connection, "connect: the connection commits by itself (autocommit)")
     cursor.execute(f"SELECT batch FROM {table} {mine}", (query,))
-    found = cursor.fetchone()
-    if found is None:
+    last = _only(cursor.fetchone(), "batch")
+    if last is None:
         cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
-    elif found[0] < number:
+    elif last < number:
         cursor.execute(f"UPDATE {table} SET batch = {place} {mine}", (number, query))
     else:
         connection.rollback()
-        if number < found[0]:
-            raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, found[0]))
+        if number < last:
+            raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, last))
         return False
     return True
+
+
+def _only(row: Any, column: str) -> Any:
+    """What is in the only column of a row, which a connection may give as a dict; None: there is no row."""
+    if row is None:
+        return None
+    return row[column] if isinstance(row, Mapping) else row[0]
 
 
 def _locked(connection: Any, table: str, mine: str, query: str) -> Any:
@@ -293,6 +303,16 @@ def _place(connection: Any) -> str:
     if style not in _PLACES:
         raise refuse("connect", "a connection of a DB-API module whose paramstyle is one of these", style)
     return _PLACES[style]
+
+
+def _database(connection: Any) -> str | None:
+    """What tells the database from others, in which there may be a table of the same name; None: nothing."""
+    if isinstance(connection, sqlite3.Connection):
+        of_file = connection.execute("SELECT file FROM pragma_database_list").fetchone()
+        return str(_only(of_file, "file"))
+    info = getattr(connection, "info", None)  # of psycopg
+    parts = [getattr(info, name, None) for name in ("host", "port", "dbname")]
+    return None if None in parts else "{}:{}/{}".format(*parts)
 
 
 def _quoted(argument: str, table: str) -> str:
