@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncstream import Pipeline
-from asyncstream.runtime.spark import enrich, failure_text, log_progress
+from asyncstream.connectors import Items
+from asyncstream.runtime.spark import enrich, failure_text, log_progress, register_source
 from asyncstream.runtime.spark.failures import failure_in
 from tests.spark.cluster import event_columns, frame, stream
 
@@ -218,3 +219,44 @@ def test_worker_that_has_ended_is_told_with_what_to_do(spark: SparkSession) -> N
     assert spark_says.startswith("Python worker exited unexpectedly (crashed)")
     proxy = "Reason: An exception was raised by the Python Proxy. Return Message: "
     assert failure_in(f"{proxy}Traceback (most recent call last):\n{caught.value}") == told
+
+
+def test_reader_of_a_source_that_has_ended_is_told_with_what_to_do(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ending(Items[int]):
+        async def read(self) -> Any:
+            os._exit(7)
+
+    register_source(spark, lambda: Ending([1]), schema="v bigint", name="ending")
+    rows = spark.readStream.format("ending").load()
+    caplog.set_level(logging.ERROR, "asyncstream.spark")
+    lines = log_progress(spark)
+    try:
+        query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+        with pytest.raises(Exception, match="STREAM_FAILED") as caught:
+            query.awaitTermination(200)
+        until = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(lines)
+    told = failure_text(query)
+    assert re.match("the Python process in which Spark's driver reads a source has ended: .* memory, ", told)
+    assert failure_text(caught.value) == told
+    assert caplog.messages[0] == f"{query.id} has failed: {told}"
+
+
+def test_error_of_ours_that_another_has_caused_is_told_behind_it(spark: SparkSession, tmp_path: Path) -> None:
+    class Nowhere(Items[int]):
+        def position(self) -> Any:
+            return object()
+
+    register_source(spark, lambda: Nowhere([1]), schema="v bigint", name="nowhere")
+    rows = spark.readStream.format("nowhere").load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(Exception, match="STREAM_FAILED"):
+        query.awaitTermination(200)
+    told = failure_text(query)
+    assert told.startswith("SourceError: source 'nowhere': Nowhere stands at <object object>, which no")
+    assert "CodecError: value: cannot keep a object" in told

@@ -35,6 +35,7 @@ from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.runtime.spark import SparkPlan
 from asyncstream.runtime.spark.clocks import before
 from asyncstream.runtime.spark.state_transfer import save, united
+from asyncstream.runtime.spark.wire.keys import KeyGroups
 from asyncstream.runtime.spark.worker.group_head import remembered
 from asyncstream.state import ValueDescriptor
 from asyncstream.testing.loop import run_virtual
@@ -219,6 +220,71 @@ def test_what_was_due_between_two_micro_batches_comes_before_further_elements(is
             row.line for row in plan(spark.bounded(more, row_columns()), start_from=kept)["lines"].collect()
         ]
     assert found[0] == "0: 10000", found
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+def test_what_is_due_at_a_watermark_that_a_call_holds_back_comes_before_further_elements(
+    is_streaming: bool,
+) -> None:
+    """The watermark had not come to the function, in whose key group no call is under way."""
+    from pyspark.sql.types import StringType
+
+    groups = KeyGroups(2)
+    held, other = next((one, two) for one in range(9) for two in range(9) if groups.of(one) < groups.of(two))
+    is_held = True
+    kept = Checkpoints(store=MemoryStore(), codec="pickle", allow_dropped=["rows"])
+
+    async def ask(row: dict[str, Any]) -> dict[str, Any]:
+        if is_held and row["k"] == held:
+            await asyncio.Event().wait()
+        return row
+
+    def define(pipeline: Pipeline, rows: Any, to: list[str]) -> None:
+        source: Stream[Any] = pipeline.source(rows, name="rows")
+        timed = source.event_time("ts", BoundedOutOfOrderness(0), name="event_time")
+        asked = timed.async_map(ask, order="event_time", concurrency=9, name="ask")
+        asked.key_by("k").process(Silence(), name="silence").to(to, name="lines")
+
+    def row(k: int, ts: int) -> dict[str, int]:
+        return {"k": k, "ts": ts, "n": 0}
+
+    found: list[str] = []
+    pipeline = Pipeline("drawn")
+
+    async def elements() -> AsyncIterator[dict[str, int]]:
+        yield row(other, 0)
+        yield row(held, 0)
+        yield row(held, 20_000)
+        await asyncio.Event().wait()
+
+    define(pipeline, elements(), found)
+
+    async def embedded() -> None:
+        clock: Any = asyncio.get_running_loop()
+        async with pipeline.start(clock=clock, checkpoints=kept) as job:
+            await asyncio.sleep(1000)
+            await job.stop()
+
+    run_virtual(embedded())
+    assert found == []
+    is_held = False
+    spark = StandIn(0, unsteady=False)
+    more = [[row(other, 15_000)], [row(held, 21_000)]]
+    frame = spark.stream([more], row_columns()) if is_streaming else spark.bounded(more, row_columns())
+    pipeline = Pipeline("drawn")
+    define(pipeline, [], [])
+    plan = pipeline.on_spark(
+        spark,
+        inputs={"rows": frame},
+        outputs={"lines": columns(line=StringType())},
+        key_groups=2,
+        start_from=kept,
+    )
+    if is_streaming:
+        found = run_stream(plan, Path())["lines"]
+    else:
+        found = [row.line for row in plan["lines"].collect()]
+    assert f"{other}: 10000" in found
 
 
 def as_if_marked(state: Any) -> Any:

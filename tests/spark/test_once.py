@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -32,8 +32,11 @@ class Computed:
         what: others are computed otherwise.
     """
 
+    columns: Sequence[str] = ("v",)
+
     def __init__(self, run: str | None = None, what: int = 0) -> None:
         self.times = 0
+        self.is_kept = False
         self.semanticHash = lambda: what
         if run is not None:
             told = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run}
@@ -53,7 +56,18 @@ class Computed:
         return self
 
     def save(self, path: str | None = None) -> None:
-        self.times += 1
+        if not (self.is_kept and self.times):
+            self.times += 1
+
+    def select(self, all: str) -> Computed:
+        return self
+
+    def persist(self) -> Computed:
+        self.is_kept = True
+        return self
+
+    def unpersist(self) -> None:
+        self.is_kept = False
 
 
 def insert(rows: Any, connection: Any) -> None:
@@ -129,15 +143,24 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
         assert count_in(connection) == 3
 
 
+def test_two_parts_under_one_number_are_refused_when_the_query_is_started_again_too(path: Path) -> None:
+    """The number is that of the first part, which is there; the second has been left out."""
+    parts = [once_in_database(lambda: sqlite3.connect(path), insert) for _ in range(2)]
+    for run in (RUN, NEXT_RUN):
+        parts[0](Computed(run, 0), 0)
+        with pytest.raises(PipelineError, match="something of micro-batch 0 has been written there"):
+            parts[1](Computed(run, 1), 0)
+
+
 def test_parts_in_databases_of_their_own_may_be_tried_again(path: Path) -> None:
     """Each has its own numbers, though the table of numbers has the same name in both."""
     other = path.with_name("other.db")
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE out (v)")
     parts = [once_in_database(partial(sqlite3.connect, each), insert) for each in (path, other)]
-    for _ in range(2):  # for something beside them has failed
+    for run in (RUN, RUN, NEXT_RUN):  # for something beside them has failed, and after a crash
         for what, part in enumerate(parts):
-            part(Computed(RUN, what), 0)
+            part(Computed(run, what), 0)
     for each in (path, other):
         with closing(sqlite3.connect(each)) as connection:
             assert count_in(connection) == 1
@@ -169,6 +192,43 @@ def test_of_many_queries_only_the_last_are_remembered(path: Path) -> None:
     for number in range(REMEMBERED):
         once_in_folders("out", query=f"of later {number}")(Computed(RUN), 0)
     assert written_by() is None
+
+
+def test_rows_that_delta_leaves_out_are_computed() -> None:
+    """It knows their number, and looks at no more; Spark's own state goes on with them."""
+
+    class LeftOut(Computed):
+        def save(self, path: str | None = None) -> None:
+            if path is None:
+                super().save()
+
+    once = once_in_delta("left/out", query="q")
+    known, more = LeftOut(RUN), Computed(RUN)
+    once(known, 3)
+    once(more, 4)
+    after_a_crash = Computed(NEXT_RUN)
+    once(after_a_crash, 5)
+    assert (known.times, more.times, after_a_crash.times) == (1, 1, 1)
+    assert not known.is_kept
+    untold = LeftOut()  # by Spark, which run it is
+    once(untold, 6)
+    assert untold.times == 1
+
+
+@pytest.mark.parametrize("column", ["batch", "Query"])
+def test_column_that_the_folders_would_hide_is_refused(column: str) -> None:
+    rows = Computed(RUN)
+    rows.columns = ("v", column)
+    with pytest.raises(PipelineError, match=f"the rows have a column '{column}', in place of which"):
+        once_in_folders("hidden")(rows, 0)
+    assert not rows.times
+
+
+def test_what_writes_one_output_is_not_for_several() -> None:
+    outputs: Any = {"minutes": Computed(RUN)}
+    for once in (once_in_folders("several"), once_in_delta("several")):
+        with pytest.raises(PipelineError, match=r"several: these are outputs by their names; write each"):
+            once(outputs, 0)
 
 
 def test_what_fails_leaves_neither_rows_nor_number(path: Path) -> None:
@@ -213,6 +273,23 @@ def test_connection_of_a_class_of_the_users_is_one_of_the_module_of_its_base(pat
     once_in_database(lambda: sqlite3.connect(path, factory=Audited), insert, query="q")(Computed(), 0)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 1
+
+
+def test_connection_may_give_rows_as_dicts(path: Path) -> None:
+    """As by psycopg's `row_factory=dict_row`."""
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path)
+        connection.row_factory = lambda cursor, row: {cursor.description[0][0]: row[0]}  # of one column
+        return connection
+
+    once = once_in_database(connect, insert, query="q")
+    for number in (0, 1, 1):
+        once(Computed(), number)
+    with closing(sqlite3.connect(path)) as connection:
+        assert count_in(connection) == 2
+    with pytest.raises(SinkError, match="micro-batch 1 has been written, and Spark comes with 0"):
+        once(Computed(), 0)
 
 
 def test_connection_that_is_refused_is_closed() -> None:

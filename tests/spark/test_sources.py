@@ -168,6 +168,38 @@ def test_what_a_source_raises_names_it(error: BaseException) -> None:
     reader.stop()
 
 
+def test_source_that_stands_where_it_stood_before_what_it_gave_is_an_error() -> None:
+    """Two micro-batches of as many rows would have one offset, and Spark leaves the second out."""
+
+    class Unmoved(Slow):
+        def position(self) -> Any:
+            return None if self.at < 3 else 3  # as of events of which few have an id
+
+    async def use(pulled: Pulled) -> None:
+        start = await pulled.initial()
+        with pytest.raises(SourceError, match="given elements, 1 first, and stands where it stood"):
+            await pulled.latest(start, 2)
+        end = await pulled.latest(start, 3)
+        assert await pulled.values(start, end) == {"": [1, 2, 3]}
+        with pytest.raises(SourceError, match="given elements, 4 first, and stands where it stood"):
+            await pulled.latest(end, 1)
+
+    run_pulled(lambda: Unmoved(0.01), use)
+
+
+def test_position_that_no_offset_can_hold_is_told_by_the_name_of_its_source() -> None:
+    class Objects(Slow):
+        def position(self) -> Any:
+            return {"at": [object()]}
+
+    async def use(pulled: Pulled) -> None:
+        told = r"Objects stands at \{'at': .* position\(\)\['at'\]\[0\] is to be made of plain values"
+        with pytest.raises(SourceError, match=told):
+            await pulled.initial()
+
+    run_pulled(lambda: Objects(0.01), use)
+
+
 def test_source_that_shares_out_what_it_reads_is_refused() -> None:
     """Without a job of ours it acknowledges as it reads, and what is acknowledged does not come again."""
     sources: list[Callable[[], Source[Any]]] = [

@@ -66,6 +66,19 @@ _WHY_GONE: Final = (
     "spark.executor.memoryOverhead, fewer cores for it), or have less at once (concurrency=, buffer=)"
 )
 
+_READER_GONE: Final = re.compile(
+    r"^java\.(?:io|net)\.\w+Exception\b.*\n(?:\tat java\.base/.*\n)*"
+    r"\tat org\.apache\.spark\.[\w.]*\.PythonStreamingSourceRunner\.",
+    re.MULTILINE,
+)
+"""How Java says that it is connected no more with the process that reads a source."""
+
+_WHY_READER_GONE: Final = (
+    "the Python process in which Spark's driver reads a source has ended: most often the system has killed "
+    "it for want of memory, else native code or os._exit has ended it; give it room, or have less at once "
+    "(maxRowsPerTrigger), and start the query again: it goes on from its checkpoint"
+)
+
 
 def failure_text(failed: BaseException | StreamingQuery) -> str:
     """
@@ -97,6 +110,8 @@ def _told_by(error: Any) -> str:
     """What an error says, or the one behind it: of what has failed in another thread, Spark says no more."""
     told = failure_in(str(error))
     behind = getattr(error, "_cause", None)
+    if _READER_GONE.search(getattr(behind, "_stackTrace", None) or ""):  # of which it gives no message
+        return _WHY_READER_GONE
     is_elsewhere = _ELSEWHERE in told.partition("\n")[0] and behind is not None
     return _told_by(behind) if is_elsewhere else told
 
@@ -107,6 +122,8 @@ def failure_in(text: str) -> str:
         return _up_to(_SPARK, text[ours.end() :])
     if _WORKER_GONE in text:
         return f"{_WHY_GONE}\n{_up_to(_JAVA, text[text.index(_WORKER_GONE) :])}"
+    if _READER_GONE.search(text):
+        return _WHY_READER_GONE
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
     return changed_plan_in(text) or _up_to(_JAVA, text)

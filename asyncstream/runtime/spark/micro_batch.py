@@ -56,6 +56,12 @@ class Writing:
         self._batch = None if run is None else (run, number)
         self._part = writer, None if run is None else _meaning(rows)
 
+    @property
+    def may_be_known(self) -> bool:
+        """Whether an earlier run of the query may have written it: this one has written nothing yet."""
+        latest = self._latest.batch
+        return self._batch is None or latest is None or latest[0] != self._batch[0]
+
     def check_first(self, advice: str) -> None:
         """Raises `PipelineError` if this run of the query has written another part of the micro-batch."""
         latest, batch = self._latest, self._batch

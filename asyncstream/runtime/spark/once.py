@@ -17,9 +17,10 @@ other micro-batches under numbers that have been written: nothing would tell wha
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ __all__ = ("once_in_database", "once_in_delta", "once_in_folders")
 
 INSERTED = 1000
 """Rows that go to a database at a time."""
+
+_OF_FOLDERS = frozenset({"query", "batch"})
+"""Columns that Spark makes of the names of the folders, whatever is in the files."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -85,10 +89,10 @@ def once_in_database(
 
     def write_batch(rows: Rows, number: int) -> None:
         mine = named or query_of(rows)
-        writing = Writing(f"ledger {table}", mine, rows, number, write)
         connection = connect()
         with closing(connection):
             place = _place(connection)
+            database = _database(connection)
             try:
                 is_new = _take_down(connection, place, table, mine, number)
                 if is_new:
@@ -98,10 +102,12 @@ def once_in_database(
             except BaseException:
                 connection.rollback()
                 raise
+        where = f"ledger {table}" if database is None else f"ledger {table} of {database}"
+        writing = Writing(where, mine, rows, number, write)
         if not is_new:
             writing.check_first(twice)
             _compute(rows)
-        else:
+        if is_new or database is not None:  # or there may be another one, in which a part has the number, too
             writing.done()
 
     return write_batch
@@ -122,6 +128,11 @@ def once_in_folders(
         format: of Spark's: "parquet", "orc", "json", "csv".
         query: as for `once_in_database`.
         options: of the format.
+
+    Raises:
+        PipelineError: if an argument is not as described; by what it gives, if the rows have a column `query`
+            or `batch`, in place of which those of the folders' names are read, or if something else of the
+            micro-batch has been written a moment ago.
     """
     text("path", path)
     text("format", format)
@@ -133,6 +144,12 @@ def once_in_folders(
         mine = named or query_of(rows)
         writing = Writing(f"path {path}", mine, rows, number)
         writing.check_first("give each output a path= of its own")
+        _need_one(f"path {path}", rows)
+        if hidden := [column for column in rows.columns if column.lower() in _OF_FOLDERS]:
+            raise PipelineError(
+                f"path {path}: the rows have a column {hidden[0]!r}, in place of which who reads the folders "
+                "sees what their names say: give it another name, as withColumnRenamed does"
+            )
         folder = f"{path.rstrip('/')}/query={mine}/batch={number:08}"
         rows.write.format(format).options(**options).mode("overwrite").save(folder)
         writing.done()
@@ -150,6 +167,10 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
         path: of the table.
         query: as for `once_in_database`.
         options: of Delta's writer, such as `mergeSchema="true"`.
+
+    Raises:
+        PipelineError: if an argument is not as described; by what it gives, if something else of the
+            micro-batch has been written a moment ago.
     """
     text("path", path)
     named = _named(query)
@@ -158,8 +179,11 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
         mine = named or query_of(rows)
         writing = Writing(f"table {path}", mine, rows, number)
         writing.check_first("unite the outputs, or give each a table of its own")
+        _need_one(f"table {path}", rows)
         known = {"txnAppId": mine, "txnVersion": str(number)}
-        rows.write.format("delta").options(**options, **known).mode("append").save(path)
+        # what Delta leaves out it does not look at
+        with _computed(rows) if writing.may_be_known else nullcontext(rows) as written:
+            written.write.format("delta").options(**options, **known).mode("append").save(path)
         writing.done()
 
     return write_batch
@@ -172,10 +196,29 @@ def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
 
 
+def _need_one(where: str, rows: Rows) -> None:
+    if isinstance(rows, Mapping):
+        raise PipelineError(
+            f"{where}: these are outputs by their names; write each by a function of its own, "
+            "plan.write_stream(lambda outputs, batch: write(outputs['minutes'], batch))"
+        )
+
+
 def _compute(rows: Rows) -> None:
     """Have Spark compute rows that are in the database already: its own state moves on with each of them."""
     for frame in rows.values() if isinstance(rows, Mapping) else (rows,):
         frame.write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def _computed(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, which have been computed, and are not computed again in this block."""
+    kept = rows.select("*").persist()  # a frame of its own: the user may keep `rows` for longer
+    try:
+        _compute(kept)
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def _take_down(connection: Any, place: str, table: str, query: str, number: int) -> bool:
@@ -185,17 +228,24 @@ def _take_down(connection: Any, place: str, table: str, query: str, number: int)
     # before a number is written, which would be there for good without the rows
     _check_transaction(connection, "connect: the connection commits by itself (autocommit)")
     cursor.execute(f"SELECT batch FROM {table} {mine}", (query,))
-    found = cursor.fetchone()
-    if found is None:
+    last = _only(cursor.fetchone(), "batch")
+    if last is None:
         cursor.execute(f"INSERT INTO {table} (query, batch) VALUES ({place}, {place})", (query, number))
-    elif found[0] < number:
+    elif last < number:
         cursor.execute(f"UPDATE {table} SET batch = {place} {mine}", (number, query))
     else:
         connection.rollback()
-        if number < found[0]:
-            raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, found[0]))
+        if number < last:
+            raise SinkError(_ahead_of_checkpoint(f"table {table}, query {query}", number, last))
         return False
     return True
+
+
+def _only(row: Any, column: str) -> Any:
+    """What is in the only column of a row, which a connection may give as a dict; None: there is no row."""
+    if row is None:
+        return None
+    return row[column] if isinstance(row, Mapping) else row[0]
 
 
 def _locked(connection: Any, table: str, mine: str, query: str) -> Any:
@@ -253,6 +303,16 @@ def _place(connection: Any) -> str:
     if style not in _PLACES:
         raise refuse("connect", "a connection of a DB-API module whose paramstyle is one of these", style)
     return _PLACES[style]
+
+
+def _database(connection: Any) -> str | None:
+    """What tells the database from others, in which there may be a table of the same name; None: nothing."""
+    if isinstance(connection, sqlite3.Connection):
+        of_file = connection.execute("SELECT file FROM pragma_database_list").fetchone()
+        return str(_only(of_file, "file"))
+    info = getattr(connection, "info", None)  # of psycopg
+    parts = [getattr(info, name, None) for name in ("host", "port", "dbname")]
+    return None if None in parts else "{}:{}/{}".format(*parts)
 
 
 def _quoted(argument: str, table: str) -> str:

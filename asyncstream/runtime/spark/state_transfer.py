@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from asyncstream.async_wait.entries import reached_in
 from asyncstream.checkpoint import (
     CheckpointInfo,
     Checkpoints,
@@ -62,14 +63,14 @@ class StateTransfer:
         states: for each stage, and in it for each key group, what its steps remember of that group.
         unwritten: elements and timestamps that sinks had not written, by the number of the route to them.
         watermark_ms: the one that the pipeline had reached.
-        seen_ms: the one that keyed steps had seen by then: what is due in between is due at once.
+        seen_ms: the one that the steps of each stage had seen by then: what is due in between is due at once.
         clocks: the one that each step had reached which gives event time, as far as it is known.
     """
 
     states: Mapping[int, Mapping[int, States]]
     unwritten: Mapping[int, tuple[list[Any], list[int | None]]]
     watermark_ms: int
-    seen_ms: int
+    seen_ms: Mapping[int, int]
     clocks: Mapping[str, int]
 
     def reached(self, steps: Iterable[str]) -> int:
@@ -92,7 +93,7 @@ class StateTransfer:
             if number:
                 route = Route(route_of(number), here, f"stage {number}")
                 for group, states in parts.items():
-                    known = [states, self.watermark_ms, self.seen_ms]
+                    known = [states, self.watermark_ms, self.seen_ms[number]]
                     yield Leaving(route, MIN_TIMESTAMP, (group,), known, [None] * len(known))
         for number, (values, timestamps) in self.unwritten.items():
             yield Leaving(Route(number, here, "a sink"), MIN_TIMESTAMP, (0,), values, timestamps)
@@ -189,7 +190,11 @@ def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: i
     # as far as the slowest source, or as the clock has moved it since
     watermark_ms = max(min(clocks.values(), default=MIN_TIMESTAMP), MIN_TIMESTAMP, *quiet)
     seen = [states[name][4] for name in clocks if len(states[name]) > 4]
-    return StateTransfer(by_stage, unwritten, watermark_ms, min(seen, default=watermark_ms), clocks)
+    told_ms = min(seen, default=watermark_ms)
+    seen_ms = {
+        number: min([told_ms, *_let_through(graph, stage, states)]) for number, stage in enumerate(stages)
+    }
+    return StateTransfer(by_stage, unwritten, watermark_ms, seen_ms, clocks)
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
@@ -222,6 +227,23 @@ def _shares(step: OperatorStep, state: Any, groups: KeyGroups, shares: set[int])
             for part in entries.values():
                 part.append(entry)
     return entries
+
+
+def _let_through(graph: Graph, stage: Stage, states: States) -> Iterator[int]:
+    """The watermarks that steps with calls have let through ahead of a stage: the others wait for calls."""
+    ahead = [one.output.step for step in stage.steps for one in step.inputs]
+    found = set[str]()
+    while ahead:
+        step = graph[ahead.pop()]
+        if step.name in found:
+            continue
+        found.add(step.name)
+        if isinstance(step, OperatorStep):
+            if step.spec.calls is not None and step.name in states:
+                yield reached_in(states[step.name])
+            if step.spec.event_time is not None:
+                continue
+        ahead += [one.output.step for one in step.inputs]
 
 
 def _clocks(first: Stage, states: States) -> dict[str, int]:

@@ -29,7 +29,7 @@ from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
 from asyncstream.codec import JsonCodec
 from asyncstream.connectors import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.errors import CodecError, SourceError, describe_error, safe_repr
 
 __all__ = ("Offset", "Pulled", "Splits")
 
@@ -90,10 +90,11 @@ class Pulled:
             Where it ends; `start` if nothing has come.
 
         Raises:
-            SourceError: if the source cannot be read, or not from `start`.
+            SourceError: if the source cannot be read, or not from `start`, or does not tell where it stands.
         """
         if self._at != start:
             await self._go_to(start)
+        self._at = None
         found: dict[str, list[Any]] = {}
         count, end, loop = 0, start, asyncio.get_running_loop()
         until = loop.time() + (self._wait if wait_seconds is None else wait_seconds)
@@ -109,6 +110,12 @@ class Pulled:
             count += len(batch.values)
             assert self._source is not None
             end = self._offset(self._source.position(), {name: len(each) for name, each in found.items()})
+        if found and end["position"] == start["position"]:  # and Spark would see nothing new
+            first = safe_repr(next(iter(found.values()))[0])
+            raise SourceError(
+                f"{self._name} has given elements, {first} first, and stands where it stood before: only "
+                "what moves its position on can be read again"
+            )
         if found and start == self._initial:
             end["from"] = start["position"]
         self._at = end
@@ -218,5 +225,11 @@ class Pulled:
         return type(self._source).__name__
 
     def _offset(self, position: Any, rows: Mapping[str, int]) -> Offset:
-        said = None if position is None else self._codec.encode(position).decode()
+        try:
+            said = None if position is None else self._codec.encode(position).decode()
+        except CodecError as error:
+            raise SourceError(
+                f"{self._name} stands at {safe_repr(position, 200)}, which no offset of Spark's can hold: "
+                f"position(){error.path} is to be made of plain values, dataclasses or NamedTuples"
+            ) from error
         return {"position": said, "rows": dict(rows)}

@@ -396,6 +396,7 @@ def telling_the_cause() -> Iterator[None]:
     except AsyncStreamError as error:
         if error.__cause__ is not None:
             error.add_note(encodable("".join(format_exception(error.__cause__)).rstrip()))
+            error.__cause__ = None  # or it would be told first as well, and may be one of ours
             _hide_frames()
         raise
 
