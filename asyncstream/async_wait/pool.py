@@ -288,6 +288,8 @@ class WorkerPool:
         self.workers.discard(worker)
         if self._loop.is_closed():
             return
+        if worker.again is not None:
+            worker.again.cancel()
         if worker.is_busy():
             promise = worker.held_promise()
             if promise.outcome is PENDING:
@@ -319,7 +321,7 @@ class WorkerPool:
             self.fail(self.blame(promise.value, end))
             raise  # not about this element: the process is asked to stop
         worker.doomed = True
-        self._have_end(worker.task)
+        self._have_end(worker)
         if outcome is not PENDING:
             if self.blocks is not None and worker.call is not None:
                 promise.outcome = outcome
@@ -332,9 +334,8 @@ class WorkerPool:
         self.schedule_turn()
         return not self.halted
 
-    def _have_end(self, task: asyncio.Task[None]) -> None:
+    def _have_end(self, worker: Worker) -> None:
         """Cancel a call that counts no more, and again if it goes on: it may have made an error of that."""
-        if not task.done():
-            task.cancel()
-            if not self.halted:
-                self._loop.call_later(self.context.patience, self._have_end, task)
+        worker.task.cancel()
+        if not self.halted:
+            worker.again = self._loop.call_later(self.context.patience, self._have_end, worker)

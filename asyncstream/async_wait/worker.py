@@ -27,9 +27,10 @@ class Worker:
         value: that element; what has left its queue does not know it any more.
         parked: what it waits for when there is nothing to do, or None.
         doomed: we cancelled it, and whatever its call gives no longer counts; or it is being closed.
+        again: cancels it once more, should it go on then; None: it was never cancelled.
     """
 
-    __slots__ = ("base", "call", "doomed", "parked", "promise", "task", "value")
+    __slots__ = ("again", "base", "call", "doomed", "parked", "promise", "task", "value")
 
     task: asyncio.Task[None]
     base: Context
@@ -40,6 +41,7 @@ class Worker:
         self.value: Any = None
         self.parked: asyncio.Future[None] | None = None
         self.doomed = False
+        self.again: asyncio.TimerHandle | None = None
 
     def is_busy(self) -> bool:
         """Whether it makes a call."""
