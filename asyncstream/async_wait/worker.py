@@ -64,8 +64,8 @@ class Worker:
         Whether an error that came up from its call was thrown into its task, or asks the process to end;
         `halted`: the step cancels its workers.
         """
+        if not is_at_work(self.task):  # it is collected, and this is what the call makes of that
+            return True
         if isinstance(error, asyncio.CancelledError):
             return halted or self.task.cancelling() > 0
-        if isinstance(error, GeneratorExit):
-            return not is_at_work(self.task)
         return isinstance(error, KeyboardInterrupt | SystemExit)
