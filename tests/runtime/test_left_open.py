@@ -36,6 +36,7 @@ from asyncstream.guards import SharedLimit, cached, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.closing_loops import close_amid
+from tests.runtime.parts import Ledger, boom
 
 pytestmark = pytest.mark.usefixtures("others_gone")
 
@@ -182,6 +183,13 @@ class SlowSink(Sink[int]):
         await asyncio.sleep(1e9)
 
 
+class SlowToPrepare(Ledger):
+    async def prepare(self, epoch: int) -> int:
+        if self.rows:
+            await asyncio.sleep(1e9)
+        return await super().prepare(epoch)
+
+
 class SlowFunction(AsyncFunction[int, int]):
     def __init__(self, slow: str) -> None:
         self._slow = slow
@@ -296,6 +304,21 @@ def test_it_is_collected_without_a_word_while_another_one_runs(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+def test_sink_says_nothing_where_it_is_collected_before_its_task_amid_a_checkpoint() -> None:
+    async def begin() -> asyncio.Task[Any]:
+        pipeline = Pipeline()
+        pipeline.source(Slow("never"), name="in").to(SlowToPrepare(), name="out")
+        job = pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.5))
+        await job.__aenter__()
+        await asyncio.sleep(1)
+        assert job.state == "running"
+        return next(task for task in asyncio.all_tasks() if task.get_name() == "asyncstream out")
+
+    task = close_amid(VirtualTimeLoop(), begin())
+    watched: Any = task.get_coro()
+    watched.cr_await.close()
+
+
 @pytest.mark.parametrize("isolation", ["pool", "task"])
 @pytest.mark.parametrize("flat", [False, True])
 def test_what_a_call_raises_as_it_is_collected_fails_no_job(
@@ -312,7 +335,7 @@ def test_what_a_call_raises_as_it_is_collected_fails_no_job(
         try:
             await asyncio.sleep(1e9)
         finally:
-            raise OSError("its connection was closed")
+            boom()
         return [number]
 
     async def meanwhile() -> set[asyncio.Task[Any]]:
