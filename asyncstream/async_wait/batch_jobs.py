@@ -37,6 +37,7 @@ from contextlib import AsyncExitStack
 from contextvars import copy_context
 from typing import Any, Final
 
+from asyncstream.aside import is_at_work
 from asyncstream.async_wait.batch_settings import BatchSettings
 from asyncstream.async_wait.entries import OF_THIS_RUN, Finished, entry_of, inbox_item
 from asyncstream.async_wait.holding import Holding
@@ -252,7 +253,7 @@ class BatchJobs(Holding):
 
     async def _run(self, job: _Job) -> None:
         """Have a job done, from the state in which it is."""
-        size = len(job.promises)
+        size, me = len(job.promises), asyncio.current_task()
         try:
             on_behalf_of_none()
             if job.parked is None:
@@ -273,6 +274,8 @@ class BatchJobs(Holding):
             self._fail(error)
             raise
         except BaseException as error:
+            if not is_at_work(me):  # it is collected, for its loop is gone: that is about no element
+                raise
             answers = [error] * size
         if self._halted:
             return  # it is asked for again

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from typing import Any
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed, is_at_work
 from asyncstream.async_wait.block_calls import BlockCalls
 from asyncstream.async_wait.copies import Copies
 from asyncstream.async_wait.deadlines import Began, BegunInBlock, Deadlines
@@ -286,8 +286,10 @@ class WorkerPool:
     def retire(self, worker: Worker) -> None:
         """The task of a worker ends."""
         self.workers.discard(worker)
-        if self._loop.is_closed():
+        if not is_at_work(worker.task):  # it is collected, for its loop is gone
             return
+        if worker.again is not None:
+            worker.again.cancel()
         if worker.is_busy():
             promise = worker.held_promise()
             if promise.outcome is PENDING:
@@ -301,8 +303,8 @@ class WorkerPool:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self.fail(error)  # not about this element: the process is asked to stop
             raise error
-        if isinstance(error, GeneratorExit) and worker.is_asked_to_end(error, self.halted):
-            raise error  # not raised by the call but thrown into it: the loop is torn down
+        if not is_at_work(worker.task):
+            raise error  # not of the call, which is collected: the loop is torn down
         if worker.doomed:
             return PENDING  # its timeout has completed the promise
         if self.halted:
@@ -319,7 +321,7 @@ class WorkerPool:
             self.fail(self.blame(promise.value, end))
             raise  # not about this element: the process is asked to stop
         worker.doomed = True
-        self._have_end(worker.task)
+        self._have_end(worker)
         if outcome is not PENDING:
             if self.blocks is not None and worker.call is not None:
                 promise.outcome = outcome
@@ -332,9 +334,8 @@ class WorkerPool:
         self.schedule_turn()
         return not self.halted
 
-    def _have_end(self, task: asyncio.Task[None]) -> None:
+    def _have_end(self, worker: Worker) -> None:
         """Cancel a call that counts no more, and again if it goes on: it may have made an error of that."""
-        if not task.done():
-            task.cancel()
-            if not self.halted:
-                self._loop.call_later(self.context.patience, self._have_end, task)
+        worker.task.cancel()
+        if not self.halted:
+            worker.again = self._loop.call_later(self.context.patience, self._have_end, worker)

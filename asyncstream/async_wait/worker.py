@@ -27,9 +27,10 @@ class Worker:
         value: that element; what has left its queue does not know it any more.
         parked: what it waits for when there is nothing to do, or None.
         doomed: we cancelled it, and whatever its call gives no longer counts; or it is being closed.
+        again: cancels it once more, should it go on then; None: it was never cancelled.
     """
 
-    __slots__ = ("base", "call", "doomed", "parked", "promise", "task", "value")
+    __slots__ = ("again", "base", "call", "doomed", "parked", "promise", "task", "value")
 
     task: asyncio.Task[None]
     base: Context
@@ -40,6 +41,7 @@ class Worker:
         self.value: Any = None
         self.parked: asyncio.Future[None] | None = None
         self.doomed = False
+        self.again: asyncio.TimerHandle | None = None
 
     def is_busy(self) -> bool:
         """Whether it makes a call."""
@@ -62,8 +64,8 @@ class Worker:
         Whether an error that came up from its call was thrown into its task, or asks the process to end;
         `halted`: the step cancels its workers.
         """
+        if not is_at_work(self.task):  # it is collected, and this is what the call makes of that
+            return True
         if isinstance(error, asyncio.CancelledError):
             return halted or self.task.cancelling() > 0
-        if isinstance(error, GeneratorExit):
-            return not is_at_work(self.task)
         return isinstance(error, KeyboardInterrupt | SystemExit)

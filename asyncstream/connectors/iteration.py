@@ -243,7 +243,8 @@ class AsyncReader(Reader[T]):
         finally:
             if not self._suspended and inspect.isasyncgen(iterator):
                 self.exhausted = True
-                await iterator.aclose()
+                if is_at_work(self._task):  # else it is collected, and the generator with it
+                    await iterator.aclose()
 
     def is_feed(self) -> bool:
         return self.is_one_shot() and not _is_made_of_generator(self._iterator)

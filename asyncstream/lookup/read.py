@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncstream.aside import is_at_work
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.elements import Timestamps
 from asyncstream.errors import describe_error
@@ -91,6 +92,7 @@ class ReadLookup(Attended):
             self.context.wake_at(self._due_ms)
 
     async def _read_again(self) -> None:
+        me = asyncio.current_task()
         try:
             before, self._rows = self._rows, await self._table.read()
             self._reads += 1
@@ -100,6 +102,8 @@ class ReadLookup(Attended):
             raise
         except BaseException as error:  # a cancellation is one more error, unless it is the job that stops
             if isinstance(error, asyncio.CancelledError) and self._due_ms is None:
+                raise
+            if not is_at_work(me):  # it is collected, for its loop is gone
                 raise
             self._failed_reads += 1
             is_known, self._is_failing = self._is_failing, True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -271,6 +273,26 @@ async def test_no_timer_is_left_after_the_last_call() -> None:
         await asyncio.sleep(100)
         assert hooked == []
         assert rig.counts["timed_out"] == 0
+
+
+@pytest.mark.parametrize("order", ["unordered", "per_key"])
+@pytest.mark.usefixtures("others_gone")
+async def test_timed_out_call_that_has_ended_is_kept_by_nothing(order: str) -> None:
+    """A service hangs, thousands of calls a second: each would stay for the time of its patience."""
+    tasks: list[ref[asyncio.Task[Any]]] = []
+
+    async def call(value: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(ref(task))
+        await asyncio.Event().wait()
+
+    async with Rig(call, timeout=1, on_timeout="skip", order=order, key_by=lambda value: value) as rig:
+        rig.feed(*range(10))
+        await asyncio.sleep(1.5)
+        gc.collect()
+        assert (len(tasks), rig.counts["timed_out"]) == (10, 10)
+        assert [task() for task in tasks if task() is not None] == []
 
 
 async def test_call_that_ended_in_time_is_not_timed_out_although_the_loop_comes_to_it_late() -> None:

@@ -464,6 +464,19 @@ async def test_drain_that_takes_long_names_what_it_waits_for(caplog: pytest.LogC
     assert warnings == ["pipeline 'pipeline' takes in no more, and has waited 30 s for: 'bad'"]
 
 
+@pytest.mark.parametrize("seconds", [0, 1], ids=["while it runs", "when it has finished"])
+async def test_job_that_was_drained_waits_for_nothing_in_the_rest_of_its_block(
+    caplog: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    pipeline = Pipeline()
+    pipeline.source([1, 2]).to([])
+    async with pipeline.start() as job:
+        await asyncio.sleep(seconds)
+        await job.drain()
+        await asyncio.sleep(60)
+    assert caplog.records == []
+
+
 async def test_source_that_ends_while_sinks_still_write_is_none_that_ignored_its_cancellation() -> None:
     class Slow(Sink[int]):
         async def write(self, values: Sequence[int], timestamps: Timestamps) -> None:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -24,6 +24,7 @@ from asyncstream import (
     Job,
     KeyedContext,
     KeyedProcessFunction,
+    LookupTable,
     MemoryStore,
     Pipeline,
     Sink,
@@ -35,6 +36,7 @@ from asyncstream.guards import SharedLimit, cached, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.closing_loops import close_amid
+from tests.runtime.parts import Ledger, boom
 
 pytestmark = pytest.mark.usefixtures("others_gone")
 
@@ -181,6 +183,13 @@ class SlowSink(Sink[int]):
         await asyncio.sleep(1e9)
 
 
+class SlowToPrepare(Ledger):
+    async def prepare(self, epoch: int) -> int:
+        if self.rows:
+            await asyncio.sleep(1e9)
+        return await super().prepare(epoch)
+
+
 class SlowFunction(AsyncFunction[int, int]):
     def __init__(self, slow: str) -> None:
         self._slow = slow
@@ -201,15 +210,60 @@ async def numbers() -> AsyncIterator[int]:
     await asyncio.sleep(1e9)
 
 
+def calling(function: SlowFunction) -> Callable[[Pipeline], Any]:
+    return lambda pipeline: pipeline.source([1], name="in").async_map(function, name="do").discard()
+
+
+def slow_jobs(slow: str) -> Callable[[Pipeline], Any]:
+    """Batch jobs that take for ever for one of their calls."""
+
+    async def do(what: str) -> None:
+        await asyncio.sleep(1e9 if slow == what else 0)
+
+    async def submit(elements: list[int], key: str) -> list[int]:
+        await do("submit")
+        return elements
+
+    async def poll(job: list[int]) -> bool:
+        await do("poll")
+        return True
+
+    async def fetch(job: list[int]) -> list[int]:
+        await do("fetch")
+        return job
+
+    def build(pipeline: Pipeline) -> None:
+        elements = pipeline.source([1], name="in")
+        elements.async_batch(submit, poll, fetch, size=1, every=0.1, name="do").discard()
+
+    return build
+
+
+def looked_up(pipeline: Pipeline) -> None:
+    """In a table that is read a second time for ever."""
+    seconds = iter([0, 1e9])
+
+    async def rows() -> list[dict[str, int]]:
+        await asyncio.sleep(next(seconds))
+        return [{"id": 1}]
+
+    table = LookupTable.from_call(rows, key="id", every=0.5)
+    pipeline.source(Slow("read"), name="in").lookup(table, on=lambda number: number).discard()
+
+
 PIPELINES: dict[str, Callable[[Pipeline], Any]] = {
-    "source_open": lambda pipeline: pipeline.source(Slow("open")).discard(),
-    "source_read": lambda pipeline: pipeline.source(Slow("read")).discard(),
-    "source_close": lambda pipeline: pipeline.source(Slow("close")).discard(),
-    "generator": lambda pipeline: pipeline.source(numbers()).discard(),
-    "function_open": lambda pipeline: pipeline.source([1]).async_map(SlowFunction("open")).discard(),
-    "function_invoke": lambda pipeline: pipeline.source([1]).async_map(SlowFunction("invoke")).discard(),
-    "function_close": lambda pipeline: pipeline.source([1]).async_map(SlowFunction("close")).discard(),
-    "sink_write": lambda pipeline: pipeline.source([1]).to(SlowSink()),
+    "source_open": lambda pipeline: pipeline.source(Slow("open"), name="in").discard(),
+    "source_read": lambda pipeline: pipeline.source(Slow("read"), name="in").discard(),
+    "source_close": lambda pipeline: pipeline.source(Slow("close"), name="in").discard(),
+    "generator": lambda pipeline: pipeline.source(numbers(), name="in").discard(),
+    "function_open": calling(SlowFunction("open")),
+    "function_invoke": calling(SlowFunction("invoke")),
+    "function_close": calling(SlowFunction("close")),
+    "sink_write": lambda pipeline: pipeline.source([1], name="in").to(SlowSink(), name="out"),
+    "job_submit": slow_jobs("submit"),
+    "job_poll": slow_jobs("poll"),
+    "job_fetch": slow_jobs("fetch"),
+    "lookup_read": looked_up,
 }
 
 
@@ -220,10 +274,8 @@ def test_it_is_collected_without_a_word_while_another_one_runs(
 ) -> None:
     """What a coroutine raises when it is collected, pytest makes an error of."""
 
-    async def body() -> None:
-        pipeline = Pipeline()
-        build(pipeline)
-        async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.5)) as job:
+    async def body(job: Job) -> None:
+        async with job:
             if ends == "stops":
                 await job.stop(1e6)
             if ends == "drains":
@@ -231,7 +283,10 @@ def test_it_is_collected_without_a_word_while_another_one_runs(
             await asyncio.sleep(0 if ends == "leaves" else 1e9)
 
     async def begin() -> None:
-        task = asyncio.ensure_future(body())
+        pipeline = Pipeline()
+        build(pipeline)
+        job = pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.5))
+        task = asyncio.ensure_future(body(job))
         await asyncio.sleep(1)
         if ends == "is_cancelled":
             task.cancel()
@@ -247,3 +302,53 @@ def test_it_is_collected_without_a_word_while_another_one_runs(
     caplog.clear()
     run_virtual(meanwhile())
     assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_sink_says_nothing_where_it_is_collected_before_its_task_amid_a_checkpoint() -> None:
+    async def begin() -> asyncio.Task[Any]:
+        pipeline = Pipeline()
+        pipeline.source(Slow("never"), name="in").to(SlowToPrepare(), name="out")
+        job = pipeline.start(checkpoints=Checkpoints(store=MemoryStore(), every=0.5))
+        await job.__aenter__()
+        await asyncio.sleep(1)
+        assert job.state == "running"
+        return next(task for task in asyncio.all_tasks() if task.get_name() == "asyncstream out")
+
+    task = close_amid(VirtualTimeLoop(), begin())
+    watched: Any = task.get_coro()
+    watched.cr_await.close()
+
+
+@pytest.mark.parametrize("isolation", ["pool", "task"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_a_call_raises_as_it_is_collected_fails_no_job(
+    flat: bool,
+    isolation: Literal["pool", "task"],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python says it, as of any coroutine. A job that failed would end in the loop that runs then."""
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+
+    async def call(number: int) -> list[int]:
+        try:
+            await asyncio.sleep(1e9)
+        finally:
+            boom()
+        return [number]
+
+    async def meanwhile() -> set[asyncio.Task[Any]]:
+        for _ in range(3):
+            gc.collect()
+        return asyncio.all_tasks()
+
+    pipeline = Pipeline()
+    numbers = pipeline.submissions()
+    (numbers.async_flat_map if flat else numbers.async_map)(call, isolation=isolation).discard()
+    loop = VirtualTimeLoop()
+    left_open(pipeline, loop)
+    del loop, pipeline, numbers
+    assert len(run_virtual(meanwhile())) == 1
+    assert [record.getMessage() for record in caplog.records] == []
+    assert told

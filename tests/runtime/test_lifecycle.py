@@ -8,8 +8,9 @@ import asyncio
 import contextvars
 import sys
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
     PipelineError,
+    Restarts,
     SinkError,
     TransactionalSink,
     UserFunctionError,
@@ -403,6 +405,20 @@ async def test_blocking_run_inside_a_loop_says_what_to_do() -> None:
     for uvloop in (False, True):
         with pytest.raises(PipelineError, match=r"an event loop is running here; use `await pipeline\.run"):
             pipeline.run_blocking(uvloop=uvloop)
+
+
+def test_job_where_no_loop_of_asyncio_runs_says_what_to_do() -> None:
+    """As under trio, which drives coroutines by itself."""
+    seen: list[int] = []
+    pipeline = Pipeline()
+    pipeline.source([1], name="in").to(seen, name="out")
+    entering: Callable[[], Coroutine[Any, Any, object]] = pipeline.start().__aenter__
+    restarting = partial(pipeline.run, checkpoints=Checkpoints(MemoryStore()), restart=Restarts(1))
+    for work in (entering, pipeline.run, restarting):
+        with pytest.raises(PipelineError, match=r"none runs here; under trio use `pipeline\.start_in_thread"):
+            work().send(None)
+    pipeline.run_blocking()
+    assert seen == [1]
 
 
 async def test_jobs_live_in_the_loop_that_is_there() -> None:

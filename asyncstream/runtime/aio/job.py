@@ -12,6 +12,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from asyncstream.aside import running_loop
 from asyncstream.checkpoint import CheckpointInfo
 from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
@@ -32,7 +33,16 @@ from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
 from asyncstream.validation import Duration, duration_seconds, flag, refuse
 
-__all__ = ("Job",)
+__all__ = ("Job", "check_loop")
+
+
+def check_loop() -> None:
+    """See that an event loop of asyncio runs here; raises `PipelineError` if not, as under trio."""
+    if running_loop() is None:
+        raise PipelineError(
+            "a job runs in an event loop of asyncio, and none runs here; under trio use "
+            "`pipeline.start_in_thread()`, or have anyio run the program on its asyncio backend"
+        )
 
 
 class Job(Exchange):
@@ -87,6 +97,7 @@ class Job(Exchange):
         __exit__ = __enter__
 
     async def __aenter__(self) -> Job:
+        check_loop()
         if self._run.phase != "new":
             raise PipelineError("a job runs once; call pipeline.start() for another one")
         if self._run.graph.in_use:

@@ -16,7 +16,7 @@ from asyncstream.aside import wait_at_most
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.errors import CheckpointError, InternalError, PipelineError, SinkError, describe_error
 from asyncstream.plan import Graph, SourceStep
-from asyncstream.runtime.aio.job import Job
+from asyncstream.runtime.aio.job import Job, check_loop
 from asyncstream.validation import Duration, count, duration_seconds
 
 __all__ = ("Restarts", "run_with_restarts")
@@ -91,11 +91,13 @@ async def run_with_restarts(
         stopping: once it is set, a job that has failed is the last.
 
     Raises:
-        PipelineError: if the plan cannot go on from a checkpoint in the same process; says why.
+        PipelineError: if the plan cannot go on from a checkpoint in the same process, says why; or if no
+            event loop of asyncio runs.
         AsyncStreamError: the last error, with a note, if there were too many; or one that is not worth it.
     """
     if checkpoints is None:
         raise PipelineError("restart= needs checkpoints=: without them a restart would begin at the start")
+    check_loop()
     loop = asyncio.get_running_loop()
     stopping = stopping or asyncio.Event()
     within = None if restarts.within is None else duration_seconds("within", restarts.within)

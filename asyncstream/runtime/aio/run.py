@@ -415,12 +415,9 @@ class Run:
             outlet.unbind(self.error)
 
     def _warn(self) -> None:
-        log.warning(
-            "pipeline %r takes in no more, and has waited %g s for: %s",
-            self.name,
-            SLOW,
-            ", ".join(map(repr, self.unfinished())) or "its last checkpoint",
-        )
+        if not self.finished.done():  # else the block goes on after the drain, and nothing is waited for
+            waited = ", ".join(map(repr, self.unfinished())) or "its last checkpoint"
+            log.warning("pipeline %r takes in no more, and has waited %g s for: %s", self.name, SLOW, waited)
 
     def unfinished(self) -> list[str]:
         """The steps that open, read, call, write or close."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from asyncstream.aside import Tasks, heed
+from asyncstream.aside import Tasks, heed, is_at_work
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.conduct import way_to_write
@@ -111,6 +111,7 @@ class SinkOperator(Intake):
 
     async def run(self) -> None:
         """Write until the input has ended."""
+        me = asyncio.current_task()
         try:
             while not self._abandoned:  # it might ignore its cancellation in a write
                 if self._cuts:
@@ -133,7 +134,7 @@ class SinkOperator(Intake):
                     self._changed.clear()
                     await self._changed.wait()
         finally:
-            for cut in self._cuts:
+            for cut in self._cuts if is_at_work(me) else ():
                 # not at once: the job must hear why this task ended before the checkpoint fails over it
                 stopped = SinkError(f"step {self.context.name!r}: the sink was stopped")
                 cut.position.get_loop().call_soon(cut.fail, stopped)
