@@ -8,7 +8,7 @@ import pytest
 
 from asyncstream import Checkpoints, MemoryStore
 from asyncstream.errors import CheckpointError
-from asyncstream.lease import Lease
+from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio.tenure import Tenure
 
 
@@ -40,3 +40,30 @@ def test_run_whose_loop_was_closed_in_the_middle_is_followed_at_once() -> None:
 
     assert asyncio.run(begin()) == 1
     assert asyncio.run(begin()) == 2
+
+
+class SlowStore(MemoryStore):
+    """One that takes a second to give a lease, and gives it also when nobody waits for it any more."""
+
+    async def acquire(self, holder: Holder, seconds: float) -> Lease:
+        async def work() -> Lease:
+            await asyncio.sleep(1)  # of virtual time
+            return await super(SlowStore, self).acquire(holder, seconds)
+
+        return await asyncio.shield(asyncio.ensure_future(work()))
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_lease_that_is_given_to_a_run_that_was_cancelled_meanwhile_is_given_back() -> None:
+    store = SlowStore()
+    held = tenure(store, [])
+    beginning = asyncio.create_task(held.begin())
+    await asyncio.sleep(0.5)  # of virtual time
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    await held.end()
+    await asyncio.sleep(1)  # of virtual time
+    last = await store.holder()
+    assert last is not None
+    assert last.released

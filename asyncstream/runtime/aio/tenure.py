@@ -51,6 +51,7 @@ class Tenure:
         self._lost = lost
         self._renewed = renewed
         self._holder: Holder | None = None
+        self._asked: asyncio.Task[Lease] | None = None  # of the store, last
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -61,7 +62,10 @@ class Tenure:
         told = False
         while True:
             try:
-                self.lease = await self._store.acquire(holder, self._settings.lease_seconds)
+                asking = self._store.acquire(holder, self._settings.lease_seconds)
+                self._asked = loop.create_task(asking, name="asyncstream lease")
+                # a store may give it when the caller is gone, who could not give it back
+                self.lease = await asyncio.shield(self._asked)
                 break
             except LeaseHeld as held:
                 if self._settings.on_held == "refuse":
@@ -111,11 +115,15 @@ class Tenure:
             return
         leave(self._holder)
         self._holder = None
-        if self._renewing is None:
+        if self._renewing is not None:
+            await end_tasks({self._renewing}, PATIENCE)
+        if self._asked is None:
             return
-        await end_tasks({self._renewing}, PATIENCE)
+        await asyncio.wait({self._asked}, timeout=PATIENCE)
+        if await end_tasks({self._asked}, PATIENCE) or self._asked.cancelled() or self._asked.exception():
+            return  # none was given
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._store.release(self.lease)
+                await self._store.release(self._asked.result())
         except Exception as error:
             log.warning("the lease of %s could not be given back: %s", self._store, error)
