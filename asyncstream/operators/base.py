@@ -66,6 +66,7 @@ class OperatorContext:
         fail: reports an error that no caller is there to catch (from a task or a callback).
         is_held: whether those who feed the operator may not push now (backpressure): their silence then
             says nothing about them.
+        held_ms: for how many milliseconds that was so up to now, in all; they are no part of a silence.
         has_room: whether the operator may emit what the clock makes it emit; what it emits for an element
             always may come, and so may a slice of what it emits for a watermark. Without room it keeps what
             is due.
@@ -90,6 +91,7 @@ class OperatorContext:
     wake_at: Callable[[int], None] = lambda now_ms: None
     fail: Callable[[BaseException], None] = _raise
     is_held: Callable[[], bool] = lambda: False
+    held_ms: Callable[[], int] = lambda: 0
     has_room: Callable[[], bool] = lambda: True
     wake_with_room: Callable[[], None] = lambda: None
     work_off: Callable[[Iterator[None]], None] = run_through

@@ -22,24 +22,43 @@ class Gate:
     """
     Whether a driver may push downstream: open while no stage holds it. Each time that the last hold is
     released it calls `reopened`.
+
+    Attributes:
+        now_ms: the processing time by which it knows how long it was held.
     """
 
-    __slots__ = ("_holds", "_reopened")
+    __slots__ = ("_held_ms", "_holds", "_reopened", "_since_ms", "now_ms")
 
     def __init__(self, reopened: Callable[[], None]) -> None:
+        self.now_ms: Callable[[], int] = _no_time
         self._holds = 0
+        self._held_ms = 0
+        self._since_ms = 0
         self._reopened = reopened
 
     def is_open(self) -> bool:
         return not self._holds
 
+    def held_ms(self) -> int:
+        """For how many milliseconds it has been held so far, in all."""
+        return self._held_ms + (max(0, self.now_ms() - self._since_ms) if self._holds else 0)
+
     def hold(self) -> None:
+        if not self._holds:
+            self._since_ms = self.now_ms()
         self._holds += 1
 
     def release(self) -> None:
+        if self._holds == 1:
+            self._held_ms = self.held_ms()
         self._holds -= 1
         if not self._holds:
             self._reopened()
+
+
+def _no_time() -> int:
+    """Of a gate that nobody asks how long it was held."""
+    return 0
 
 
 def _not_told() -> None:

@@ -81,8 +81,8 @@ class AssignEventTime(Operator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         if self._idle_after_ms is not None:
-            self._heard_ms = context.clock.now_ms()
-            context.wake_at(self._heard_ms + self._idle_after_ms)
+            self._heard_ms = _open_ms(context)
+            context.wake_at(context.clock.now_ms() + self._idle_after_ms)
 
     # ------------------------------------------------------------------ splits
 
@@ -95,23 +95,22 @@ class AssignEventTime(Operator):
         """
         self._splits = SplitTimes(self._strategy, self._idle_after_ms, self._max_drift_ms)
         self._splits.restore(self._kept_splits)
-        self._splits.assign((), self.context.clock.now_ms())  # the source tells of the first that it has
+        self._splits.assign((), _open_ms(self.context))  # the source tells of the first that it has
         self._hold = hold
 
     def assign_splits(self, names: Sequence[str]) -> None:
         """These are the splits from now on."""
         if self._splits is None:
             return
-        now_ms = self.context.clock.now_ms()
-        self._splits.assign(names, now_ms)
+        self._splits.assign(names, _open_ms(self.context))
         if self._idle_after_ms is not None:
-            self.context.wake_at(now_ms + self._idle_after_ms)
+            self.context.wake_at(self.context.clock.now_ms() + self._idle_after_ms)
         self._follow_slowest()
 
     def enter_split(self, name: str) -> None:
         """The elements that come next are of this split."""
         if self._splits is not None:
-            self._generator = self._splits.enter(name, self.context.clock.now_ms())
+            self._generator = self._splits.enter(name, _open_ms(self.context))
 
     def _follow_slowest(self) -> None:
         """Splits have moved, turned idle, or come or gone: say what that makes of the stream."""
@@ -199,26 +198,27 @@ class AssignEventTime(Operator):
         """Watermarks from upstream end here."""
 
     def _heard(self) -> None:
-        self._heard_ms = self.context.clock.now_ms()
+        self._heard_ms = _open_ms(self.context)
         if self._idle:
             self._idle = False
             super().set_idle(False)
             if self._idle_after_ms is not None:
-                self.context.wake_at(self._heard_ms + self._idle_after_ms)
+                self.context.wake_at(self.context.clock.now_ms() + self._idle_after_ms)
 
     def advance_clock(self, now_ms: int) -> None:
+        held_ms = self.context.held_ms()
         if self._splits is not None:
-            due_ms = self._splits.look(now_ms, self.context.is_held())
+            due_ms = self._splits.look(now_ms - held_ms, self.context.is_held())
             self._follow_slowest()
             if due_ms is not None:
-                self.context.wake_at(due_ms)
+                self.context.wake_at(due_ms + held_ms)
             return
         if self._idle_after_ms is None or self._idle:
             return
         if self.context.is_held():
             # it is we who keep the stream quiet: were it idle, what it holds back would come late
-            self._heard_ms = now_ms
-        due_ms = self._heard_ms + self._idle_after_ms
+            self._heard_ms = now_ms - held_ms
+        due_ms = self._heard_ms + held_ms + self._idle_after_ms
         if now_ms < due_ms:
             # the alarm was set for an older element: one alarm serves all of them
             self.context.wake_at(due_ms)
@@ -245,6 +245,11 @@ class AssignEventTime(Operator):
         self._told_ms = kept_ms(more[1]) if len(more) > 1 else None
         self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
+
+
+def _open_ms(context: OperatorContext) -> int:
+    """Processing time without that in which those who feed the step were held, as nothing could be heard."""
+    return context.clock.now_ms() - context.held_ms()
 
 
 def _instant(stamp: object) -> int:
@@ -330,11 +335,11 @@ class AdvanceWhenQuiet(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._heard_ms = context.clock.now_ms()
-        context.wake_at(self._heard_ms + self._quiet_ms)
+        self._heard_ms = _open_ms(context)
+        context.wake_at(context.clock.now_ms() + self._quiet_ms)
 
     def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._heard_ms, self._at_heard = self.context.clock.now_ms(), self._watermark
+        self._heard_ms, self._at_heard = _open_ms(self.context), self._watermark
         self.out.process_batch(values, timestamps)
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -354,11 +359,12 @@ class AdvanceWhenQuiet(Operator):
     def advance_clock(self, now_ms: int) -> None:
         if self._ended:
             return
+        held_ms = self.context.held_ms()
         if self.context.is_held():
-            self._heard_ms = now_ms  # it is we who keep the stream quiet
-        silent_ms = now_ms - self._heard_ms
+            self._heard_ms = now_ms - held_ms  # it is we who keep the stream quiet
+        silent_ms = now_ms - held_ms - self._heard_ms
         if silent_ms < self._quiet_ms:
-            self.context.wake_at(self._heard_ms + self._quiet_ms)
+            self.context.wake_at(self._heard_ms + held_ms + self._quiet_ms)
             return
         self.context.wake_at(now_ms + self._quiet_ms)
         if self._at_heard > MIN_TIMESTAMP and self._at_heard + silent_ms > self._watermark:

@@ -153,7 +153,7 @@ class Run:
         self.started_ms = self._clock.now_ms()
         self.wakeups = Wakeups(self._clock, self.fail)
         self.followed = Followed(self.name, self.tracer)
-        self.wiring = RunWiring(self.graph, self.wakeups.has_room, self.followed, self.fail)
+        self.wiring = RunWiring(self.graph, self.wakeups.has_room, self.followed, self.fail, self.now_ms)
         journal = None if self.checkpointer is None else self.checkpointer.journal
         self._tracking = self.graph.tracking(() if journal is None else journal.steps)
         for name, driver in self.wiring.sources.items():
@@ -228,6 +228,7 @@ class Run:
             wake_at=partial(self.wakeups.wake, woken),
             fail=self.fail,
             is_held=partial(self.wiring.is_held, name),
+            held_ms=partial(self.wiring.held_ms, name),
             has_room=partial(self.wiring.has_room, name),
             wake_with_room=partial(self.wakeups.wake_with_room, woken),
             work_off=self.wiring.work_off(name),

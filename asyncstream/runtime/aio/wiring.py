@@ -49,6 +49,7 @@ class RunWiring:
         has_room: told of each operator for whose results there was no room, and is again.
         journeys: those of the run.
         failed: told of what an operator raises when nobody else is.
+        now_ms: processing time, by which is told how long drivers were held; None: nobody asks.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RunWiring:
         has_room: Callable[[Woken], None],
         journeys: Journeys,
         failed: Callable[[BaseException], None],
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._graph = graph
         self.operators: dict[str, Operator] = {}
@@ -93,6 +95,8 @@ class RunWiring:
         gates += [(name, intake.emitting) for name, intake in self.intakes.items()]
         for name, gate in (*gates, *self._rooms.items()):
             connections.hold_back(gate, connections.readers_of(name))
+            if now_ms is not None:
+                gate.now_ms = now_ms
         self.feeders: dict[str, set[str]] = {name: set() for name in self.sinks}
         for name in self.feeders:
             for step in graph.behind(name):
@@ -120,6 +124,10 @@ class RunWiring:
     def is_held(self, name: str) -> bool:
         """Whether a driver whose pushes reach this step may not push now."""
         return not all(gate.is_open() for gate in self._gates_of(name))
+
+    def held_ms(self, name: str) -> int:
+        """For how many milliseconds it has been so up to now, of the driver that was held longest."""
+        return max((gate.held_ms() for gate in self._gates_of(name)), default=0)
 
     def catch_up(self) -> None:
         """Have all work done at once that was left for later, from the sources on."""
