@@ -164,6 +164,18 @@ async def test_time_in_which_a_stream_was_held_back_is_no_part_of_its_silence() 
     assert (W, 999_999) not in came[: came.index(2000)]
 
 
+async def test_stream_that_is_read_no_more_because_the_job_stops_is_not_idle() -> None:
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    far_ahead = stamped(pipeline, at((0, 1_000_000), (30, 2_000_000)))
+    behind = stamped(pipeline, at((0, 1000), (0.5, 2000), (1.5, 3000)), idle_after=1)
+    probed(far_ahead.union(behind), notes).async_map(sleeping(9)).discard()
+    async with pipeline.start(clock=VirtualClock()) as job:
+        await asyncio.sleep(0.7)  # of virtual time
+        await job.stop(grace=5)
+    assert watermarks(notes) == [999, 1999]
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 500), max_size=40),

@@ -402,6 +402,7 @@ class Run:
             self.checkpointer.ask(lambda is_safe: None)  # if it fails, that is in the log, and the last comes
         self.is_draining = True
         self._unbind_outlets()
+        self.wiring.reads_no_more = True
         self.leave_sources()
         until = self.loop.time() + seconds
         for intake in self.wiring.intakes.values():

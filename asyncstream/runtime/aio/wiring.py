@@ -43,6 +43,7 @@ class RunWiring:
         sinks: those of them that write to a sink.
         sources: by step name.
         feeders: for each sink, those whose refused elements can reach it.
+        reads_no_more: sources are left, though elements would come: all that is silent is held.
 
     Args:
         graph: the steps.
@@ -61,6 +62,7 @@ class RunWiring:
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._graph = graph
+        self.reads_no_more = False
         self.operators: dict[str, Operator] = {}
         self.sinks: dict[str, SinkOperator] = {}
         self._rooms: dict[str, Gate] = {}
@@ -123,7 +125,7 @@ class RunWiring:
 
     def is_held(self, name: str) -> bool:
         """Whether a driver whose pushes reach this step may not push now."""
-        return not all(gate.is_open() for gate in self._gates_of(name))
+        return self.reads_no_more or not all(gate.is_open() for gate in self._gates_of(name))
 
     def held_ms(self, name: str) -> int:
         """For how many milliseconds it has been so up to now, of the driver that was held longest."""
