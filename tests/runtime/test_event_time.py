@@ -139,31 +139,44 @@ async def test_stream_that_is_held_back_is_not_idle() -> None:
     assert not any(what == ("idle", True) for _, what in notes)
 
 
+async def burst(first: int, seconds: float) -> AsyncIterator[int]:
+    """As many elements at once, one more so much virtual time later."""
+    for number in range(first):
+        yield number
+    await asyncio.sleep(seconds)  # of virtual time
+    yield 2000
+
+
+async def at_700_a_second(number: int) -> int:
+    await asyncio.sleep(1 / 700)  # of virtual time: 1,100 hold sources for a second, 600 for half of one
+    return number
+
+
 @pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_time_in_which_a_stream_was_held_back_is_no_part_of_its_silence() -> None:
     """Though it is held no more when its silence is looked at."""
     notes: list[tuple[float, Any]] = []
     pipeline = Pipeline()
-
-    async def burst() -> AsyncIterator[int]:
-        for number in range(1100):  # more than the inbox of the step has room for
-            yield number
-        await asyncio.sleep(1.5)  # of virtual time
-        yield 2000
-
     far_ahead = stamped(pipeline, at((0, 1_000_000), (3, 2_000_000)))
-    behind = stamped(pipeline, burst(), idle_after=1)
-
-    async def call(number: int) -> int:
-        await asyncio.sleep(1 / 700)  # of virtual time: there is room again after 0.84 s
-        return number
-
-    probed(far_ahead.union(behind), notes).async_map(call, concurrency=1).discard()
+    behind = stamped(pipeline, burst(1100, 1.5), idle_after=1)
+    probed(far_ahead.union(behind), notes).async_map(at_700_a_second, concurrency=1).discard()
     await run_with_clock(pipeline)
     came = [what for _, what in notes if not isinstance(what, tuple) or what[0] == W]
     assert (W, 999_999) not in came[: came.index(2000)]
 
 
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_stream_that_was_held_back_was_not_quiet() -> None:
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    quiet = stamped(pipeline, burst(600, 1.3)).advance_when_quiet(1)
+    probed(quiet, notes).async_map(at_700_a_second, concurrency=1).discard()
+    await run_with_clock(pipeline)
+    came = [what for _, what in notes if not isinstance(what, tuple) or what[0] == W]
+    assert came[came.index(2000) - 1] == (W, 598)
+
+
+@pytest.mark.usefixtures("virtual_time")
 async def test_stream_that_is_read_no_more_because_the_job_stops_is_not_idle() -> None:
     notes: list[tuple[float, Any]] = []
     pipeline = Pipeline()
