@@ -323,6 +323,7 @@ class Run:
 
     def leave_sources(self) -> None:
         """Read no more, as if more could come."""
+        self.wiring.reads_no_more = True
         for task, name in self._tasks.running.items():
             driver = self.wiring.sources.get(name)
             if driver is not None and not driver.has_left:
@@ -402,7 +403,6 @@ class Run:
             self.checkpointer.ask(lambda is_safe: None)  # if it fails, that is in the log, and the last comes
         self.is_draining = True
         self._unbind_outlets()
-        self.wiring.reads_no_more = True
         self.leave_sources()
         until = self.loop.time() + seconds
         for intake in self.wiring.intakes.values():
