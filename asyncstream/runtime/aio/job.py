@@ -33,10 +33,10 @@ from asyncstream.runtime.aio.state_view import Standing
 from asyncstream.runtime.aio.status import JobState, JobStatus
 from asyncstream.validation import Duration, duration_seconds, flag, refuse
 
-__all__ = ("Job", "check_loop")
+__all__ = ("Job", "need_loop")
 
 
-def check_loop() -> None:
+def need_loop() -> None:
     """See that an event loop of asyncio runs here; raises `PipelineError` if not, as under trio."""
     if running_loop() is None:
         raise PipelineError(
@@ -97,7 +97,7 @@ class Job(Exchange):
         __exit__ = __enter__
 
     async def __aenter__(self) -> Job:
-        check_loop()
+        need_loop()
         if self._run.phase != "new":
             raise PipelineError("a job runs once; call pipeline.start() for another one")
         if self._run.graph.in_use:

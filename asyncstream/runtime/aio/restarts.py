@@ -16,7 +16,7 @@ from asyncstream.aside import wait_at_most
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.errors import CheckpointError, InternalError, PipelineError, SinkError, describe_error
 from asyncstream.plan import Graph, SourceStep
-from asyncstream.runtime.aio.job import Job, check_loop
+from asyncstream.runtime.aio.job import Job, need_loop
 from asyncstream.validation import Duration, count, duration_seconds
 
 __all__ = ("Restarts", "run_with_restarts")
@@ -97,7 +97,7 @@ async def run_with_restarts(
     """
     if checkpoints is None:
         raise PipelineError("restart= needs checkpoints=: without them a restart would begin at the start")
-    check_loop()
+    need_loop()
     loop = asyncio.get_running_loop()
     stopping = stopping or asyncio.Event()
     within = None if restarts.within is None else duration_seconds("within", restarts.within)
