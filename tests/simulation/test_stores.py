@@ -101,7 +101,7 @@ def a_manifest_is_written_in_two_transactions(patch: pytest.MonkeyPatch) -> None
     [
         ("directory", a_file_has_its_name_before_its_contents_are_on_the_disk, 71),
         ("directory", a_name_is_not_brought_to_the_disk, 31),
-        ("sqlite", a_manifest_is_written_in_two_transactions, 71),
+        ("sqlite", a_manifest_is_written_in_two_transactions, 32),
     ],
     ids=lambda one: getattr(one, "__name__", str(one)),
 )
