@@ -18,6 +18,15 @@ from asyncstream.operators.base import Operator
 __all__ = ("Attended", "Gate", "Intake")
 
 
+def _no_time() -> int:
+    """Of a gate that nobody asks how long it was held."""
+    return 0
+
+
+def _not_told() -> None:
+    """For gates of nobody who pushes."""
+
+
 class Gate:
     """
     Whether a driver may push downstream: open while no stage holds it. Each time that the last hold is
@@ -25,12 +34,14 @@ class Gate:
 
     Attributes:
         now_ms: the processing time by which it knows how long it was held.
+        holds: gates that it holds for as long as it is held itself.
     """
 
-    __slots__ = ("_held_ms", "_holds", "_reopened", "_since_ms", "now_ms")
+    __slots__ = ("_held_ms", "_holds", "_reopened", "_since_ms", "holds", "now_ms")
 
-    def __init__(self, reopened: Callable[[], None]) -> None:
+    def __init__(self, reopened: Callable[[], None] = _not_told) -> None:
         self.now_ms: Callable[[], int] = _no_time
+        self.holds: tuple[Gate, ...] = ()
         self._holds = 0
         self._held_ms = 0
         self._since_ms = 0
@@ -46,6 +57,8 @@ class Gate:
     def hold(self) -> None:
         if not self._holds:
             self._since_ms = self.now_ms()
+            for gate in self.holds:
+                gate.hold()
         self._holds += 1
 
     def release(self) -> None:
@@ -53,16 +66,9 @@ class Gate:
             self._held_ms = self.held_ms()
         self._holds -= 1
         if not self._holds:
+            for gate in self.holds:
+                gate.release()
             self._reopened()
-
-
-def _no_time() -> int:
-    """Of a gate that nobody asks how long it was held."""
-    return 0
-
-
-def _not_told() -> None:
-    """For intakes that emit nothing."""
 
 
 class Attended(Operator):

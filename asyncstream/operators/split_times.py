@@ -99,14 +99,17 @@ class SplitTimes:
         """Whether all splits are idle."""
         return all(split.idle for split in self._splits.values())
 
-    def align(self) -> bool:
-        """See which splits are to wait; whether that has changed."""
+    def align(self, now_ms: int) -> bool:
+        """See which splits are to wait; whether that has changed. One that has waited was not silent."""
         if self._max_drift_ms is None:
             return False
         limit = self.watermark() + self._max_drift_ms
         ahead = {name for name, split in self._splits.items() if not split.idle and split.watermark > limit}
         if ahead == self.ahead:
             return False
+        for name in self.ahead - ahead:
+            if name in self._splits:
+                self._splits[name].heard_ms = now_ms
         self.ahead = frozenset(ahead)
         return True
 

@@ -123,7 +123,7 @@ class AssignEventTime(Operator):
         if self._splits.is_idle is not self._idle:
             self._idle = not self._idle
             super().set_idle(self._idle)
-        if self._splits.align() and self._hold is not None:
+        if self._splits.align(_open_ms(self.context)) and self._hold is not None:
             self._hold(self._splits.ahead)
 
     # ------------------------------------------------------------------ elements

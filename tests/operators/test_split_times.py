@@ -133,6 +133,23 @@ def test_a_split_far_ahead_waits_for_the_slowest_and_is_not_idle_meanwhile() -> 
     assert watermarks(recorder) == [9, 19, 449]
 
 
+def test_time_in_which_a_split_waited_for_others_is_no_part_of_its_silence() -> None:
+    """Though it waits no more when its silence is looked at."""
+    operator, recorder, clock, held = followed("a", "b", idle_after_ms=1000, max_drift_ms=100)
+    push(operator, "b", 10)
+    push(operator, "a", 500)
+    clock.set_ms(800)
+    push(operator, "b", 450)
+    assert held[-2:] == [{"a"}, set()]
+    clock.set_ms(1200)
+    operator.advance_clock(1200)
+    push(operator, "b", 1000)
+    assert watermarks(recorder) == [9, 449, 499]  # of "a" no more, for it has said nothing for 400 ms only
+    clock.set_ms(1800)
+    operator.advance_clock(1800)
+    assert watermarks(recorder) == [9, 449, 499, 999]
+
+
 def test_where_the_slowest_is_idle_the_others_go_on() -> None:
     operator, recorder, clock, held = followed("a", "b", idle_after_ms=1000, max_drift_ms=100)
     push(operator, "a", 500)
@@ -148,13 +165,13 @@ def test_where_all_are_idle_none_waits() -> None:
     times.assign("ab", 0)
     times.enter("a", 0)
     times.advance(500)
-    assert times.align()
+    assert times.align(0)
     times.look(1000, excused=False)
-    times.align()
+    times.align(1000)
     assert times.ahead == set()
     times.look(2000, excused=False)
     assert times.is_idle
-    assert not times.align()
+    assert not times.align(2000)
 
 
 def test_where_there_have_been_no_splits_for_as_long_the_stream_is_idle() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import AscendingTimestamps, BoundedOutOfOrderness, Count, Items, Pipeline, TumblingWindows
+from asyncstream.connectors import SourceBatch
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
 from asyncstream.operators.base import Operator
 from asyncstream.operators.spec import Spec
@@ -147,6 +148,12 @@ async def burst(first: int, seconds: float) -> AsyncIterator[int]:
     yield 2000
 
 
+async def later(seconds: float, numbers: AsyncIterator[int]) -> AsyncIterator[int]:
+    await asyncio.sleep(seconds)  # of virtual time
+    async for number in numbers:
+        yield number
+
+
 async def at_700_a_second(number: int) -> int:
     await asyncio.sleep(1 / 700)  # of virtual time: 1,100 hold sources for a second, 600 for half of one
     return number
@@ -174,6 +181,44 @@ async def test_stream_that_was_held_back_was_not_quiet() -> None:
     await run_with_clock(pipeline)
     came = [what for _, what in notes if not isinstance(what, tuple) or what[0] == W]
     assert came[came.index(2000) - 1] == (W, 598)
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_time_in_which_any_of_several_sources_was_held_back_is_no_silence_of_theirs() -> None:
+    """One after the other, each by what reads it alone."""
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    far_ahead = stamped(pipeline, at((0, 1_000_000), (9, 2_000_000)))
+    first, second = pipeline.source(burst(1100, 9)), pipeline.source(later(1.5, burst(1100, 1.5)))
+    for one in (first, second):
+        one.async_map(at_700_a_second, concurrency=1).discard()
+    both = first.union(second).event_time(lambda value: value, ASCENDING, idle_after=1)
+    probed(far_ahead.union(both), notes).discard()
+    await run_with_clock(pipeline)
+    assert (3.0, 2000) in notes
+    assert max(what[1] for when, what in notes if when <= 3 and isinstance(what, tuple)) == 1999
+
+
+class InSplits(Items[int]):
+    """As if the elements were those of a split, beside one that has none."""
+
+    def splits(self) -> tuple[str, ...]:
+        return "a", "b"
+
+    async def read(self) -> SourceBatch[int] | None:
+        batch = await super().read()
+        return None if batch is None else batch._replace(split="a")
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_time_in_which_a_source_was_held_back_is_no_part_of_the_silence_of_its_splits() -> None:
+    notes: list[tuple[float, Any]] = []
+    pipeline = Pipeline()
+    stream = stamped(pipeline, InSplits(burst(1100, 1.5)), idle_after=1)
+    probed(stream, notes).async_map(at_700_a_second, concurrency=1).discard()
+    await run_with_clock(pipeline)
+    assert (1.5, 2000) in notes
+    assert not any(what == ("idle", True) for _, what in notes)
 
 
 @pytest.mark.usefixtures("virtual_time")

@@ -97,8 +97,12 @@ class RunWiring:
         gates += [(name, intake.emitting) for name, intake in self.intakes.items()]
         for name, gate in (*gates, *self._rooms.items()):
             connections.hold_back(gate, connections.readers_of(name))
+        self._feeding = {name: Gate() for name in self.operators}  # open while those of all drivers are
+        for name, feeding in self._feeding.items():
             if now_ms is not None:
-                gate.now_ms = now_ms
+                feeding.now_ms = now_ms
+            for gate in self._gates_of(name):
+                gate.holds = (*gate.holds, feeding)
         self.feeders: dict[str, set[str]] = {name: set() for name in self.sinks}
         for name in self.feeders:
             for step in graph.behind(name):
@@ -125,11 +129,11 @@ class RunWiring:
 
     def is_held(self, name: str) -> bool:
         """Whether a driver whose pushes reach this step may not push now."""
-        return self.reads_no_more or not all(gate.is_open() for gate in self._gates_of(name))
+        return self.reads_no_more or not self._feeding[name].is_open()
 
     def held_ms(self, name: str) -> int:
-        """For how many milliseconds it has been so up to now, of the driver that was held longest."""
-        return max((gate.held_ms() for gate in self._gates_of(name)), default=0)
+        """For how many milliseconds it has been so up to now."""
+        return self._feeding[name].held_ms()
 
     def catch_up(self) -> None:
         """Have all work done at once that was left for later, from the sources on."""
