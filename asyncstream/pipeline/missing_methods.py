@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from asyncstream.errors import PipelineError
 from asyncstream.joins import KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from asyncstream.operators.process import KeyedProcessFunction
 from asyncstream.other_words import by_word
@@ -93,6 +94,12 @@ class Fluent:
 
         def __getattr__(self, name: str) -> object:
             raise _no_attribute(self, name)
+
+        def __aiter__(self) -> object:
+            raise PipelineError(
+                "elements are taken from a job: end the stream with .results(), and write "
+                "`async for result in job.results():` in `async with pipeline.start() as job:`"
+            )
 
 
 class Unfinished(Fluent):

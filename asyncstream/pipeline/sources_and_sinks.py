@@ -22,6 +22,7 @@ from asyncstream.connectors.frames import FrameSource, is_frame
 from asyncstream.connectors.memory import CallbackSink, Items, ListSink, one_value
 from asyncstream.connectors.memory_streams import MemoryStreamSink, MemoryStreamSource
 from asyncstream.errors import safe_repr
+from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.validation import is_async_function, overrides, refuse, takes
 
 __all__ = ("as_sink", "as_source", "element_type")
@@ -37,6 +38,9 @@ def as_source(source: Any) -> Source[Any]:
     if is_frame(source):
         return FrameSource(source)
     is_one = one_value(source)
+    if isinstance(source, Fluent):
+        advice = "a stream goes on by its own methods, and several become one by .union(...)"
+        raise refuse("source", "what gives elements from outside", source, advice)
     if is_one or not (
         isinstance(source, Iterable | AsyncIterable)
         or (callable(source) and not is_async_function(source) and not isinstance(source, type))

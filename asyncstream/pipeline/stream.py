@@ -327,7 +327,9 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
     def key_by(
         self, key: Fields, *, on_error: OnError = "fail", name: str | None = None
     ) -> KeyedStream[Any, T]: ...
-    def key_by(self, key: Any, *, on_error: OnError = "fail", name: str | None = None) -> KeyedStream[Any, T]:
+    def key_by(
+        self, key: Any, *others: object, on_error: OnError = "fail", name: str | None = None
+    ) -> KeyedStream[Any, T]:
         """
         Make the next steps work per key: `key(element)`, which must be hashable and equal itself (NaN does
         not).
@@ -338,11 +340,14 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
             key: a function, or the name of a field; for a tuple of names, the key is the tuple of their
                 values. A name is taken literally: "a.b" is the field of that name; for a nested field
                 give a function, `lambda element: element["a"]["b"]`.
+            others: none; several names are given as one tuple.
             on_error: what to do with an element for which `key` raises, or gives what cannot be a key: as for
                 `map`. With "skip" and "route", an extra step checks each key first; `name` is its name.
         """
         from asyncstream.pipeline.keyed import KeyedStream  # which is made of the streams of this module
 
+        if others:
+            raise refuse("key", "one key", (key, *others), "of several fields a tuple: key_by(('a', 'b'))")
         output, fn = self._output, selector("key", key)
         if on_error_choice(on_error) != "fail":
             output = self._per_element("key_by", CheckKey, fn, on_error, name)._output

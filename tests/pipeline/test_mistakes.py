@@ -199,3 +199,47 @@ def test_event_time_is_what_they_ask_for() -> None:
     timed.window_all(TumblingWindows(2)).collect().to(found)
     pipeline.run_blocking()
     assert [result.value for result in found] == [[1]]
+
+
+MISUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "await start": (lambda p: awaited(p.start()), "`async with pipeline.start() as job:`"),
+    "await start in a thread": (lambda p: awaited(p.start_in_thread()), "`with pipeline.start_in_thread()"),
+    "await pipeline": (lambda p: awaited(p), "`await pipeline.run()`, or `async with pipeline.start()"),
+    "async with pipeline": (lambda p: entered(p), "`async with pipeline.start() as job:`"),
+    "with pipeline": (lambda p: plainly_entered(p), "`with pipeline.start_in_thread() as job:`"),
+    "with start": (lambda p: plainly_entered(p.start()), "`async with pipeline.start() as job:`"),
+    "async with start in a thread": (lambda p: entered(p.start_in_thread()), "`async with pipeline.start()"),
+    "async for of a stream": (lambda p: iterated(p.source([2])), "end the stream with .results(), and write"),
+    "async for of the pipeline": (lambda p: iterated(p), "`async for result in job.results():`"),
+    "a stream as a source": (lambda p: p.source(p.source([2]), name="again"), "become one by .union(...)"),
+    "names one by one": (lambda p: p.source([2]).key_by("a", "b"), "a tuple: key_by(('a', 'b'))"),
+}
+
+
+async def awaited(what: Any) -> None:
+    await what
+
+
+async def entered(what: Any) -> None:
+    async with what:
+        pass
+
+
+async def plainly_entered(what: Any) -> None:
+    with what:
+        pass
+
+
+async def iterated(what: Any) -> None:
+    async for _ in what:
+        pass
+
+
+@pytest.mark.parametrize("case", MISUSED)
+async def test_syntax_that_does_not_fit_is_answered_with_what_to_type(case: str) -> None:
+    misuse, advice = MISUSED[case]
+    pipeline: Any = Pipeline()
+    pipeline.source([1]).discard()
+    with pytest.raises(PipelineError) as caught:
+        await misuse(pipeline)
+    assert advice in str(caught.value)

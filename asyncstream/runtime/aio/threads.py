@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.aio.from_thread import FromThread
@@ -65,6 +65,16 @@ class ThreadedJob(FromThread):
     ) -> None:
         self._abandoned = error is not None
         self.close()
+
+    if not TYPE_CHECKING:  # type checkers are to see that these are wrong
+
+        def __aenter__(self) -> None:
+            raise PipelineError(
+                "a job in a thread of its own is for programs without an event loop: "
+                "`with pipeline.start_in_thread() as job:`; here use `async with pipeline.start() as job:`"
+            )
+
+        __aexit__ = __await__ = __aenter__
 
     def open(self) -> ThreadedJob:
         """Start it; returns when it runs. For where there is no block: `close` is to be called then."""
