@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.state.descriptors import StateDescriptor
 from asyncstream.state.handles import State
 from asyncstream.state.rows import same
@@ -77,9 +77,9 @@ class KeyedState:
         The handle for `descriptor`; the same one each time, so call it once and keep it.
 
         Raises:
-            PipelineError: if it is no descriptor.
-            CheckpointError: if the name is taken, by state of another kind or by the times of another state,
-                perhaps in a snapshot.
+            PipelineError: if it is no descriptor, or the name is taken, by state of another kind or by the
+                times of another state.
+            CheckpointError: if the name is taken so in a snapshot.
         """
         if not isinstance(descriptor, StateDescriptor):
             raise refuse("state", "a descriptor, such as ValueDescriptor[int]('count')", descriptor)
@@ -102,7 +102,10 @@ class KeyedState:
                 self._ages.append(ages)
             handle = self._handles[name] = handle_type(self, rows, ages, descriptor)
         elif handle.kind != handle_type.kind:
-            _check_kind(name, handle.kind, handle_type.kind)
+            raise PipelineError(
+                f"state {name!r} is {handle.kind} state and {handle_type.kind} state; use another name for "
+                "one of them"
+            )
         return handle
 
     def keys_of(self, descriptor: StateDescriptor[Any]) -> list[Any]:
@@ -160,7 +163,8 @@ class KeyedState:
         for name, ttl_ms in self._lives.items():
             for times in (f"{name}{WRITTEN}", f"{name}{EXPIRES}"):
                 if ttl_ms is not None and times in self._kinds:
-                    raise CheckpointError(
+                    is_planned = times in self._lives  # else it is in a snapshot
+                    raise (PipelineError if is_planned else CheckpointError)(
                         f"state {times!r} is called as the times of state {name!r}, which has a time to "
                         "live; use another name for one of them"
                     )

@@ -196,7 +196,7 @@ def test_a_snapshot_shares_nothing_with_the_store() -> None:
 def test_state_of_another_kind_is_refused() -> None:
     store = Store()
     store.state(ValueDescriptor[int]("x"))
-    with pytest.raises(CheckpointError, match="'x' is value state and cannot be read as list"):
+    with pytest.raises(PipelineError, match="'x' is value state and list state; use another name"):
         store.state(ListDescriptor[int]("x"))
     store.key = "a"
     store.state(ValueDescriptor[int]("x")).set(1)
@@ -204,6 +204,10 @@ def test_state_of_another_kind_is_refused() -> None:
     other.state(ListDescriptor[int]("x"))
     with pytest.raises(CheckpointError, match="another name"):
         other.restore(store.snapshot())
+    later = Store()
+    later.restore(store.snapshot())
+    with pytest.raises(CheckpointError, match="'x' is value state and cannot be read as list state"):
+        later.state(ListDescriptor[int]("x"))
 
 
 def test_an_aggregation_that_saves_its_accumulators_is_asked_to() -> None:

@@ -281,7 +281,7 @@ def test_state_is_never_taken_for_the_times_of_another(other: str, is_open_befor
         third = Store(ManualClock(100))
         for descriptor in descriptors[:-1]:
             third.state(descriptor)
-        with pytest.raises(CheckpointError, match=f"state '{other}' is called as the times of state 'x'"):
+        with pytest.raises(PipelineError, match=f"state '{other}' is called as the times of state 'x'"):
             third.state(descriptors[-1])
     third = Store(ManualClock(100))
     third.state(lives)
