@@ -19,6 +19,7 @@ from typing import Any, Final
 from asyncstream.other_words import word_for
 
 __all__ = (
+    "CALL_ERRORS",
     "AsyncStreamError",
     "CallTimeout",
     "CheckpointError",
@@ -260,6 +261,10 @@ class DamagedCache(StateError):
 
 class JobStopped(AsyncStreamError):
     """Raised when an element is submitted to a job that accepts no more: drained, stopped or failed."""
+
+
+CALL_ERRORS: Final = (CallTimeout, CircuitOpen, HttpError, MissingField, RetriesExhausted)
+"""What a function of the user's fails with by means of this package, which knows no step there."""
 
 
 class InternalError(AsyncStreamError):

@@ -12,6 +12,7 @@ import pytest
 
 from asyncstream import (
     AscendingTimestamps,
+    AsyncFunction,
     AsyncStreamError,
     JobStopped,
     Pipeline,
@@ -19,7 +20,7 @@ from asyncstream import (
     SourceError,
     UserFunctionError,
 )
-from asyncstream.errors import HttpError
+from asyncstream.errors import CALL_ERRORS, HttpError
 from asyncstream.pipeline import Stream
 from tests.runtime.parts import (
     Boom,
@@ -470,3 +471,28 @@ async def test_second_cancellation_while_everything_is_closed_leaves_no_task() -
     assert len(asyncio.all_tasks()) == 1
     await asyncio.wait_for(Pipeline_again(pipeline), 100)
     assert log.count("sink close") == 2
+
+
+@pytest.mark.parametrize("method", ["open", "close"])
+@pytest.mark.parametrize("kind", CALL_ERRORS, ids=lambda kind: kind.__name__)
+async def test_function_whose_service_fails_where_it_opens_or_closes_is_named_by_its_step(
+    method: str, kind: type[AsyncStreamError]
+) -> None:
+    """Though the error is one of this package: who raises it knows no step."""
+
+    async def fails() -> None:
+        raise kind.__new__(kind, "busy")
+
+    class Asks(AsyncFunction[int, int]):
+        async def invoke(self, value: int) -> int:
+            return value
+
+    function = Asks()
+    setattr(function, method, fails)
+    pipeline = Pipeline()
+    pipeline.source([1]).async_map(function, name="ask").discard()
+    with pytest.raises(
+        UserFunctionError, match=rf"^step 'ask': {kind.__name__}: busy, when it was {method}"
+    ) as caught:
+        await pipeline.run()
+    assert isinstance(caught.value.__cause__, kind)

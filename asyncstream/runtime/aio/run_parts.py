@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncstream.aside import heed, in_its_loop, to_its_end
 from asyncstream.async_wait.tasks import end_tasks
-from asyncstream.errors import AsyncStreamError, UserFunctionError
+from asyncstream.errors import CALL_ERRORS, AsyncStreamError, UserFunctionError
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Attended
 from asyncstream.operators.whereabouts import RecentFailures
@@ -140,9 +140,10 @@ def _naming_function(step: str, when: str) -> Iterator[None]:
     task = asyncio.current_task()
     try:
         yield
-    except (AsyncStreamError, KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        if is_thrown_in(error, task):
+        is_named = isinstance(error, AsyncStreamError) and not isinstance(error, CALL_ERRORS)
+        if is_named or is_thrown_in(error, task):
             raise
         raise UserFunctionError(step, None, error, when=when) from error

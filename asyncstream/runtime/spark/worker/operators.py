@@ -13,7 +13,7 @@ from traceback import format_exception
 from typing import Any, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import AsyncStreamError, UserFunctionError, encodable
+from asyncstream.errors import CALL_ERRORS, AsyncStreamError, UserFunctionError, encodable
 from asyncstream.eventtime import (
     WatermarkGenerator,
     WatermarkStrategy,
@@ -414,7 +414,7 @@ def opening(step: str) -> Iterator[None]:
     """What the user's code raises in this block names the step."""
     try:
         yield
-    except AsyncStreamError:
-        raise
     except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, AsyncStreamError) and not isinstance(error, CALL_ERRORS):
+            raise
         raise UserFunctionError(step, None, error, when="when it was opened") from error
