@@ -5,6 +5,7 @@ Tables that are read whole, and read again every so often: from a file, a databa
 from __future__ import annotations
 
 import csv
+import sqlite3
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from asyncstream.connectors.files.record_batches import RowReader
 from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.lines import BOM
-from asyncstream.errors import PipelineError, describe_error, safe_repr
+from asyncstream.errors import PipelineError, SourceError, describe_error, safe_repr, told_as
 from asyncstream.filesystem.folders import lasting
 from asyncstream.filesystem.sqlite import database_path, read_only
 from asyncstream.long_work import in_slices
@@ -103,7 +104,8 @@ class LookupTable(Generic[R]):
             raise refuse("path", f"a file that ends in {', '.join(_READERS)}", str(path))
         if found is _parquet_rows:
             parquet()
-        return _table(done_aside(partial(found, file)), selector("key", key), every, str(path))
+        read = partial(_read_from, file, (OSError, ValueError), partial(found, file))
+        return _table(done_aside(read), selector("key", key), every, str(path))
 
     @classmethod
     def from_sqlite(
@@ -131,7 +133,9 @@ class LookupTable(Generic[R]):
         values = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
         if not isinstance(query, str) or not query.strip():
             raise refuse("query", "a SELECT", query)
-        read = partial(_query_rows, file, query, values)
+        read = partial(
+            _read_from, file, (OSError, sqlite3.Error), partial(_query_rows, file, query, values)
+        )
         return _table(done_aside(read), selector("key", key), every, file)
 
     @classmethod
@@ -147,7 +151,8 @@ class LookupTable(Generic[R]):
 
         Args:
             load: an `async def` without arguments; or an `AsyncFunction`, which is called with None, such as
-                an `HttpLookup` of an endpoint that gives everything. Guards go around it: `retry(load)`.
+                an `HttpLookup` of an endpoint that gives everything, or a guard: `retry(load)`, of a `load`
+                that takes one argument.
             key: as for `from_file`; None: `load` gives a mapping.
             every: as for `from_file`.
         """
@@ -174,6 +179,7 @@ class LookupTable(Generic[R]):
         All rows by their keys, in a dict of their own; of several with one key the last.
 
         Raises:
+            SourceError: if a file or a database cannot be read; names it.
             TypeError: if what was loaded is no table.
             ValueError: if a row has no key.
         """
@@ -212,6 +218,12 @@ def _table(load: Any, key: Any, every: Duration | None, shown: str) -> LookupTab
     return LookupTable(load, key, None if every is None else duration_ms("every", every), shown)
 
 
+def _read_from(place: str | Path, errors: tuple[type[Exception], ...], read: Callable[[], Rows]) -> Rows:
+    """The rows; what fails over that comes out naming the file."""
+    with told_as(SourceError, f"read {place}", *errors):
+        return read()
+
+
 def _csv_rows(path: Path) -> Rows:
     with path.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.DictReader(lines, strict=True)  # or a quote that is never closed takes all behind it
@@ -219,17 +231,17 @@ def _csv_rows(path: Path) -> Rows:
         try:
             names = reader.fieldnames or []
             if len(set(names)) < len(names):
-                raise ValueError(f"{path}: the header names a column more than once: {', '.join(names)}")
+                raise SourceError(f"{path}: the header names a column more than once: {', '.join(names)}")
             for row in reader:
                 if None in row or None in row.values():
-                    raise ValueError(f"{path}: line {reader.line_num} has not as many values as the first")
+                    raise SourceError(f"{path}: line {reader.line_num} has not as many values as the first")
                 rows.append(row)
         except csv.Error as error:
-            raise ValueError(
+            raise SourceError(
                 f"{path}: line {reader.line_num + 1}: {error}"
             ) from error  # where the record begins
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise SourceError(f"{path}: {error}") from error
         return rows
 
 
@@ -243,7 +255,7 @@ def _json_rows(path: Path) -> Rows:
                 try:
                     rows.append(loads(line))
                 except orjson.JSONDecodeError as error:
-                    raise ValueError(f"{path}: line {number}: {error}") from error
+                    raise SourceError(f"{path}: line {number}: {error}") from error
     return rows
 
 

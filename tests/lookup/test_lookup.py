@@ -35,11 +35,13 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
     PipelineError,
+    SourceError,
     Stream,
     UserFunctionError,
     long_work,
 )
 from asyncstream.connectors.http import HttpLookup
+from asyncstream.errors import HttpError
 from asyncstream.guards import retry
 from asyncstream.lookup import Asked, How, Joined, StreamLookupSpec, read, table
 from asyncstream.operators.base import OperatorContext
@@ -154,6 +156,43 @@ async def test_what_cannot_be_read_at_the_start_fails_the_job(
         await run(["1"], table(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("table", "kind", "message"),
+    [
+        (
+            lambda folder: LookupTable.from_file(folder / "no.csv", "id"),
+            SourceError,
+            "cannot read {}/no.csv: ",
+        ),
+        (lambda folder: LookupTable.from_file(_short_csv(folder), "id"), SourceError, "{}/"),
+        (
+            lambda folder: LookupTable.from_sqlite(folder / "no.db", "select 1", "id"),
+            SourceError,
+            "cannot read {}/no.db: OperationalError: ",
+        ),
+        (
+            lambda folder: LookupTable.from_sqlite(_database(folder), "select 1 as id, 2 as id", "id"),
+            PipelineError,
+            "query: ",
+        ),
+        (
+            lambda folder: LookupTable.from_call(_failing, "id"),
+            UserFunctionError,
+            "HttpError: http://planes: ",
+        ),
+        (lambda folder: LookupTable.from_call(_listed, "name"), UserFunctionError, "ValueError: row "),
+    ],
+)
+async def test_error_of_what_cannot_be_read_says_whose_fault_it_is_and_names_the_step(
+    tmp_path: Path, table: Callable[[Path], Any], kind: type[AsyncStreamError], message: str
+) -> None:
+    with pytest.raises(AsyncStreamError) as caught:
+        await run(["1"], table(tmp_path))
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(f"step 'lookup': {message.format(tmp_path)}")
+    assert kind is PipelineError or getattr(caught.value, "step", None) == "lookup"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_reading_that_never_comes_back_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
     pipe = tmp_path / "dead.jsonl"
@@ -208,6 +247,10 @@ def _short_csv(folder: Path) -> Path:
 
 async def _listed() -> Any:
     return PLANES
+
+
+async def _failing() -> Any:
+    raise HttpError("http://planes", 503, "busy", retryable=True)
 
 
 async def _mapped() -> Any:
