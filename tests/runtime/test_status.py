@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from asyncstream import (
+    AsyncFunction,
     Checkpoints,
     Count,
+    Job,
     JobStatus,
     MemoryStore,
     Pipeline,
+    PipelineError,
     Sink,
     SinkError,
     Source,
@@ -21,7 +25,7 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.connectors.memory import ListSink
-from tests.runtime.parts import boom, run
+from tests.runtime.parts import boom, forever, run
 
 
 def orders() -> Pipeline:
@@ -42,6 +46,42 @@ def test_status_tells_of_each_step_before_the_job_runs() -> None:
         ("same", "map", ("orders",)),
         ("end", "discard", ("same",)),
     ]
+
+
+def test_job_is_not_asked_for_figures_before_it_is_entered() -> None:
+    for ask in (Job.metrics, Job.progress):
+        with pytest.raises(PipelineError, match="the job is not running yet"):
+            ask(orders().start())
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_call_that_a_restore_begins_may_ask_for_figures() -> None:
+    """It runs before the job is open, as does what opens."""
+    found: list[Any] = []
+    job: Job
+
+    class Asks(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            found.append((job.metrics(), job.progress().read))
+
+        async def invoke(self, value: int) -> int:
+            found.append((job.metrics()["ask"]["held"], job.progress().read, job.state))
+            await forever()
+            return value
+
+    pipeline = Pipeline()
+    pipeline.source([1, 2]).async_map(Asks(), name="ask").discard()
+    job = pipeline.start()
+    async with job:
+        await asyncio.sleep(1)  # of virtual time
+        snapshot = await job.stop()
+    found.clear()
+    job = pipeline.start(snapshot=snapshot)
+    async with job:
+        assert found[0] == ({}, 0)
+        await asyncio.sleep(1)  # of virtual time
+        await job.stop()
+    assert found[1:] == [(1, 0, "opening"), (2, 0, "running")]
 
 
 def test_an_output_is_told_from_a_step_that_is_called_what_it_is() -> None:

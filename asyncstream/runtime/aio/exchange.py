@@ -286,8 +286,9 @@ class Exchange:
         self._check_started()
         return _the_one(self._publications, of, "stream.publish()", "of")
 
-    def _check_started(self) -> None:
-        if self._run.phase in ("new", "opening"):
+    def _check_started(self, *, is_open: bool = True) -> None:
+        """See that it was entered, and `is_open`: a call that a restore begins runs before it is."""
+        if self._run.phase == "new" or (is_open and self._run.phase == "opening"):
             raise PipelineError("the job is not running yet; enter it: `async with pipeline.start() as job:`")
 
     def _check_process(self) -> None:

@@ -251,8 +251,11 @@ class Job(Exchange):
         return None if self._run.checkpointer is None else self._run.checkpointer.resumed_from
 
     def progress(self) -> JobProgress:
-        """How far it has come: what was read, of how much, and what is on its way; in any thread."""
-        self._check_started()
+        """
+        How far it has come: what was read, of how much, and what is on its way; in any thread. Nothing until
+        all its steps are open.
+        """
+        self._check_started(is_open=False)
         return standing_still(self._run, lambda: progress_of(self._run.parts))
 
     def unfinished(self) -> list[str]:
@@ -365,8 +368,8 @@ class Job(Exchange):
         return {} if self._run.checkpointer is None else self._run.checkpointer.metrics()
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Counters and gauges of every step, by its name; in any thread."""
-        self._check_started()
+        """Counters and gauges of every step, by its name; in any thread. None until all of them are open."""
+        self._check_started(is_open=False)
         parts = self._run.parts
         found = standing_still(self._run, lambda: {name: part.metrics() for name, part in parts.items()})
         return {name: counts for name, counts in found.items() if counts}
