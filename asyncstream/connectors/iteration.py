@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextvars import copy_context
 from itertools import islice
 from typing import Generic, TypeVar
 
 from asyncstream.aside import is_at_work
-from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks
+from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.errors import describe_error
 
 __all__ = ("AsyncReader", "IterationFailed", "PlainReader", "Reader")
@@ -162,10 +162,14 @@ class AsyncReader(Reader[T]):
     A cancellation would end a generator for good, so a suspended one, or what holds one as an attribute, is
     left to wait for its next item, which is then in `taken`. Any other iterator is cancelled: it must not go
     on taking what may never be asked for.
+
+    Args:
+        patience: gives the seconds for which the iterable may ignore that it is cancelled.
     """
 
-    def __init__(self, items: AsyncIterable[T], batch: int) -> None:
+    def __init__(self, items: AsyncIterable[T], batch: int, patience: Callable[[], float]) -> None:
         super().__init__()
+        self._patience = patience
         self._items = items
         self._batch = batch
         self._iterator: AsyncIterator[T] | None = None
@@ -288,8 +292,9 @@ class AsyncReader(Reader[T]):
     async def _stop(self) -> None:
         """Wait until the task, which was cancelled, has ended."""
         _, running = await asyncio.wait({self._task}, timeout=1)  # a second cancellation disturbs a clean end
-        if await end_tasks(running):
-            self._fail(TimeoutError(f"it ignored its cancellation for {CANCEL_PATIENCE} s"))
+        patience = self._patience()
+        if await end_tasks(running, patience):
+            self._fail(TimeoutError(f"it ignored its cancellation for {patience:g} s"))
 
 
 def _is_made_of_generator(iterator: object) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import (
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
+from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.connectors.base import CountingSink, Sink, Source, SourceBatch
 from asyncstream.connectors.frames import is_frame
 from asyncstream.connectors.iteration import AsyncReader, IterationFailed, PlainReader, Reader
@@ -72,6 +73,9 @@ class Items(Source[T]):
             function without arguments that makes such a thing for each run. A generator is closed with the
             source, unless the job was stopped.
         batch: how many elements one read brings at most.
+
+    Attributes:
+        patience: seconds that an async iterable gets to end when it is cancelled; those of the job.
     """
 
     def __init__(self, items: Iterable[T] | AsyncIterable[T] | Makes[T], *, batch: int = 1000) -> None:
@@ -87,6 +91,7 @@ class Items(Source[T]):
             self._make = items
         self._items = items
         self._batch = count("batch", batch)
+        self.patience = CANCEL_PATIENCE
         self._reader: Reader[T] | None = None
         self._left: Reader[T] | None = None  # where an earlier run left what cannot be begun anew
         self._is_spent = False
@@ -121,7 +126,7 @@ class Items(Source[T]):
                     f"the function for the iterable gave {safe_repr(items)}, which is one value; {advice}"
                 )
         if isinstance(items, AsyncIterable):
-            return AsyncReader(items, self._batch)
+            return AsyncReader(items, self._batch, lambda: self.patience)
         if isinstance(items, Iterable):
             return PlainReader(items, self._batch)
         raise SourceError(

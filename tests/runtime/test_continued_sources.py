@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -272,6 +273,25 @@ async def test_iterable_that_ignores_its_cancellation_is_waited_for_so_long_only
         async with pipeline.start():
             await asyncio.sleep(1)
     assert loop.time() < 60
+
+
+@pytest.mark.usefixtures("virtual_time")
+@pytest.mark.parametrize(("end_timeout", "is_too_long"), [(30, False), (3, True)])
+async def test_iterable_gets_the_time_to_end_that_the_job_gives(
+    end_timeout: float, is_too_long: bool
+) -> None:
+    async def stubborn() -> AsyncIterator[int]:
+        yield 1
+        while asyncio.get_running_loop().time() < 20:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(5)  # of virtual time
+
+    pipeline = Pipeline()
+    pipeline.source(stubborn(), name="in").to([])
+    too_long = pytest.raises(SourceError, match="ignored its cancellation for 3 s")
+    with too_long if is_too_long else nullcontext():
+        async with pipeline.start(end_timeout=end_timeout):
+            await asyncio.sleep(1)
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.conduct import fault_of
+from asyncstream.connectors.memory import Items
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Mark, Timestamps
 from asyncstream.errors import SourceError
@@ -106,7 +107,10 @@ class SourceDriver:
         """Before `start`: tell those behind where each element comes from."""
         self._numbering = Numbering(pipeline, self.name)
 
-    async def start(self) -> None:
+    async def start(self, patience: float) -> None:
+        """Open it; what the program iterates over gets so many seconds to end when it is cancelled."""
+        if isinstance(self.source, Items):
+            self.source.patience = patience
         with naming(self.name, SourceError):
             await self.source.open()
             self._marks = self.source.acknowledges()

@@ -185,7 +185,7 @@ class Run:
         await self._open_operators()
         for name, driver in self.wiring.sources.items():
             with self._opened.opening(driver, name, SourceError):
-                await driver.start()
+                await driver.start(self._patience)
         self.parts = self.wiring.parts()  # not before: one that has not been opened knows nothing of itself
         await self._go_on()
         for name, sink in self.wiring.sinks.items():
