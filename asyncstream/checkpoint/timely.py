@@ -12,10 +12,15 @@ from typing import Any, ParamSpec, TypeVar
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
 from asyncstream.errors import CheckpointError
 
-__all__ = ("TimelyStore",)
+__all__ = ("TimelyStore", "too_late")
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+def too_late(store: object, what: str, seconds: float) -> CheckpointError:
+    """The error for a store that did not do something in time, to be raised by the caller."""
+    return CheckpointError(f"{store} did not {what} within {seconds:g} s, the timeout= of checkpoints")
 
 
 class TimelyStore:
@@ -55,10 +60,7 @@ class TimelyStore:
             except TimeoutError as error:
                 if not limit.expired():
                     raise
-                raise CheckpointError(
-                    f"{self._store} did not {what.format(*args)} within {self._seconds:g} s, the timeout= of "
-                    "checkpoints"
-                ) from error
+                raise too_late(self._store, what.format(*args), self._seconds) from error
 
         return asked
 

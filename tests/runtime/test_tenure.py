@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from asyncstream import Checkpoints, MemoryStore
+from asyncstream import Checkpoints, MemoryStore, Pipeline
 from asyncstream.errors import CheckpointError
 from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio.tenure import Tenure
@@ -51,6 +51,19 @@ class SlowStore(MemoryStore):
             return await super(SlowStore, self).acquire(holder, seconds)
 
         return await asyncio.shield(asyncio.ensure_future(work()))
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_lease_that_comes_after_the_timeout_is_given_back() -> None:
+    store = SlowStore()
+    pipeline = Pipeline()
+    pipeline.source([1], name="in").discard()
+    with pytest.raises(CheckpointError, match=r"did not give a lease within 0\.5 s") as caught:
+        await pipeline.run(checkpoints=Checkpoints(store=store, timeout=0.5))
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    last = await store.holder()
+    assert last is not None
+    assert last.released
 
 
 @pytest.mark.usefixtures("virtual_time")

@@ -12,6 +12,7 @@ from asyncstream.aside import can_go_on
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
+from asyncstream.checkpoint.timely import too_late
 from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost, describe_error
 from asyncstream.lease import Holder, Lease, enter, leave
 
@@ -55,17 +56,27 @@ class Tenure:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Take the lease; wait for it if the settings say so. Raises `LeaseHeld` if another job has it."""
+        """
+        Take the lease; wait for it if the settings say so.
+
+        Raises:
+            LeaseHeld: if another job has it.
+            CheckpointError: if the store does not answer in time.
+        """
         loop = asyncio.get_running_loop()
         holder = self._holder = Holder.here(time_ms())
         enter(holder, can_go_on(loop))
         told = False
         while True:
             try:
-                asking = self._store.acquire(holder, self._settings.lease_seconds)
+                asking = self._settings.store.acquire(holder, self._settings.lease_seconds)
                 self._asked = loop.create_task(asking, name="asyncstream lease")
-                # a store may give it when the caller is gone, who could not give it back
-                self.lease = await asyncio.shield(self._asked)
+                # a store may give it when the caller is gone, or waits no more, who could not give it back
+                await asyncio.wait({self._asked}, timeout=self._settings.timeout_seconds)
+                if not self._asked.done():
+                    seconds = self._settings.timeout_seconds
+                    raise too_late(self._store, "give a lease", seconds) from TimeoutError()
+                self.lease = self._asked.result()
                 break
             except LeaseHeld as held:
                 if self._settings.on_held == "refuse":
