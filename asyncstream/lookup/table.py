@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, overload
 
 import orjson
 
@@ -44,6 +44,7 @@ from asyncstream.validation import (
 __all__ = ("SLICE", "LookupTable")
 
 R = TypeVar("R")
+V = TypeVar("V")
 
 Rows = Iterable[Any]
 
@@ -133,11 +134,36 @@ class LookupTable(Generic[R]):
         values = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
         if not isinstance(query, str) or not query.strip():
             raise refuse("query", "a SELECT", query)
-        read = partial(
-            _read_from, file, (OSError, sqlite3.Error), partial(_query_rows, file, query, values)
-        )
+        read = partial(_read_from, file, (OSError, sqlite3.Error), partial(_query_rows, file, query, values))
         return _table(done_aside(read), selector("key", key), every, file)
 
+    @overload
+    @classmethod
+    def from_call(
+        cls,
+        load: Callable[[], Awaitable[Mapping[Any, V]]] | AsyncFunction[None, Mapping[Any, V]],
+        key: None = None,
+        *,
+        every: Duration | None = None,
+    ) -> LookupTable[V]: ...
+    @overload
+    @classmethod
+    def from_call(
+        cls,
+        load: Callable[[], Awaitable[Iterable[V]]] | AsyncFunction[None, Iterable[V]],
+        key: Callable[[V], Any] | Fields,
+        *,
+        every: Duration | None = None,
+    ) -> LookupTable[V]: ...
+    @overload
+    @classmethod
+    def from_call(
+        cls,
+        load: Callable[[], Awaitable[Any]] | AsyncFunction[None, Any],
+        key: Callable[[Any], Any] | Fields | None = None,
+        *,
+        every: Duration | None = None,
+    ) -> LookupTable[Any]: ...
     @classmethod
     def from_call(
         cls,

@@ -780,7 +780,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda s: LookupTable.from_sqlite("planes.db", "", "id"), "query: expected a SELECT"),
     (lambda s: _query_with("15"), "parameters: expected values in a list"),
     (lambda s: _query_with(15), "parameters: expected .* by name in a dict, got 15"),
-    (lambda s: LookupTable.from_call(3), "load: expected an async def"),  # type: ignore[arg-type]
+    (lambda s: LookupTable.from_call(3), "load: expected an async def"),  # type: ignore[call-overload]
     (lambda s: LookupTable.from_call(dict), "load: .* give an instance, dict"),  # type: ignore[arg-type]
     (lambda s: LookupTable.from_call(lambda: [1]), "load: expected an async def"),  # type: ignore[arg-type, return-value]
     (lambda s: LookupTable.from_call(_asked), r"load: .* that takes \(\), got"),  # type: ignore[arg-type]

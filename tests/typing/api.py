@@ -115,6 +115,7 @@ from asyncstream.guards import (
     in_threads,
     metered,
     rate_limit,
+    retry,
 )
 from asyncstream.metrics import Metric
 from asyncstream.pipeline import AsOf, Broadcast, Joined, SideStreams, SourceStream, StreamEnd
@@ -471,6 +472,26 @@ class Wide(AggregateFunction[object, int]): ...
 class Line(ProcessWindowFunction[str]): ...
 
 
+async def load_planes() -> list[Plane]:
+    return []
+
+
+async def planes_by_number() -> dict[int, Plane]:
+    return {}
+
+
+async def all_planes(nothing: None) -> list[Plane]:
+    return []
+
+
+async def anything() -> Any: ...
+
+
+class AllPlanes(AsyncFunction[None, list[Plane]]):
+    async def invoke(self, value: None) -> list[Plane]:
+        return []
+
+
 def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> None:
     assert_type(flights.deduplicate("number"), KeyedResults[Flight])
     assert_type(keyed.deduplicate(keep="last", within=5, by="event_time").late, Stream[Any])
@@ -492,6 +513,16 @@ def tables_of_keys(flights: Stream[Flight], keyed: KeyedStream[str, Flight]) -> 
     read = LookupTable.from_file("planes.csv", key="tailnum", every=60)
     assert_type(flights.lookup(read, "number", into=lambda flight, row: flight.carrier), Stream[str])
     assert_type(flights.lookup(read, "number"), Stream[tuple[Flight, dict[str, Any] | None]])
+    assert_type(LookupTable.from_call(load_planes, "seats"), LookupTable[Plane])
+    by_seats: LookupTable[Plane] = LookupTable.from_call(load_planes, lambda plane: plane.seats, every=60)
+    assert_type(flights.lookup(by_seats, "number", how="inner"), Stream[tuple[Flight, Plane]])
+    assert_type(LookupTable.from_call(AllPlanes(), "seats"), LookupTable[Plane])
+    assert_type(LookupTable.from_call(planes_by_number), LookupTable[Plane])
+    assert_type(LookupTable.from_call(retry(all_planes), ("seats",)), LookupTable[Plane])
+    assert_type(LookupTable.from_call(HttpLookup("http://planes"), "seats"), LookupTable[Any])
+    assert_type(LookupTable.from_call(anything, "seats"), LookupTable[Any])
+    said: LookupTable[Plane] = LookupTable.from_call(anything, "seats")
+    assert_type(flights.lookup(said, "number", how="inner"), Stream[tuple[Flight, Plane]])
     assert_type(Pattern[Flight].begin("first", lambda flight: flight.number), Pattern[Flight])
     late: Pattern[Flight] = Pattern.begin("first", lambda flight: flight.number == 1)
     matches = keyed.pattern(late.next("second", "number").at_least(2).within(5), skip="past_last_event")
