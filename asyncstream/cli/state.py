@@ -32,6 +32,14 @@ __all__ = ("add_import", "add_state_command", "diff", "query")
 
 _CODEC: Final = JsonCodec()
 
+_UNPACKER: Final = Unpacker(Classes())
+
+_OF_JSON: Final = ("$int", "$str")
+"""How the codec writes what JSON has words for and orjson has not."""
+
+_OF_BLOCKS: Final = ("$array", "$ndarray", "$numpy", "$pandas")
+"""How it writes what consists of blocks of numbers."""
+
 _LONG: Final = 200
 """Characters that are shown of a key as an example."""
 
@@ -41,7 +49,7 @@ def add_state_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     state = commands.add_parser("state", parents=[shared], help="look into the state of steps")
     looks = state.add_subparsers(required=True, metavar="command")
     look = looks.add_parser(
-        "query", parents=[shared], help="show the state of one key of a step, in a checkpoint"
+        "query", parents=[shared], help="show the state of one key of a step, in a checkpoint, as JSON"
     )
     look.add_argument("store", help="the directory, or the SQLite file, that the checkpoints are in")
     look.add_argument("step", help="name of the step")
@@ -213,7 +221,7 @@ def _key(text: str) -> Hashable:
     except ValueError:
         return text
     try:
-        return _hashable(Unpacker(Classes()).unpack(value))
+        return _hashable(_UNPACKER.unpack(value))
     except Exception as error:  # of any shape that was typed
         raise CheckpointError(f"{text} is the key of nothing: {error}") from error
 
@@ -235,7 +243,26 @@ def _hashable(value: Any) -> Hashable:
 
 
 def _shown(value: Any) -> str:
-    try:
-        return json.dumps(value, default=repr, ensure_ascii=False)
-    except TypeError:  # of keys that JSON has no word for
-        return repr(value)
+    """
+    A value as JSON: what that has no word for is an object of one member whose name begins with `$`, as
+    checkpoints write it and keys are typed, but tuples are lists, and of numbers by the block there is the
+    `$repr`.
+    """
+    text = json.dumps(_readable(orjson.loads(_CODEC.encode(value))), ensure_ascii=False)
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def _readable(packed: Any) -> Any:
+    """What the codec has made of a value without what only it can read."""
+    if type(packed) is list:
+        return [*map(_readable, packed)]
+    if type(packed) is not dict:
+        return packed
+    tag = next(iter(packed), "") if len(packed) == 1 else ""
+    if tag == "$tuple":
+        return _readable(packed[tag])
+    if tag in _OF_JSON:
+        return _UNPACKER.unpack(packed)
+    if tag in _OF_BLOCKS:
+        return {"$repr": repr(_UNPACKER.unpack(packed))}
+    return {name: _readable(part) for name, part in packed.items()}

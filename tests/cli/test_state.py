@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import re
 import sys
 from collections import OrderedDict
@@ -222,7 +223,7 @@ def test_nothing_in_a_checkpoint_acts_on_the_terminal(
         out = capsys.readouterr().out
         assert r"state/a\nnote \x1b[31m: " in out
         assert out.replace("\n", "").isprintable()
-        assert "query" not in command or out.endswith(r'"\u001b[2J über \x9b31m"' + "\n")
+        assert "query" not in command or out.endswith(r'"\u001b[2J über \u009b31m"' + "\n")
 
 
 def test_diff_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,6 +246,16 @@ class Keeping(KeyedProcessFunction[Any, Any]):
         self.of.set(value[1])
 
 
+@dataclass(frozen=True)
+class Place:
+    """A key of a type that JSON has no word for."""
+
+    x: int
+
+
+PLACE = '{"$dataclass": ["tests.cli.test_state:Place", {"x": 1}]}'
+
+
 def nested(levels: int) -> Any:
     return {1: nested(levels - 1)} if levels else 2
 
@@ -252,16 +263,20 @@ def nested(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("first", "second", "is_changed", "shown"),
     [
-        (np.array([1, 2]), np.array([1, 3]), True, '"array([1, 3])"'),
-        (np.array([1, 2]), np.array([1, 2]), False, '"array([1, 2])"'),
+        (np.array([1, 2]), np.array([1, 3]), True, '{"$repr": "array([1, 3])"}'),
+        (np.array([1, 2]), np.array([1, 2]), False, '{"$repr": "array([1, 2])"}'),
         (1, True, True, "true"),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, False, '{"b": 2, "a": 1}'),
         ([{1: {"a", "b"}, 2: 3}], [{2: 3, 1: {"b", "a"}}], False, None),
         ({1: 2, 3: 4}, {1: 4, 3: 2}, True, None),
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1), True, None),
         (nested(100), 3, True, None),
-        (float("nan"), float("nan"), False, "NaN"),
-        ({(1, b"k"): None}, {(1, b"k"): 2}, True, "{(1, b'k'): 2}"),
+        (float("nan"), float("nan"), False, '{"$float": "nan"}'),
+        ({(1, b"k"): None}, {(1, b"k"): 2}, True, '{"$dict": [[1, {"$bytes": "aw=="}], 2]}'),
+        (0, (2**70, {"$date": [Place(1)]}), True, f'[{2**70}, {{"$dict": ["$date", [{PLACE}]]}}]'),
+        ("2026-01-31", date(2026, 1, 31), True, '{"$date": "2026-01-31"}'),
+        ({1: 2}, {"1": 2}, True, '{"1": 2}'),
+        ({"1": 2}, {1: 2}, True, '{"$dict": [1, 2]}'),
         ("a", "\ud800 \N{SNOWMAN}", True, '"\\ud800 \N{SNOWMAN}"'),
     ],
     ids=[
@@ -275,6 +290,10 @@ def nested(levels: int) -> Any:
         "deep",
         "nan",
         "keys",
+        "nested",
+        "date",
+        "text as a key",
+        "number as a key",
         "half a character",
     ],
 )
@@ -296,6 +315,7 @@ def test_any_value_is_compared_and_shown(
     assert main(["state", "query", str(tmp_path), "keeping", "a"]) == 0
     out = capsys.readouterr().out
     assert shown is None or out == f"state/kept: {shown}\n"
+    json.loads(out.removeprefix("state/kept: "), parse_constant=pytest.fail)
 
 
 def test_show_tells_tables_and_the_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,13 +325,6 @@ def test_show_tells_tables_and_the_schema(tmp_path: Path, capsys: pytest.Capture
     assert "state/total: " in shown
     assert re.search(r"^ +parts \{total=ValueDescriptor\(\), seen=MapDescriptor\(\)\}$", shown, re.MULTILINE)
     assert "fields {grouping='by key'}" in shown
-
-
-@dataclass(frozen=True)
-class Place:
-    """A key of a type that JSON has no word for."""
-
-    x: int
 
 
 @pytest.mark.parametrize(
