@@ -317,12 +317,17 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: once_in_database(connect, insert, query=""), "query: expected a non-empty text"),
         (lambda: once_in_folders(""), "path: expected a non-empty text"),
         (lambda: once_in_folders("x", query="a/b"), "query: expected a name that a folder can have"),
+        (lambda: once_in_folders("x", query="ü" * 125), "query: expected a name that a folder can have"),
+        (lambda: once_in_folders("x", query="100%41"), "query: expected a name that Spark reads as it is"),
+        (lambda: once_in_folders("x", query="__HIVE_DEFAULT_PARTITION__"), "query: .* reads as it is"),
         (lambda: once_in_delta(""), "path: expected a non-empty text"),
         (lambda: once_in_database(connect, insert)(Computed(), 0), "Spark does not tell here which query"),
     ]
     for use, message in wrong:
         with pytest.raises(PipelineError, match=message):
             use()
+    for named in ("ü" * 124, "50%", "%zz", "a:b", "x y", "a=b"):
+        once_in_folders("x", query=named)
 
 
 @pytest.mark.broker

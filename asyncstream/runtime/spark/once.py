@@ -17,12 +17,13 @@ other micro-batches under numbers that have been written: nothing would tell wha
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.errors import PipelineError, SinkError
 from asyncstream.filesystem.sqlite import quoted
@@ -39,6 +40,14 @@ INSERTED = 1000
 
 _OF_FOLDERS = frozenset({"query", "batch"})
 """Columns that Spark makes of the names of the folders, whatever is in the files."""
+
+_LONGEST: Final = 255
+"""Bytes of a name in most file systems."""
+
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark writes a null in the name of a folder."""
 
 _PLACES = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """What stands for a value in a statement, by the `paramstyle` of a DB-API module."""
@@ -136,9 +145,7 @@ def once_in_folders(
     """
     text("path", path)
     text("format", format)
-    named = _named(query)
-    if named is not None and "/" in named:
-        raise refuse("query", "a name that a folder can have", query)
+    named = _of_folder(query)
 
     def write_batch(rows: DataFrame, number: int) -> None:
         mine = named or query_of(rows)
@@ -194,6 +201,18 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
 
 def _named(query: str | None) -> str | None:
     return None if query is None else text("query", query)
+
+
+def _of_folder(query: str | None) -> str | None:
+    """The name of a query that is to be that of a folder, and of which Spark reads its column `query`."""
+    named = _named(query)
+    if named is None:
+        return None
+    if "/" in named or len(f"query={named}".encode()) > _LONGEST:
+        raise refuse("query", "a name that a folder can have", query)
+    if _ESCAPE.search(named) or named == _NULL:
+        raise refuse("query", "a name that Spark reads as it is", query, "in names of folders %41 is an A")
+    return named
 
 
 def _need_one(where: str, rows: Rows) -> None:
