@@ -302,7 +302,10 @@ class Retry(Guard[In, Out]):
             self._more_attempts[number] += 1
 
     def attempts(self) -> Distribution:
-        """How many attempts the calls had that have ended."""
+        """
+        How many attempts the calls had that have ended by themselves: one that was cancelled, by the timeout
+        of its step or with the job, might have had more.
+        """
         counts = [self._at_once, *[0] * len(ATTEMPTS)]
         for number, calls in self._more_attempts.items():
             counts[bisect_left(ATTEMPTS, number)] += calls

@@ -95,11 +95,11 @@ class HttpLookup(AsyncFunction[In, Out]):
     what is not known is `Any`. `HttpLookup[Flight, Fare](...)` says it where a lambda does not.
 
     A 2xx answer is decoded (None if it is empty); 404 gives None, or an error if `missing="error"`. Anything
-    else is an `HttpError`: retryable for 408, 425, 429, 5xx, a broken connection, a timeout or a damaged
-    answer; not retryable for the other 4xx, an answer that is too large, a redirect that is not followed, a
-    certificate that is not trusted, and a value that no URL can be made of. Its `url` is without user and
-    password, and of the query has only the names; what the service gave in place of an answer is its `body`,
-    and in no text.
+    else is an `HttpError`: retryable for 408, 425, 429, 5xx, a broken connection, a timeout, and an answer
+    that is not JSON: it may have been cut off, or be the page of a proxy that is in between; not retryable
+    for the other 4xx, an answer that is too large, a redirect that is not followed, a certificate that is not
+    trusted, and a value that no URL can be made of. Its `url` is without user and password, and of the query
+    has only the names; what the service gave in place of an answer is its `body`, and in no text.
 
     Around each request are, from the outside in: a cache and single flight by URL, body and headers (if
     `cache_ttl` is given), `retry`, a circuit breaker (if given) and a rate limit (if given). For anything
