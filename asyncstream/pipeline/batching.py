@@ -66,8 +66,9 @@ class Batching(Generic[T]):
             order: "ordered" as the elements came, "unordered" as jobs are done, or "event_time", that between
                 watermarks.
             on_error: what becomes of elements without an answer, one by one or all of a job of which
-                `submit`, `poll` or `fetch` raised: as for `async_map`. Wrap `poll` and `fetch` in `retry`, or
-                a network that fails for a moment gives up a job.
+                `submit`, `poll` or `fetch` raised an `Exception`: as for `map`. A cancellation that is not
+                the pipeline's own fails it: it says nothing of the job at the provider. Wrap `poll` and
+                `fetch` in `retry`, or a network that fails for a moment gives up a job.
 
         Raises:
             PipelineError: if an argument is not as described.
