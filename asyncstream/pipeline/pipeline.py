@@ -80,14 +80,14 @@ class Pipeline(Unfinished):
 
     if not TYPE_CHECKING:  # type checkers are to see that these are wrong
 
-        def __await__(self) -> None:
+        def __aenter__(self) -> None:
             raise PipelineError(
                 "a pipeline is a plan, and has jobs that run it: `await pipeline.run()`, or "
                 "`async with pipeline.start() as job:`; where no event loop runs, `pipeline.run_blocking()`, "
                 "or `with pipeline.start_in_thread() as job:`"
             )
 
-        __enter__ = __exit__ = __aenter__ = __aexit__ = __await__
+        __aexit__ = __enter__ = __exit__ = __aenter__
 
     @classmethod
     def _of(cls, graph: Graph) -> Pipeline:

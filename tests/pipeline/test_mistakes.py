@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable
 from datetime import timedelta
@@ -202,9 +203,6 @@ def test_event_time_is_what_they_ask_for() -> None:
 
 
 MISUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "await start": (lambda p: awaited(p.start()), "`async with pipeline.start() as job:`"),
-    "await start in a thread": (lambda p: awaited(p.start_in_thread()), "`with pipeline.start_in_thread()"),
-    "await pipeline": (lambda p: awaited(p), "`await pipeline.run()`, or `async with pipeline.start()"),
     "async with pipeline": (lambda p: entered(p), "`async with pipeline.start() as job:`"),
     "with pipeline": (lambda p: plainly_entered(p), "`with pipeline.start_in_thread() as job:`"),
     "with start": (lambda p: plainly_entered(p.start()), "`async with pipeline.start() as job:`"),
@@ -214,10 +212,6 @@ MISUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a stream as a source": (lambda p: p.source(p.source([2]), name="again"), "become one by .union(...)"),
     "names one by one": (lambda p: p.source([2]).key_by("a", "b"), "a tuple: key_by(('a', 'b'))"),
 }
-
-
-async def awaited(what: Any) -> None:
-    await what
 
 
 async def entered(what: Any) -> None:
@@ -243,3 +237,10 @@ async def test_syntax_that_does_not_fit_is_answered_with_what_to_type(case: str)
     with pytest.raises(PipelineError) as caught:
         await misuse(pipeline)
     assert advice in str(caught.value)
+
+
+def test_neither_a_pipeline_nor_a_job_is_taken_for_something_to_await() -> None:
+    """Frameworks await what a function gives if they can: one that gives a job would fail."""
+    pipeline = Pipeline()
+    pipeline.source([1]).discard()
+    assert not any(map(inspect.isawaitable, (pipeline, pipeline.start(), pipeline.start_in_thread())))

@@ -86,7 +86,7 @@ class Job(Exchange):
         """The pipeline's name."""
         return self._run.name
 
-    if not TYPE_CHECKING:  # type checkers are to see that a plain `with` is wrong, and an `await`
+    if not TYPE_CHECKING:  # type checkers are to see that a plain `with` is wrong
 
         def __enter__(self) -> None:
             raise PipelineError(
@@ -95,12 +95,6 @@ class Job(Exchange):
             )
 
         __exit__ = __enter__
-
-        def __await__(self) -> None:
-            raise PipelineError(
-                "a job is not awaited, but entered: `async with pipeline.start() as job:`; there "
-                "`await job.wait()` waits for its end. Where that is all, `await pipeline.run()`"
-            )
 
     async def __aenter__(self) -> Job:
         need_loop()

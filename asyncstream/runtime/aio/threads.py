@@ -74,7 +74,7 @@ class ThreadedJob(FromThread):
                 "`with pipeline.start_in_thread() as job:`; here use `async with pipeline.start() as job:`"
             )
 
-        __aexit__ = __await__ = __aenter__
+        __aexit__ = __aenter__
 
     def open(self) -> ThreadedJob:
         """Start it; returns when it runs. For where there is no block: `close` is to be called then."""
