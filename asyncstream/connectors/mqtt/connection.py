@@ -1,5 +1,5 @@
 """
-A connection to a broker of MQTT 5, its errors told plainly.
+A connection to a broker of MQTT 5.
 
 The client's network is a thread of its own. What it says is handed to the event loop; what it receives goes
 into a queue, and where that is full, the thread waits, and with it the broker. Not while an answer about
@@ -13,7 +13,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition
@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from asyncstream.addresses import server_address
 from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.connectors.cancellation import answered_within
-from asyncstream.errors import AsyncStreamError, describe_error, told_as
+from asyncstream.errors import describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls", "naming")
+__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls")
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -60,11 +60,6 @@ class Refused(MqttError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the broker says: {reason}")
         self.reason = reason
-
-
-def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
-    """What a connection raises comes out as an error of this kind, with what was being done."""
-    return told_as(kind, doing, MqttError, TimeoutError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)

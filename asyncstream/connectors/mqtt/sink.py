@@ -15,7 +15,6 @@ from asyncstream.connectors.mqtt.connection import (
     Refused,
     address_of,
     check_tls,
-    naming,
 )
 from asyncstream.connectors.mqtt.messages import MqttMessage, is_topic
 from asyncstream.connectors.rows import Default
@@ -52,8 +51,6 @@ class MqttSink(MessageSink[_Message, Connection]):
         retain: the broker keeps the last message of each topic for those who come later.
         tls: as for `MqttSource`.
     """
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,

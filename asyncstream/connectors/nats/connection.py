@@ -1,5 +1,5 @@
 """
-A connection to NATS, its errors told plainly; and a pull, which asks for messages before they are needed.
+A connection to NATS; and a pull, which asks for messages before they are needed.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from asyncstream.addresses import server_address
 from asyncstream.aside import heed, wait_at_most
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import AsyncStreamError, SourceError, told_as
+from asyncstream.errors import SourceError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -30,7 +30,6 @@ __all__ = (
     "connect",
     "heard",
     "leave",
-    "naming",
     "place_of",
 )
 
@@ -159,13 +158,6 @@ async def leave(client: Client) -> None:
 def _private(part: object, name: str) -> Any:
     """What the client does not give out; None where a version of it has no such thing."""
     return getattr(part, f"_{name}", None)
-
-
-def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
-    """What the client raises comes out as an error of this kind, with what was being done."""
-    from nats.errors import Error
-
-    return told_as(kind, doing, Error, OSError)
 
 
 class Pull:

@@ -20,7 +20,6 @@ from asyncstream.connectors.nats.connection import (
     checked_url,
     connect,
     leave,
-    naming,
     place_of,
 )
 from asyncstream.connectors.nats.publisher import Publisher
@@ -70,8 +69,6 @@ class NatsSink(MessageSink[_Message, Publisher]):
             name of a field; in the header percent-encoded. None: what is published again is there again.
         client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
     """
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,

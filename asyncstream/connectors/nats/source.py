@@ -20,7 +20,6 @@ from asyncstream.connectors.nats.connection import (
     checked_url,
     connect,
     leave,
-    naming,
     place_of,
 )
 from asyncstream.errors import SourceError
@@ -46,8 +45,6 @@ _LOOK: Final = 1.0
 
 class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     """What sources of NATS share: the connection, and how messages become elements."""
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,

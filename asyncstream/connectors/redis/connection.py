@@ -1,18 +1,16 @@
 """
-A connection to Redis, its errors told plainly; and what entries of a stream are.
+A connection to Redis; and what entries of a stream are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from asyncstream.addresses import parsed_redis, redis_address
 from asyncstream.aside import heeding
-from asyncstream.errors import AsyncStreamError, told_as
 
-__all__ = ("Client", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
+__all__ = ("Client", "Entry", "checked_url", "connect", "id_of", "place_of")
 
 Client: TypeAlias = Any
 """A `redis.asyncio.Redis`, whose annotations change from version to version."""
@@ -51,13 +49,6 @@ def connect(url: str) -> Client:
     ask = client.execute_command
     client.execute_command = lambda *args, **options: heeding(ask(*args, **options))
     return client
-
-
-def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
-    """What the client raises comes out as an error of this kind, with what was being done."""
-    from redis.exceptions import RedisError
-
-    return told_as(kind, doing, RedisError, OSError)
 
 
 def id_of(id: bytes | str) -> tuple[int, int]:

@@ -16,7 +16,6 @@ from asyncstream.connectors.redis.connection import (
     checked_url,
     connect,
     id_of,
-    naming,
     place_of,
 )
 from asyncstream.errors import SourceError
@@ -35,8 +34,6 @@ FIRST = b"0-0"
 
 class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
     """What sources of Redis share: how entries become elements."""
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,
