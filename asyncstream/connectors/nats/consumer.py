@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import heard
+from asyncstream.connectors.nats.connection import asking, heard
 from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of, reply_to
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_seconds, text
@@ -160,7 +160,7 @@ class NatsConsumerSource(NatsSource[T]):
 
     async def open(self) -> None:
         await super().open()
-        with self._naming():
+        with self._naming(), asking(self._opened()):
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
         self._show_every(wait / 3, self._show)
 

@@ -16,6 +16,8 @@ from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.nats.connection import (
     LOOK,
+    asking,
+    check,
     checked_options,
     checked_url,
     connect,
@@ -93,7 +95,8 @@ class NatsSink(MessageSink[_Message, Publisher]):
             self._client = Publisher(connection)
             await self._client.start()
             try:
-                await connection.jetstream().find_stream_name_by_subject(self._subject)
+                with asking(connection):
+                    await connection.jetstream().find_stream_name_by_subject(self._subject)
             except NotFoundError as error:
                 raise SinkError(f"no stream takes {self._what}: add one with this subject first") from error
 
@@ -145,11 +148,10 @@ class NatsSink(MessageSink[_Message, Publisher]):
 
 
 async def _all_of(answers: Sequence[asyncio.Future[None]], client: Publisher) -> None:
-    """Wait until all have come; raises `ConnectionError` if none comes any more."""
+    """Wait until all have come; raises as `check` if none comes any more."""
     left = set(answers)
     while left := {answer for answer in left if not answer.done()}:
-        if not client.connection.is_connected:
-            raise ConnectionError("the connection is broken")
+        check(client.connection)
         await asyncio.wait(left, timeout=LOOK)
 
 

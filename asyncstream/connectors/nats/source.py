@@ -16,6 +16,7 @@ from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, un
 from asyncstream.connectors.nats.connection import (
     PAUSE,
     Pull,
+    asking,
     checked_options,
     checked_url,
     connect,
@@ -91,7 +92,8 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         from nats.js.errors import NotFoundError
 
         try:
-            return await client.jetstream().stream_info(self._stream)
+            with asking(client):
+                return await client.jetstream().stream_info(self._stream)
         except NotFoundError as error:
             raise SourceError(f"there is no {self._what}") from error
 
@@ -236,7 +238,8 @@ class NatsStreamSource(NatsSource[T]):
             inactive_threshold=60 * 60,  # of a job that is held for so long it is made again by a restart
             mem_storage=True,
         )
-        return (await self._js.add_consumer(self._stream, config)).name
+        with asking(self._opened()):
+            return (await self._js.add_consumer(self._stream, config)).name
 
     def _taken(self, messages: Sequence[Msg]) -> None:
         self._read, self._waiting = _place_of(messages[-1])
