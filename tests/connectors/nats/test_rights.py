@@ -36,16 +36,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     options = tmp_path_factory.mktemp("rights") / "options"
     options.write_text(f"authorization {{ users = [{', '.join(users)}] }}")
 
-    async def fill() -> None:
-        client = await nats.connect(server.url, user="all", password="secret")
+    async def fill(url: str) -> None:
+        client = await nats.connect(url, user="all", password="secret")
         await client.jetstream().add_stream(name="s", subjects=["s.>"])
         for number in range(10):
             await client.jetstream().publish("s.1", b"%d" % number)
         await client.close()
 
-    with running_nats("-c", str(options)) as server:
-        asyncio.run(fill())
-        yield server
+    with running_nats("-c", str(options)) as running:
+        asyncio.run(fill(running.url))
+        yield running
 
 
 def of(server: NatsServer, user: str) -> str:
