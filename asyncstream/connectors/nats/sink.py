@@ -24,10 +24,11 @@ from asyncstream.connectors.nats.connection import (
     leave,
     place_of,
 )
+from asyncstream.connectors.nats.names import checked_subject
 from asyncstream.connectors.nats.publisher import Publisher
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
-from asyncstream.validation import Fields, text
+from asyncstream.validation import Fields
 
 __all__ = ("NatsSink",)
 
@@ -64,7 +65,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
 
     Args:
         url: the address of a server: `nats://user:password@host:4222`.
-        subject: where elements go; a stream must take it.
+        subject: where elements go, without wildcards; a stream must take it.
         encode: what messages hold: "json", "bytes", "text", or a function that makes bytes of an element.
         default: for JSON, makes of a value of your own type one that can be written.
         id: what tells an element from others, and is the same when it is made again: a function of it, or the
@@ -84,7 +85,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
     ) -> None:
         self._url = checked_url(url)
         self._options = checked_options(client)
-        self._subject = text("subject", subject)
+        self._subject = checked_subject("subject", subject, wildcards=False)
         super().__init__(f"subject {subject!r} of {place_of(url)}", encode, default, id)
 
     async def open(self) -> None:

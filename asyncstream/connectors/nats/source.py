@@ -23,8 +23,9 @@ from asyncstream.connectors.nats.connection import (
     leave,
     place_of,
 )
+from asyncstream.connectors.nats.names import checked_name, checked_subject
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, text
+from asyncstream.validation import choice
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -59,7 +60,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     ) -> None:
         self._url = checked_url(url)
         self._options = checked_options(client)
-        self._stream = text("stream", stream)
+        self._stream = checked_name("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._decode = decoder(decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
@@ -216,7 +217,7 @@ class NatsStreamSource(NatsSource[T]):
         client: Options | None = None,
     ) -> None:
         super().__init__(url, stream, decode, on_malformed, ends, batch, client)
-        self._subject = None if subject is None else text("subject", subject)
+        self._subject = None if subject is None else checked_subject("subject", subject, wildcards=True)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
         self._read = 0

@@ -793,8 +793,27 @@ def test_numbers_are_a_set(numbers: list[int], others: list[int]) -> None:
         ({"url": "nonsense"}, "url: expected the address of a NATS server"),
         ({"decode": "xml"}, "decode: expected 'json', 'bytes', 'text' or a function"),
         ({"start": "last"}, "start: expected one of 'first', 'next'"),
+        *(({"stream": name}, "stream: expected a name without") for name in ("a.b", "a b", "a*", "a/b")),
+        *(({"subject": name}, "subject: expected") for name in ("a b", "a..b", ".a", "a.", "a.>.b", "")),
     ],
 )
 def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         NatsStreamSource(**{"url": "nats://localhost", "stream": "in", **more})
+
+
+def test_what_has_no_such_name_is_refused() -> None:
+    url = "nats://localhost"
+    for name in ("a.b", "a b", ">", "a\\b"):
+        with pytest.raises(PipelineError, match="durable: expected a name without blanks and any of"):
+            NatsConsumerSource(url, "in", durable=name)
+    with pytest.raises(PipelineError, match="subject: expected a subject: words with dots between them"):
+        NatsConsumerSource(url, "in", durable="d", subject="a b")
+    NatsConsumerSource(url, "in", durable="d", subject="a.*.>")
+    for subject in ("a b", "a.", "a..b"):
+        with pytest.raises(PipelineError, match="subject: expected a subject"):
+            NatsSink(url, subject)
+    for subject in ("a.*", "a.>", "*.a", ">"):
+        with pytest.raises(PipelineError, match="subject: expected one subject, without wildcards"):
+            NatsSink(url, subject)
+    NatsSink(url, "a*.ü")  # in a word, it is none
