@@ -38,6 +38,12 @@ _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _PATIENCE: Final = 10.0
 """Seconds that a connection may take, and that nothing may come while an answer is waited for."""
 
+_SLOWEST: Final = 100_000
+"""
+Bytes a second that a network gets through at least: a large packet is given so much more time. One that takes
+longer than a minute or so would be given up by either side, which hears nothing else meanwhile.
+"""
+
 _KEEPALIVE: Final = 60
 """Seconds of silence after which either side looks whether the other one is there."""
 
@@ -255,9 +261,10 @@ class Connection:
         except (OSError, ValueError, TimeoutError) as error:
             raise MqttError(describe_error(error)) from error
 
-    async def answered(self, mid: int | None) -> None:
+    async def answered(self, mid: int | None, size: int = 0) -> None:
         """
-        The broker has answered the packet of this number; raises `Refused` if it does not take that.
+        The broker has answered the packet of this number, which has about so many bytes; raises `Refused` if
+        it does not take that.
 
         A packet has no number where the client's thread has lost the connection; why, it is about to say.
         """
@@ -266,16 +273,16 @@ class Connection:
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()
             answer.add_done_callback(heed)
-            failure = await self._in_time(answer)
+            failure = await self._in_time(answer, _PATIENCE + size / _SLOWEST)
         if failure:
             raise Refused(failure)
 
-    async def _in_time(self, answer: asyncio.Future[str]) -> str:
+    async def _in_time(self, answer: asyncio.Future[str], seconds: float) -> str:
         """What an answer says; messages that come ahead of it may take any time."""
         while True:
             came = self._came
             try:
-                async with answered_within(_PATIENCE):
+                async with answered_within(seconds):
                     return await asyncio.shield(answer)
             except TimeoutError:
                 if came == self._came:
