@@ -36,7 +36,7 @@ _Message: TypeAlias = tuple[bytes, str | None]
 """What it holds, and its id as a header has it."""
 
 _PATIENCE: Final = 30.0
-"""Seconds that the stream may take for a batch."""
+"""Seconds in which the stream is to answer at least one of the messages that wait for it."""
 
 _PART: Final = 1000
 """Messages that are under way at a time: a stream refuses one more when too many wait for it."""
@@ -116,8 +116,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
                 answers.append(await client.publish(self._subject, data, id))
         finally:
             # also those before one that the client refuses: the job is told how many the stream has
-            async with answered_within(_PATIENCE):
-                await self._answered(client, part, answers)
+            await self._answered(client, part, answers)
 
     async def _answered(
         self, client: Publisher, part: Sequence[_Message], answers: list[asyncio.Future[None]]
@@ -126,10 +125,11 @@ class NatsSink(MessageSink[_Message, Publisher]):
         try:
             await _all_of(answers, client)
             for place, (data, id) in enumerate(part[: len(answers)]):
-                while _is_in_process(answers[place].exception()):
-                    await asyncio.sleep(_AGAIN)
-                    answers[place] = await client.publish(self._subject, data, id)
-                    await _all_of(answers[place : place + 1], client)
+                async with answered_within(_PATIENCE):
+                    while _is_in_process(answers[place].exception()):
+                        await asyncio.sleep(_AGAIN)
+                        answers[place] = await client.publish(self._subject, data, id)
+                        await _all_of(answers[place : place + 1], client)
                 answers[place].result()
                 self._taken += 1
         finally:
@@ -149,11 +149,17 @@ class NatsSink(MessageSink[_Message, Publisher]):
 
 
 async def _all_of(answers: Sequence[asyncio.Future[None]], client: Publisher) -> None:
-    """Wait until all have come; raises as `check` if none comes any more."""
-    left = set(answers)
+    """
+    Wait until all have come; raises as `check` if none comes any more, and `TimeoutError` if none has come
+    for some time.
+    """
+    left, since = set(answers), 0.0
     while left := {answer for answer in left if not answer.done()}:
         check(client.connection)
-        await asyncio.wait(left, timeout=LOOK)
+        done, _ = await asyncio.wait(left, timeout=LOOK)
+        since = 0.0 if done else since + LOOK
+        if since >= _PATIENCE:
+            raise TimeoutError(f"there was no answer within {_PATIENCE:g} s")
 
 
 def _is_in_process(error: BaseException | None) -> bool:

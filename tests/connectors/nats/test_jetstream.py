@@ -23,6 +23,7 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
     PipelineError,
+    SinkBroken,
     SinkError,
     SourceError,
     call_context,
@@ -30,6 +31,7 @@ from asyncstream import (
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats import connection
+from asyncstream.connectors.nats import sink as nats_sink
 from asyncstream.connectors.nats import source as nats_source
 from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.connectors.nats.source import reply_to
@@ -571,6 +573,31 @@ async def test_an_element_without_an_id_is_refused(
     with pytest.raises(SinkError, match=f"it has no id=, but {nothing!r}"):
         await sink.write([{"id": nothing}], None)
     await sink.close()
+
+
+async def test_a_stream_may_take_its_time_as_long_as_it_answers(
+    js: JetStreamContext, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_sink, "LOOK", 0.1)
+    monkeypatch.setattr(nats_sink, "_PATIENCE", 1.0)
+    name = next(names)
+    await js.add_stream(name=name, subjects=[name], no_ack=True)
+
+    async def answer(message: Msg) -> None:
+        await asyncio.sleep(0.2)  # of a real network: more than the patience, all in all
+        if message.data != b"99":
+            await message.respond(b'{"stream": "s", "seq": 1}')
+
+    client = await nats.connect(nats_server.url)
+    await client.subscribe(name, cb=answer)
+    sink = NatsSink(nats_server.url, name)
+    await sink.open()
+    await sink.write(list(range(10)), None)
+    assert sink.taken() == 10
+    with pytest.raises(SinkBroken, match="there was no answer within 1 s"):
+        await sink.write([99], None)
+    await sink.close()
+    await client.close()
 
 
 @pytest.mark.parametrize("make", [NatsStreamSource, member])
