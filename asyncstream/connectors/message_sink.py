@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.connectors.base import CountingSink
 from asyncstream.connectors.cancellation import carried_through
-from asyncstream.connectors.messages import Encode, Naming, encoder
+from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
-from asyncstream.errors import SinkError, over_elements
+from asyncstream.errors import SinkError, over_elements, told_as
 from asyncstream.validation import Fields, selector
 
 __all__ = ("MessageSink",)
@@ -38,9 +38,6 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         id: what tells an element from others: a function of it, or the name of a field; None: nothing does.
     """
 
-    _told: Naming
-    """What has errors of the client come out as ours."""
-
     def __init__(
         self,
         what: str,
@@ -54,8 +51,11 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
         self._client: C | None = None
 
     def _naming(self) -> AbstractContextManager[None]:
-        """What the client raises in this block comes out as a `SinkError` that says so."""
-        return self._told(SinkError, f"write to {self._what}")
+        """
+        What the client raises in this block, whatever it is, comes out as a `SinkError` that says so: over an
+        answer that it cannot read a client may raise anything.
+        """
+        return told_as(SinkError, f"write to {self._what}", Exception)
 
     @abstractmethod
     def _message(self, value: Any) -> M:

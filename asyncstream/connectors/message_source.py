@@ -13,8 +13,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.cancellation import now_and_then, stopped
-from asyncstream.connectors.messages import Naming, RejectedMessage
-from asyncstream.errors import SourceError
+from asyncstream.connectors.messages import RejectedMessage
+from asyncstream.errors import SourceError, told_as
 from asyncstream.validation import choice, count, flag
 
 __all__ = ("OLDER", "MessageSource")
@@ -43,9 +43,6 @@ class MessageSource(Source[T], Generic[T, M, C]):
     _what: str
     """Where messages come from, for errors."""
 
-    _told: Naming
-    """What has errors of the client come out as ours."""
-
     def __init__(self, on_malformed: str, *, ends: bool, batch: int) -> None:
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
         self._ends = flag("ends", ends)
@@ -64,8 +61,11 @@ class MessageSource(Source[T], Generic[T, M, C]):
         """Close what `_connect` gave."""
 
     def _naming(self, doing: str = "read") -> AbstractContextManager[None]:
-        """What the client raises in this block comes out as a `SourceError` that says what was being done."""
-        return self._told(SourceError, f"{doing} {self._what}")
+        """
+        What the client raises in this block, whatever it is, comes out as a `SourceError` that says what was
+        being done.
+        """
+        return told_as(SourceError, f"{doing} {self._what}", Exception)
 
     async def open(self) -> None:
         self._failure = None

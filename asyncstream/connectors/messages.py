@@ -5,20 +5,18 @@ Messages of brokers: what makes elements of their bytes, and bytes of elements; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.rows import Default, JsonWriter
-from asyncstream.errors import AsyncStreamError, SourceError, describe_error, safe_repr
+from asyncstream.errors import SourceError, describe_error, safe_repr
 from asyncstream.validation import function, refuse
 
 __all__ = (
     "Decode",
     "Encode",
-    "Naming",
     "RejectedMessage",
     "decoder",
     "encoder",
@@ -30,9 +28,6 @@ Decode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[bytes], Any]
 
 Encode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[Any], bytes]
 """Makes of an element what a message holds; what raises refuses the element."""
-
-Naming: TypeAlias = Callable[[type[AsyncStreamError], str], AbstractContextManager[None]]
-"""Has what a client raises in a block come out as an error of a kind, with what was being done."""
 
 _EXPECTED = "'json', 'bytes', 'text' or a function"
 

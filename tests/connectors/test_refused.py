@@ -27,11 +27,13 @@ from asyncstream.connectors import (
 )
 from asyncstream.connectors.kafka import KafkaSink, KafkaTransactionalSink, client
 from asyncstream.connectors.mqtt import MqttSink, MqttSource
+from asyncstream.connectors.nats import sink as nats_sink
 from asyncstream.connectors.sqlite import database
 from tests.servers.kafka import Kafka, transactional_server
 from tests.servers.mqtt import MqttServer, running_mqtt
 from tests.servers.nats import NatsServer, running_nats
 from tests.servers.postgres import PostgresServer
+from tests.servers.process import HOST
 from tests.servers.proxy import between
 from tests.servers.redis import running_redis
 
@@ -57,10 +59,14 @@ async def of_redis(folder: Path, postgres: PostgresServer) -> AsyncIterator[Leav
 @asynccontextmanager
 async def of_nats(folder: Path, postgres: PostgresServer) -> AsyncIterator[Leaving]:
     with running_nats() as server:
-        connection = await nats.connect(server.url)
-        await connection.jetstream().add_stream(name="s", subjects=["s"])
-        await connection.close()
+        await add_stream(server)
         yield Leaving(NatsSink(server.url, "s"), server.kill)
+
+
+async def add_stream(server: NatsServer) -> None:
+    connection = await nats.connect(server.url)
+    await connection.jetstream().add_stream(name="s", subjects=["s"])
+    await connection.close()
 
 
 @asynccontextmanager
@@ -75,6 +81,31 @@ async def of_kafka(folder: Path, postgres: PostgresServer) -> AsyncIterator[Leav
         topic = await server.topic()
         sink = KafkaSink(topic, bootstrap_servers=server.address, client={"request_timeout_ms": 300})
         yield Leaving(sink, server.kill)
+
+
+@asynccontextmanager
+async def of_redis_garbled(folder: Path, postgres: PostgresServer) -> AsyncIterator[Leaving]:
+    with running_redis() as server:
+        async with between(server.port) as proxy:
+            sink = RedisStreamSink(f"redis://{HOST}:{proxy.port}", "s", id="n")
+            yield Leaving(sink, lambda: setattr(proxy, "garbled", b"$no number\r\n"))
+
+
+@asynccontextmanager
+async def of_nats_garbled(folder: Path, postgres: PostgresServer) -> AsyncIterator[Leaving]:
+    with running_nats() as server:
+        await add_stream(server)
+        async with between(server.port) as proxy:
+            sink = NatsSink(f"nats://{HOST}:{proxy.port}", "s")
+            yield Leaving(sink, lambda: setattr(proxy, "garbled", b"MSG a b no number\r\n"))
+
+
+@asynccontextmanager
+async def of_mqtt_garbled(folder: Path, postgres: PostgresServer) -> AsyncIterator[Leaving]:
+    with running_mqtt() as server:
+        async with between(server.port) as proxy:
+            sink = MqttSink(f"mqtt://{HOST}:{proxy.port}", "t")
+            yield Leaving(sink, lambda: setattr(proxy, "garbled", bytes(50)))
 
 
 @asynccontextmanager
@@ -116,13 +147,17 @@ async def of_a_memory_stream(folder: Path, postgres: PostgresServer) -> AsyncIte
 
 @pytest.mark.parametrize(
     "away",
-    [of_redis, of_nats, of_mqtt, of_kafka, of_postgres, by_key, of_sqlite, of_a_memory_stream],
+    [
+        *(of_redis, of_nats, of_mqtt, of_kafka, of_postgres, by_key, of_sqlite, of_a_memory_stream),
+        *(of_redis_garbled, of_nats_garbled, of_mqtt_garbled),
+    ],
 )
 async def test_no_element_is_left_out_because_a_server_is_away(
     away: Away, tmp_path: Path, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PATIENCE", 0.1)
     monkeypatch.setattr(client, "_FAREWELL", 0.1)  # of Kafka
+    monkeypatch.setattr(nats_sink, "_PATIENCE", 0.5)
     failed: list[FailedCall] = []
     async with away(tmp_path, postgres_server) as (sink, leave):
 

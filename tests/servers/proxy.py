@@ -1,4 +1,7 @@
-"""A network between a client and a server that is at fault when a test says so: it is silent, or it cuts."""
+"""
+A network between a client and a server that is at fault when a test says so: it is silent, it cuts, or what
+the server says comes as something else.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ class Proxy:
     Attributes:
         port: where it takes connections.
         passes: while it does not, connections stay open, and new ones are taken, but nothing goes through.
+        garbled: what comes in place of each piece of what the server says; None: what it says.
     """
 
     def __init__(self, to: int) -> None:
@@ -34,6 +38,7 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._read: set[asyncio.StreamReader] = set()
         self._budget: int | None = None
+        self.garbled: bytes | None = None
 
     def forget(self) -> None:
         """What is sent on the connections that there are is lost, as if a firewall had forgotten them."""
@@ -62,7 +67,10 @@ class Proxy:
             ends.add(to)
             self._open |= ends
             await asyncio.wait(
-                {asyncio.ensure_future(self._pass(*one)) for one in ((reader, to), (there, writer))}
+                {
+                    asyncio.ensure_future(self._pass(*one))
+                    for one in ((reader, to, False), (there, writer, True))
+                }
             )
         except (OSError, asyncio.CancelledError):  # the server is away, or the test is over
             pass
@@ -71,13 +79,15 @@ class Proxy:
             for end in ends:
                 end.close()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
         try:
             self._read.add(reader)
             while data := await reader.read(2**16):
                 await self.passes.wait()
                 if reader in self._forgotten:
                     continue
+                if answers and self.garbled is not None:
+                    data = self.garbled
                 cuts = self._budget is not None and len(data) >= self._budget
                 data = data[: self._budget]
                 writer.write(data)

@@ -5,10 +5,12 @@ Clients of Kafka: how they are made, and what their errors mean in words.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from asyncstream.addresses import without_secrets
 from asyncstream.connectors.cancellation import stopped
 from asyncstream.connectors.client_options import Options, passed_through
 from asyncstream.errors import PipelineError, SinkBroken, SinkError, SourceError, describe_error, module_of
@@ -37,6 +39,11 @@ _REQUESTS: Final = 3
 _CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 _ALL_CODECS: Final = "pip install 'aiokafka[all]'"
 
+_BROKER: Final = re.compile(
+    r"([\w.-]+|\[[\dA-Fa-f:.]+\])(:(?P<port>\d{1,5}))?|[\dA-Fa-f]*:[\dA-Fa-f:.]*:[\dA-Fa-f.]*"
+)
+"""A host, or an IPv6 address in brackets, and perhaps a port; or an IPv6 address by itself."""
+
 _FAREWELL: Final = 5.0
 """Seconds that a client gets to disconnect."""
 
@@ -44,13 +51,20 @@ _FAREWELL: Final = 5.0
 def addresses(value: str | Sequence[str]) -> list[str]:
     """
     The addresses of brokers, of a text with commas or a list; raises `PipelineError` if it is something else,
-    or empty.
+    or empty, or one of them is none: who one is at a broker, and by which protocol, is not part of it.
     """
     given = value.split(",") if isinstance(value, str) else value
     found = list(given) if isinstance(given, Iterable) else []
     if not found or not all(isinstance(one, str) and one.strip() for one in found):
         raise refuse("bootstrap_servers", "'host:port', or a list of these", value)
-    return [one.strip() for one in found]
+    brokers = [one.strip() for one in found]
+    for broker in brokers:
+        parts = _BROKER.fullmatch(broker)
+        if parts is None or not 0 < int(parts["port"] or 9092) <= 65535:
+            shown = without_secrets(broker) if "@" in broker else broker
+            advice = "a protocol and who one is are options, client="
+            raise refuse("bootstrap_servers", "'host:port', or a list of these", shown, advice)
+    return brokers
 
 
 def check_options(

@@ -1,5 +1,5 @@
 """
-A connection to a broker of MQTT 5, its errors told plainly.
+A connection to a broker of MQTT 5.
 
 The client's network is a thread of its own. What it says is handed to the event loop; what it receives goes
 into a queue, and where that is full, the thread waits, and with it the broker. Not while an answer about
@@ -13,7 +13,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition
@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from asyncstream.addresses import server_address
 from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.connectors.cancellation import answered_within
-from asyncstream.errors import AsyncStreamError, describe_error, told_as
+from asyncstream.errors import describe_error
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -31,12 +31,18 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls", "naming")
+__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls")
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 _PATIENCE: Final = 10.0
 """Seconds that a connection may take, and that nothing may come while an answer is waited for."""
+
+_SLOWEST: Final = 100_000
+"""
+Bytes a second that a network gets through at least: a large packet is given so much more time. One that takes
+longer than a minute or so would be given up by either side, which hears nothing else meanwhile.
+"""
 
 _KEEPALIVE: Final = 60
 """Seconds of silence after which either side looks whether the other one is there."""
@@ -60,11 +66,6 @@ class Refused(MqttError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the broker says: {reason}")
         self.reason = reason
-
-
-def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
-    """What a connection raises comes out as an error of this kind, with what was being done."""
-    return told_as(kind, doing, MqttError, TimeoutError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +261,10 @@ class Connection:
         except (OSError, ValueError, TimeoutError) as error:
             raise MqttError(describe_error(error)) from error
 
-    async def answered(self, mid: int | None) -> None:
+    async def answered(self, mid: int | None, size: int = 0) -> None:
         """
-        The broker has answered the packet of this number; raises `Refused` if it does not take that.
+        The broker has answered the packet of this number, which has about so many bytes; raises `Refused` if
+        it does not take that.
 
         A packet has no number where the client's thread has lost the connection; why, it is about to say.
         """
@@ -271,16 +273,16 @@ class Connection:
         if failure is None:
             answer = self._answers[mid] = self._loop.create_future()
             answer.add_done_callback(heed)
-            failure = await self._in_time(answer)
+            failure = await self._in_time(answer, _PATIENCE + size / _SLOWEST)
         if failure:
             raise Refused(failure)
 
-    async def _in_time(self, answer: asyncio.Future[str]) -> str:
+    async def _in_time(self, answer: asyncio.Future[str], seconds: float) -> str:
         """What an answer says; messages that come ahead of it may take any time."""
         while True:
             came = self._came
             try:
-                async with answered_within(_PATIENCE):
+                async with answered_within(seconds):
                     return await asyncio.shield(answer)
             except TimeoutError:
                 if came == self._came:

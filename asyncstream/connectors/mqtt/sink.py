@@ -15,7 +15,6 @@ from asyncstream.connectors.mqtt.connection import (
     Refused,
     address_of,
     check_tls,
-    naming,
 )
 from asyncstream.connectors.mqtt.messages import MqttMessage, is_topic
 from asyncstream.connectors.rows import Default
@@ -52,8 +51,6 @@ class MqttSink(MessageSink[_Message, Connection]):
         retain: the broker keeps the last message of each topic for those who come later.
         tls: as for `MqttSource`.
     """
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,
@@ -95,25 +92,26 @@ class MqttSink(MessageSink[_Message, Connection]):
             await self._send_part(client, messages[start : start + _PART])
 
     async def _send_part(self, client: Connection, part: Sequence[_Message]) -> None:
-        sent: list[tuple[int, str]] = []
+        sent: list[tuple[int, str, int]] = []
         try:
             for message in part:
-                sent.append((client.publish(*message), message[0]))
+                topic, payload, _ = message
+                sent.append((client.publish(*message), topic, len(payload)))
         finally:
             # also those before one that the client refuses: the job is told how many the broker has
             await self._answered(client, sent)
 
-    async def _answered(self, client: Connection, sent: Sequence[tuple[int, str]]) -> None:
+    async def _answered(self, client: Connection, sent: Sequence[tuple[int, str, int]]) -> None:
         """
         Wait until all is answered, as numbers are used again; count what the broker has.
 
         Args:
-            sent: of each message its number and its topic.
+            sent: of each message its number, its topic and its bytes.
         """
         refusal: Refused | None = None
-        for mid, topic in sent:
+        for mid, topic, size in sent:
             try:
-                await client.answered(mid)
+                await client.answered(mid, size)
                 self._taken += refusal is None
             except Refused as error:
                 if error.reason == _FULL or (error.reason in _OF_TOPIC and topic == self._fixed):

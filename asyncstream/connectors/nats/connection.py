@@ -1,21 +1,24 @@
 """
-A connection to NATS, its errors told plainly; and a pull, which asks for messages before they are needed.
+A connection to NATS; and a pull, which asks for messages before they are needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from asyncstream.addresses import server_address
 from asyncstream.aside import heed, wait_at_most
 from asyncstream.connectors.cancellation import answered_within
 from asyncstream.connectors.client_options import Options, passed_through
-from asyncstream.errors import AsyncStreamError, SourceError, told_as
+from asyncstream.errors import SourceError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -25,12 +28,13 @@ __all__ = (
     "LOOK",
     "PAUSE",
     "Pull",
+    "asking",
+    "check",
     "checked_options",
     "checked_url",
     "connect",
     "heard",
     "leave",
-    "naming",
     "place_of",
 )
 
@@ -67,6 +71,13 @@ _OURS: Final = frozenset(
 )
 
 
+_refused: Final[WeakKeyDictionary[Client, str]] = WeakKeyDictionary()
+"""Of clients that lack a right, what the server has said of it; who asked is given no answer."""
+
+_DISPENSABLE: Final = re.compile(r"\.(?:stream\.msg|direct)\.get\.")
+"""In what it says of a right that one can do without: to look at a message."""
+
+
 def checked_url(url: object) -> str:
     """The address of a server; what is wrong with it is a `PipelineError`."""
     return server_address(url, "NATS", "nats", "a NATS server", _parsed, "nats://localhost:4222")
@@ -100,8 +111,11 @@ async def connect(url: str, options: Options) -> Client:
     """
     from nats.aio.client import Client
 
-    async def hush(error: Exception) -> None:
-        """What goes wrong is told where it is waited for."""
+    async def note(error: Exception) -> None:
+        """What goes wrong is told where it is waited for, but for a right that is missing."""
+        said = str(error).lower()
+        if "permissions violation" in said and not _DISPENSABLE.search(said):
+            _refused.setdefault(client, said)
 
     client = Client()
     try:
@@ -110,7 +124,7 @@ async def connect(url: str, options: Options) -> Client:
             **{"ping_interval": _PINGS, "reconnect_time_wait": 0.1, **options},
             allow_reconnect=False,
             max_reconnect_attempts=1,
-            error_cb=hush,
+            error_cb=note,
             name="asyncstream",
         )
     except BaseException:
@@ -120,15 +134,34 @@ async def connect(url: str, options: Options) -> Client:
     return client
 
 
+def check(client: Client) -> None:
+    """Raises `OSError` if there is nothing to wait for: a right is missing, or the connection is broken."""
+    if client in _refused:
+        raise PermissionError(_refused[client])
+    if not client.is_connected:
+        raise ConnectionError("the connection is broken")
+
+
+@contextmanager
+def asking(client: Client) -> Iterator[None]:
+    """A request in this block that is not answered, for a right is missing, says so."""
+    try:
+        yield
+    except TimeoutError:
+        check(client)
+        raise
+
+
 async def heard(client: Client) -> None:
     """
-    Wait until the server has heard all that it was told. Who waits no longer leaves the question open: the
-    client would fail over an answer to one that it has given up, and read nothing more.
+    Wait until the server has heard all that it was told; raises as `check`. Who waits no longer leaves the
+    question open: the client would fail over an answer to one that it has given up, and read nothing more.
     """
     asked = asyncio.ensure_future(client.flush(_NEVER))
     asked.add_done_callback(heed)
     async with answered_within(_ANSWER):
         await asyncio.shield(asked)
+    check(client)
 
 
 async def leave(client: Client) -> None:
@@ -159,13 +192,6 @@ async def leave(client: Client) -> None:
 def _private(part: object, name: str) -> Any:
     """What the client does not give out; None where a version of it has no such thing."""
     return getattr(part, f"_{name}", None)
-
-
-def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
-    """What the client raises comes out as an error of this kind, with what was being done."""
-    from nats.errors import Error
-
-    return told_as(kind, doing, Error, OSError)
 
 
 class Pull:
@@ -228,6 +254,7 @@ class Pull:
     async def take(self, waits: bool) -> list[Msg]:
         """What there is, at most a batch; if it `waits`, something, and otherwise perhaps nothing."""
         while True:
+            check(self._connection)  # also while there is something: what is not acknowledged comes for ever
             await self._ask(waits)
             if not self.waiting:
                 self._changed.clear()
@@ -236,8 +263,6 @@ class Pull:
                 return [self.waiting.popleft() for _ in range(min(self._batch, len(self.waiting)))]
             if self._broken:
                 raise SourceError(self._broken)
-            if not self._connection.is_connected:
-                raise ConnectionError("the connection is broken")
             if self._ended and not waits:
                 return []
             if self._ended:  # by too many that ask, say: who asks again at once is told so at once

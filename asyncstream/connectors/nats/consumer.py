@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from asyncstream.connectors.client_options import Options
 from asyncstream.connectors.messages import Decode
-from asyncstream.connectors.nats.connection import heard
+from asyncstream.connectors.nats.connection import asking, heard
+from asyncstream.connectors.nats.names import checked_name, checked_subject
 from asyncstream.connectors.nats.source import NatsSource, ns_of, number_of, reply_to
 from asyncstream.errors import SourceError
-from asyncstream.validation import Duration, choice, duration_seconds, text
+from asyncstream.validation import Duration, choice, duration_seconds
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -143,8 +144,8 @@ class NatsConsumerSource(NatsSource[T]):
         client: Options | None = None,
     ) -> None:
         super().__init__(url, stream, decode, on_malformed, ends, batch, client)
-        self._durable = text("durable", durable)
-        self._subject = None if subject is None else text("subject", subject)
+        self._durable = checked_name("durable", durable)
+        self._subject = None if subject is None else checked_subject("subject", subject, wildcards=True)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._ack_wait = duration_seconds("ack_wait", ack_wait)
         self._forget_all()
@@ -160,7 +161,7 @@ class NatsConsumerSource(NatsSource[T]):
 
     async def open(self) -> None:
         await super().open()
-        with self._naming():
+        with self._naming(), asking(self._opened()):
             wait = (await self._consumer()).config.ack_wait or self._ack_wait
         self._show_every(wait / 3, self._show)
 

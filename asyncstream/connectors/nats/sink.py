@@ -16,17 +16,19 @@ from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.nats.connection import (
     LOOK,
+    asking,
+    check,
     checked_options,
     checked_url,
     connect,
     leave,
-    naming,
     place_of,
 )
+from asyncstream.connectors.nats.names import checked_subject
 from asyncstream.connectors.nats.publisher import Publisher
 from asyncstream.connectors.rows import Default
 from asyncstream.errors import SinkError
-from asyncstream.validation import Fields, text
+from asyncstream.validation import Fields
 
 __all__ = ("NatsSink",)
 
@@ -34,7 +36,7 @@ _Message: TypeAlias = tuple[bytes, str | None]
 """What it holds, and its id as a header has it."""
 
 _PATIENCE: Final = 30.0
-"""Seconds that the stream may take for a batch."""
+"""Seconds in which the stream is to answer at least one of the messages that wait for it."""
 
 _PART: Final = 1000
 """Messages that are under way at a time: a stream refuses one more when too many wait for it."""
@@ -63,15 +65,13 @@ class NatsSink(MessageSink[_Message, Publisher]):
 
     Args:
         url: the address of a server: `nats://user:password@host:4222`.
-        subject: where elements go; a stream must take it.
+        subject: where elements go, without wildcards; a stream must take it.
         encode: what messages hold: "json", "bytes", "text", or a function that makes bytes of an element.
         default: for JSON, makes of a value of your own type one that can be written.
         id: what tells an element from others, and is the same when it is made again: a function of it, or the
             name of a field; in the header percent-encoded. None: what is published again is there again.
         client: options of `nats.connect`, such as `tls`, `user_credentials`, `nkeys_seed`.
     """
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
     ) -> None:
         self._url = checked_url(url)
         self._options = checked_options(client)
-        self._subject = text("subject", subject)
+        self._subject = checked_subject("subject", subject, wildcards=False)
         super().__init__(f"subject {subject!r} of {place_of(url)}", encode, default, id)
 
     async def open(self) -> None:
@@ -96,7 +96,8 @@ class NatsSink(MessageSink[_Message, Publisher]):
             self._client = Publisher(connection)
             await self._client.start()
             try:
-                await connection.jetstream().find_stream_name_by_subject(self._subject)
+                with asking(connection):
+                    await connection.jetstream().find_stream_name_by_subject(self._subject)
             except NotFoundError as error:
                 raise SinkError(f"no stream takes {self._what}: add one with this subject first") from error
 
@@ -115,8 +116,7 @@ class NatsSink(MessageSink[_Message, Publisher]):
                 answers.append(await client.publish(self._subject, data, id))
         finally:
             # also those before one that the client refuses: the job is told how many the stream has
-            async with answered_within(_PATIENCE):
-                await self._answered(client, part, answers)
+            await self._answered(client, part, answers)
 
     async def _answered(
         self, client: Publisher, part: Sequence[_Message], answers: list[asyncio.Future[None]]
@@ -125,10 +125,11 @@ class NatsSink(MessageSink[_Message, Publisher]):
         try:
             await _all_of(answers, client)
             for place, (data, id) in enumerate(part[: len(answers)]):
-                while _is_in_process(answers[place].exception()):
-                    await asyncio.sleep(_AGAIN)
-                    answers[place] = await client.publish(self._subject, data, id)
-                    await _all_of(answers[place : place + 1], client)
+                async with answered_within(_PATIENCE):
+                    while _is_in_process(answers[place].exception()):
+                        await asyncio.sleep(_AGAIN)
+                        answers[place] = await client.publish(self._subject, data, id)
+                        await _all_of(answers[place : place + 1], client)
                 answers[place].result()
                 self._taken += 1
         finally:
@@ -148,12 +149,17 @@ class NatsSink(MessageSink[_Message, Publisher]):
 
 
 async def _all_of(answers: Sequence[asyncio.Future[None]], client: Publisher) -> None:
-    """Wait until all have come; raises `ConnectionError` if none comes any more."""
-    left = set(answers)
+    """
+    Wait until all have come; raises as `check` if none comes any more, and `TimeoutError` if none has come
+    for some time.
+    """
+    left, since = set(answers), 0.0
     while left := {answer for answer in left if not answer.done()}:
-        if not client.connection.is_connected:
-            raise ConnectionError("the connection is broken")
-        await asyncio.wait(left, timeout=LOOK)
+        check(client.connection)
+        done, _ = await asyncio.wait(left, timeout=LOOK)
+        since = 0.0 if done else since + LOOK
+        if since >= _PATIENCE:
+            raise TimeoutError(f"there was no answer within {_PATIENCE:g} s")
 
 
 def _is_in_process(error: BaseException | None) -> bool:

@@ -16,15 +16,16 @@ from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, un
 from asyncstream.connectors.nats.connection import (
     PAUSE,
     Pull,
+    asking,
     checked_options,
     checked_url,
     connect,
     leave,
-    naming,
     place_of,
 )
+from asyncstream.connectors.nats.names import checked_name, checked_subject
 from asyncstream.errors import SourceError
-from asyncstream.validation import choice, text
+from asyncstream.validation import choice
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -47,8 +48,6 @@ _LOOK: Final = 1.0
 class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     """What sources of NATS share: the connection, and how messages become elements."""
 
-    _told = staticmethod(naming)
-
     def __init__(
         self,
         url: str,
@@ -61,7 +60,7 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
     ) -> None:
         self._url = checked_url(url)
         self._options = checked_options(client)
-        self._stream = text("stream", stream)
+        self._stream = checked_name("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._decode = decoder(decode)
         super().__init__(on_malformed, ends=ends, batch=batch)
@@ -94,7 +93,8 @@ class NatsSource(MessageSource[T, "Msg", "Client"], Generic[T]):
         from nats.js.errors import NotFoundError
 
         try:
-            return await client.jetstream().stream_info(self._stream)
+            with asking(client):
+                return await client.jetstream().stream_info(self._stream)
         except NotFoundError as error:
             raise SourceError(f"there is no {self._what}") from error
 
@@ -217,7 +217,7 @@ class NatsStreamSource(NatsSource[T]):
         client: Options | None = None,
     ) -> None:
         super().__init__(url, stream, decode, on_malformed, ends, batch, client)
-        self._subject = None if subject is None else text("subject", subject)
+        self._subject = None if subject is None else checked_subject("subject", subject, wildcards=True)
         self._from_first = choice("start", start, ("first", "next")) == "first"
         self._refuses_gaps = choice("if_trimmed", if_trimmed, ("refuse", "go_on")) == "refuse"
         self._read = 0
@@ -239,7 +239,8 @@ class NatsStreamSource(NatsSource[T]):
             inactive_threshold=60 * 60,  # of a job that is held for so long it is made again by a restart
             mem_storage=True,
         )
-        return (await self._js.add_consumer(self._stream, config)).name
+        with asking(self._opened()):
+            return (await self._js.add_consumer(self._stream, config)).name
 
     def _taken(self, messages: Sequence[Msg]) -> None:
         self._read, self._waiting = _place_of(messages[-1])

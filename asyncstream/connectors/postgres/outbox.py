@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.connectors.message_source import MessageSource
@@ -141,7 +141,6 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     """
 
     needs_writer = True
-    _told = staticmethod(naming)
 
     @overload
     def __init__(
@@ -210,6 +209,9 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
                 self._listening = await connect(self._url, keeps=True)
                 await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
         self._show_every(self._dead_after / 4, self._show)
+
+    def _naming(self, doing: str = "read") -> AbstractContextManager[None]:
+        return naming(SourceError, f"{doing} {self._what}")
 
     async def _connect(self) -> Connection:
         return await connect(self._url)

@@ -1,18 +1,16 @@
 """
-A connection to Redis, its errors told plainly; and what entries of a stream are.
+A connection to Redis; and what entries of a stream are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from asyncstream.addresses import parsed_redis, redis_address
 from asyncstream.aside import heeding
-from asyncstream.errors import AsyncStreamError, told_as
 
-__all__ = ("Client", "Entry", "checked_url", "connect", "id_of", "naming", "place_of")
+__all__ = ("Client", "Entry", "block_ms_of", "checked_url", "connect", "id_of", "place_of")
 
 Client: TypeAlias = Any
 """A `redis.asyncio.Redis`, whose annotations change from version to version."""
@@ -22,6 +20,12 @@ Entry: TypeAlias = tuple[bytes, Mapping[bytes, bytes]]
 
 _PATIENCE = 30.0
 """Seconds that an answer may take, unless the address says otherwise with `socket_timeout`."""
+
+_BLOCK: Final = 1.0
+"""Seconds that the server waits for an entry before it answers that there is none, ..."""
+
+_PART_OF_PATIENCE: Final = 0.5
+"""... but no more of what its answer may take: a quiet stream would pass for a server that is silent."""
 
 
 def checked_url(url: object) -> str:
@@ -35,6 +39,12 @@ def place_of(url: str) -> str:
     if "path" in found:
         return f"Redis at {found['path']}"
     return f"Redis at {found.get('host', 'localhost')}:{found.get('port', 6379)}/{found.get('db', 0)}"
+
+
+def block_ms_of(url: str) -> int:
+    """For how many milliseconds a server at this address is to wait for an entry, 1 at least."""
+    patience = parsed_redis(url).get("socket_timeout") or _PATIENCE
+    return max(1, int(1000 * min(_BLOCK, _PART_OF_PATIENCE * patience)))
 
 
 def connect(url: str) -> Client:
@@ -51,13 +61,6 @@ def connect(url: str) -> Client:
     ask = client.execute_command
     client.execute_command = lambda *args, **options: heeding(ask(*args, **options))
     return client
-
-
-def naming(kind: type[AsyncStreamError], doing: str) -> AbstractContextManager[None]:
-    """What the client raises comes out as an error of this kind, with what was being done."""
-    from redis.exceptions import RedisError
-
-    return told_as(kind, doing, RedisError, OSError)
 
 
 def id_of(id: bytes | str) -> tuple[int, int]:

@@ -38,7 +38,7 @@ from typing import Any, Final, Literal, TypeVar
 from asyncstream.connectors.message_source import OLDER
 from asyncstream.connectors.messages import Decode
 from asyncstream.connectors.redis.connection import Client, Entry, id_of
-from asyncstream.connectors.redis.source import BLOCK_MS, FIRST, RedisSource, entries_of
+from asyncstream.connectors.redis.source import FIRST, RedisSource, entries_of
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, duration_ms, text
 
@@ -108,6 +108,7 @@ class RedisGroupSource(RedisSource[T]):
         self._family = re.compile(re.escape(self._consumer.encode()) + rb"\.(\d+)(\.claimed)?")
         self._start = "0" if choice("start", start, ("first", "next")) == "first" else "$"
         self._dead_ms = duration_ms("dead_after", dead_after)
+        self._block_ms = max(1, min(self._block_ms, self._dead_ms // 4))  # 0 would be for ever
         self._begin(0)
 
     def _begin(self, run: int) -> None:
@@ -164,7 +165,7 @@ class RedisGroupSource(RedisSource[T]):
             while self._again:
                 if entries := await self._take_again(redis):
                     return entries
-            block = None if self._ends else min(BLOCK_MS, self._dead_ms // 4)
+            block = None if self._ends else self._block_ms
             found = await redis.xreadgroup(
                 self._group, self._name, {self._stream: ">"}, count=self._batch, block=block
             )

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.redis.connection import Client, checked_url, connect, naming, place_of
+from asyncstream.connectors.redis.connection import Client, checked_url, connect, place_of
 from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
 from asyncstream.errors import SinkError
 from asyncstream.validation import Duration, Fields, count, duration_ms, refuse, text
@@ -71,8 +71,6 @@ class RedisStreamSink(MessageSink[_Message, Client]):
             the end of a restart.
         longest: about how many entries the stream keeps; None: all.
     """
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,

@@ -13,21 +13,18 @@ from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, un
 from asyncstream.connectors.redis.connection import (
     Client,
     Entry,
+    block_ms_of,
     checked_url,
     connect,
     id_of,
-    naming,
     place_of,
 )
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, refuse, text
 
-__all__ = ("BLOCK_MS", "FIRST", "RedisSource", "RedisStreamSource", "entries_of")
+__all__ = ("FIRST", "RedisSource", "RedisStreamSource", "entries_of")
 
 T = TypeVar("T")
-
-BLOCK_MS = 1000
-"""How long the server waits for an entry before it answers that there is none."""
 
 FIRST = b"0-0"
 """Smaller than the id of any entry."""
@@ -35,8 +32,6 @@ FIRST = b"0-0"
 
 class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
     """What sources of Redis share: how entries become elements."""
-
-    _told = staticmethod(naming)
 
     def __init__(
         self,
@@ -49,6 +44,7 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
         batch: int,
     ) -> None:
         self._url = checked_url(url)
+        self._block_ms = block_ms_of(url)
         self._stream = text("stream", stream)
         self._what = f"stream {stream!r} of {place_of(url)}"
         self._field = None if field is None else text("field", field).encode()
@@ -165,7 +161,7 @@ class RedisStreamSource(RedisSource[T]):
             if found or self._ends:
                 return entries_of(found)
             # what this brings was added, and others before it perhaps trimmed, since that look
-            await redis.xread(place, count=1, block=BLOCK_MS)
+            await redis.xread(place, count=1, block=self._block_ms)
 
     def _taken(self, entries: Sequence[Entry]) -> None:
         self._read, self._number = entries[-1][0], self._number + len(entries)

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, SourceError
-from asyncstream.connectors.kafka import KafkaRecord, KafkaSource, RejectedRecord
+from asyncstream.connectors.kafka import KafkaRecord, KafkaSink, KafkaSource, RejectedRecord
 from tests.servers.kafka import Kafka
 
 pytestmark = pytest.mark.broker
@@ -147,6 +147,26 @@ async def test_wrong_settings_are_refused_when_the_source_is_made(
 ) -> None:
     with pytest.raises(PipelineError, match=message):
         KafkaSource("t", **{"bootstrap_servers": "localhost:9092", **options})
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        *("kafka://host:9092", "me:secret@host:9092", "sasl://me:secret@host:9092", "host:", ":9092"),
+        *("host:port", "host:0", "host:65536", "host:9092/", "a host:9092", "a:1;b:2", "[::1:9092"),
+    ],
+)
+@pytest.mark.parametrize("kind", [KafkaSource, KafkaSink])
+def test_what_is_no_address_of_a_broker_is_refused_by_itself(kind: Any, broker: str) -> None:
+    with pytest.raises(PipelineError, match=r"bootstrap_servers: expected 'host:port'.*client=") as raised:
+        kind("t", bootstrap_servers=f"fine:9092, {broker}")
+    assert "fine" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_an_address_of_a_broker_may_have_many_forms() -> None:
+    for broker in ("host", "host:9092", "a_b.c-d:1", "10.0.0.1:9092", "[::1]:9092", "[::1]", "::1"):
+        KafkaSource("t", bootstrap_servers=["fine:9092", broker])
 
 
 async def test_from_the_latest_on_the_first_checkpoint_says_what_that_was(kafka: Kafka) -> None:

@@ -17,7 +17,16 @@ from paho.mqtt import publish as paho
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MessageType
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline, PipelineError, Restarts, SourceError, call_context
+from asyncstream import (
+    Checkpoints,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+    Restarts,
+    SinkError,
+    SourceError,
+    call_context,
+)
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
 from asyncstream.connectors.mqtt import connection as mqtt_connection
 from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of
@@ -567,6 +576,33 @@ async def test_what_is_resent_may_take_its_time(ends: bool, monkeypatch: pytest.
             with pytest.raises(SourceError, match=r"there was no answer within 0\.5 s"):
                 await source.open()
         await source.close()
+
+
+async def test_a_large_message_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt_connection, "_PATIENCE", 0.5)
+    size = 300_000
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)  # CONNECT
+        writer.write(bytes([0x20, 3, 0, 0, 0]))
+        for _ in range(3):
+            head = await reader.readexactly(10)  # of PUBLISH
+            for _ in range(10):
+                await reader.readexactly(size // 10)
+                await asyncio.sleep(0.1)  # of a real network: more than the patience, all in all
+            writer.write(bytes([0x40, 2]) + head[7:9])
+        while await reader.read(1000):
+            pass  # what comes is not answered
+        writer.close()
+
+    async with await asyncio.start_server(slow, HOST, 0) as server, asyncio.timeout(60):
+        sink = MqttSink(f"mqtt://{HOST}:{server.sockets[0].getsockname()[1]}", "t", encode="bytes")
+        await sink.open()
+        await sink.write([bytes(size)] * 3, None)
+        assert sink.taken() == 3
+        with pytest.raises(SinkError, match=r"there was no answer within 0\.5"):
+            await sink.write([b"1"], None)
+        await sink.close()
 
 
 async def test_a_session_that_another_client_has_taken_over_is_told_of(

@@ -23,6 +23,7 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
     PipelineError,
+    SinkBroken,
     SinkError,
     SourceError,
     call_context,
@@ -30,6 +31,7 @@ from asyncstream import (
 from asyncstream.connectors import NatsConsumerSource, NatsSink, NatsStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.nats import connection
+from asyncstream.connectors.nats import sink as nats_sink
 from asyncstream.connectors.nats import source as nats_source
 from asyncstream.connectors.nats.consumer import Numbers
 from asyncstream.connectors.nats.source import reply_to
@@ -573,6 +575,31 @@ async def test_an_element_without_an_id_is_refused(
     await sink.close()
 
 
+async def test_a_stream_may_take_its_time_as_long_as_it_answers(
+    js: JetStreamContext, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_sink, "LOOK", 0.1)
+    monkeypatch.setattr(nats_sink, "_PATIENCE", 1.0)
+    name = next(names)
+    await js.add_stream(name=name, subjects=[name], no_ack=True)
+
+    async def answer(message: Msg) -> None:
+        await asyncio.sleep(0.2)  # of a real network: more than the patience, all in all
+        if message.data != b"99":
+            await message.respond(b'{"stream": "s", "seq": 1}')
+
+    client = await nats.connect(nats_server.url)
+    await client.subscribe(name, cb=answer)
+    sink = NatsSink(nats_server.url, name)
+    await sink.open()
+    await sink.write(list(range(10)), None)
+    assert sink.taken() == 10
+    with pytest.raises(SinkBroken, match="there was no answer within 1 s"):
+        await sink.write([99], None)
+    await sink.close()
+    await client.close()
+
+
 @pytest.mark.parametrize("make", [NatsStreamSource, member])
 async def test_the_stream_is_asked_about_once(make: Any, stream: str, nats_server: NatsServer) -> None:
     listening = await nats.connect(nats_server.url)
@@ -793,8 +820,27 @@ def test_numbers_are_a_set(numbers: list[int], others: list[int]) -> None:
         ({"url": "nonsense"}, "url: expected the address of a NATS server"),
         ({"decode": "xml"}, "decode: expected 'json', 'bytes', 'text' or a function"),
         ({"start": "last"}, "start: expected one of 'first', 'next'"),
+        *(({"stream": name}, "stream: expected a name without") for name in ("a.b", "a b", "a*", "a/b")),
+        *(({"subject": name}, "subject: expected") for name in ("a b", "a..b", ".a", "a.", "a.>.b", "")),
     ],
 )
 def test_wrong_arguments_are_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         NatsStreamSource(**{"url": "nats://localhost", "stream": "in", **more})
+
+
+def test_what_has_no_such_name_is_refused() -> None:
+    url = "nats://localhost"
+    for name in ("a.b", "a b", ">", "a\\b"):
+        with pytest.raises(PipelineError, match="durable: expected a name without blanks and any of"):
+            NatsConsumerSource(url, "in", durable=name)
+    with pytest.raises(PipelineError, match="subject: expected a subject: words with dots between them"):
+        NatsConsumerSource(url, "in", durable="d", subject="a b")
+    NatsConsumerSource(url, "in", durable="d", subject="a.*.>")
+    for subject in ("a b", "a.", "a..b"):
+        with pytest.raises(PipelineError, match="subject: expected a subject"):
+            NatsSink(url, subject)
+    for subject in ("a.*", "a.>", "*.a", ">"):
+        with pytest.raises(PipelineError, match="subject: expected one subject, without wildcards"):
+            NatsSink(url, subject)
+    NatsSink(url, "a*.ü")  # in a word, it is none

@@ -704,6 +704,26 @@ async def test_wrong_settings_are_told_of(redis: Redis, redis_url: str) -> None:
         await check_cannot_be_written(sink, says)
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_stream_that_is_quiet_is_no_server_that_is_silent(
+    redis: Redis, redis_url: str, group: str | None
+) -> None:
+    url = f"{redis_url}?socket_timeout=1"
+    log = RedisStreamSource[int](url, "in")
+    source = log if group is None else RedisGroupSource[int](url, "in", group=group, dead_after=0.002)
+    add(redis, [1])
+    await source.open()
+    assert await numbers_of(source, 1) == [1]
+    reading = asyncio.ensure_future(source.read())
+    await asyncio.wait({reading}, timeout=1.5)  # longer than an answer may take
+    assert not reading.done()
+    add(redis, [2])
+    batch = await asyncio.wait_for(reading, 60)
+    assert batch is not None
+    assert batch.values == [2]
+    await source.close()
+
+
 async def test_a_server_that_comes_back_is_gone_on_with(redis_server: RedisServer, redis: Redis) -> None:
     add(redis, [1])
     pipeline, seen = Pipeline("numbers"), list[int]()
