@@ -20,7 +20,7 @@ from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.input_order import places_told
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
-from asyncstream.runtime.spark.schemas import check_columns, struct_type
+from asyncstream.runtime.spark.schemas import struct_type
 from asyncstream.runtime.spark.session import has_watermark, need_frame, need_session, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stage_frames import StageFrames
@@ -358,7 +358,6 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
     _same_names("inputs", "source", sources, inputs)
     for name, frame in inputs.items():
         need_frame(f"inputs[{name!r}]", frame, spark)
-        check_columns(f"inputs[{name!r}]", frame.schema)
         for field in frame.schema.fields:
             if "spark.watermarkDelayMs" in (field.metadata or {}):
                 column = repr(field.name)

@@ -17,6 +17,7 @@ from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.input_order import in_places, order_of
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.pruning import columns_read, pruned
+from asyncstream.runtime.spark.schemas import check_columns
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer
@@ -67,7 +68,12 @@ class StageFrames:
     identity: str = field(default_factory=lambda: uuid4().hex)
 
     def last(self) -> DataFrame:
-        """What leaves the last stage: envelopes, or the rows of the direct output."""
+        """
+        What leaves the last stage: envelopes, or the rows of the direct output.
+
+        Raises:
+            PipelineError: for a column of an input, among those that are read, that Python cannot have.
+        """
         frame = self._first()
         for number, stage in enumerate(self.stages[1:], start=1):
             if stage.kind is StageKind.KEYED:
@@ -125,11 +131,13 @@ class StageFrames:
         routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
         number = list(self.inputs).index(name)
         frame, columns, asked = self.inputs[name], None, None
-        if name in self._tracking:
+        is_tracked = name in self._tracking
+        if not is_tracked:
+            frame = pruned(frame, columns_read(self.graph, name))
+        check_columns(f"inputs[{name!r}]", frame.schema)
+        if is_tracked:
             frame = with_partition(frame)
             asked = (self.identity, "" if self.terms.streaming else self.title, name)
-        else:
-            frame = pruned(frame, columns_read(self.graph, name))
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)
