@@ -51,6 +51,9 @@ NOT_ENOUGH = "HDFSBackedStateStoreProvider"
 ALREADY = "SHUFFLE_PARTITIONS_ALREADY_MATCH"
 """Spark's word for state that is divided among so many partitions."""
 
+NOT_AT_REST = "STATE_REPARTITION_INVALID_CHECKPOINT"
+"""Spark's word for a checkpoint whose state it does not begin to divide."""
+
 
 class SparkPlan(Mapping[str, "DataFrame"]):
     """
@@ -295,8 +298,12 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         try:
             manager.repartition(location, partitions)
         except Exception as error:
-            if ALREADY not in str(error):
-                raise CheckpointError(f"cannot divide the state in {location}: {reason_of(error)}") from error
+            if ALREADY in str(error):
+                return
+            why = reason_of(error)
+            if NOT_AT_REST in str(error):
+                why = Notes(self._spark, location).unrest() or why
+            raise CheckpointError(f"cannot divide the state in {location}: {why}") from error
 
     def _need_state(self, command: str) -> None:
         if not self._has_state:
