@@ -18,6 +18,7 @@ from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
 from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.input_order import places_told
+from asyncstream.runtime.spark.micro_batch import computed
 from asyncstream.runtime.spark.observe import counts_of, observed
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import struct_type
@@ -193,13 +194,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         function("write", write, "outputs", "batch_id")
 
         def write_batch(batch: DataFrame, number: int) -> None:
-            batch = batch.persist()
-            try:
-                # all of it is computed now, and once: a state store that was read in part cannot commit
-                batch.count()
-                write({name: self._rows(batch, name) for name in self._outputs}, number)
-            finally:
-                batch.unpersist()
+            with computed(batch) as kept:
+                write({name: self._rows(kept, name) for name in self._outputs}, number)
 
         return self._last.writeStream.foreachBatch(write_batch)
 
