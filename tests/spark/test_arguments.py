@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, TumblingWindows
+from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, Stream, TumblingWindows
 from asyncstream.connectors.memory import Items
 from asyncstream.runtime.spark import (
     SparkPlan,
@@ -183,7 +183,8 @@ def test_column_that_is_not_read_is_not_refused() -> None:
     """Spark hands Python those that a pipeline looks at."""
     schema = StructType([*event_columns(), *columns(more=TWICE, months=YearMonthIntervalType())])
     pipeline = Pipeline()
-    timed = pipeline.source([], name="rows").event_time("ts", BoundedOutOfOrderness(0))
+    source: Stream[Any] = pipeline.source([], name="rows")
+    timed = source.event_time("ts", BoundedOutOfOrderness(0))
     timed.key_by("key").window(TumblingWindows(1)).aggregate(n=Count()).to([], name="out")
     frame: Any = spark.bounded([], schema)
     assert pipeline.on_spark(spark, inputs={"rows": frame}, outputs={"out": event_columns()})["out"]
