@@ -59,10 +59,11 @@ def plan(rows: Any = ROWS, **others: Any) -> SparkPlan:
     return pipeline.on_spark(**(given | others))
 
 
-def enriched(df: Any = ROWS, **others: Any) -> Any:
-    async def same(row: Any) -> Any:
-        return row
+async def same(row: Any) -> Any:
+    return row
 
+
+def enriched(df: Any = ROWS, **others: Any) -> Any:
     given: dict[str, Any] = {"schema": event_columns()}
     return enrich(df, same, **(given | others))
 
@@ -126,6 +127,7 @@ other: Any = pd.DataFrame({"v": [1]})
             for call in (
                 lambda kind=kind: plan(spark.bounded([], columns(v=kind))),
                 lambda kind=kind: enriched(spark.stream([], columns(v=kind)), effect=True),
+                lambda kind=kind: enrich_apart(spark.bounded([], columns(v=kind)), same, schema=ROWS.schema),
             )
         ),
         *(

@@ -20,8 +20,9 @@ from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.input_order import places_told
 from asyncstream.runtime.spark.micro_batch import computed
 from asyncstream.runtime.spark.observe import counts_of, observed
+from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.regroup import Notes, go_on
-from asyncstream.runtime.spark.schemas import struct_type
+from asyncstream.runtime.spark.schemas import check_columns, struct_type
 from asyncstream.runtime.spark.session import has_watermark, need_frame, need_session, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stage_frames import StageFrames
@@ -91,6 +92,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._settings = settings
         self._title = title
         self._streaming = _check_inputs(graph, inputs, spark)
+        inputs = {name: _read(graph, name, frame) for name, frame in inputs.items()}
         self._stages = stages_of(graph, streaming=self._streaming)
         self._outputs = {
             name: OutputTask(name, self._route_to(name), schema)
@@ -374,6 +376,14 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
     if len(kinds) > 1:
         raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
     return bool(kinds.pop())
+
+
+def _read(graph: Graph, name: str, frame: DataFrame) -> DataFrame:
+    """What of its rows an input is read for; raises `PipelineError` for what Python cannot have of that."""
+    if name not in graph.tracking():
+        frame = pruned(frame, columns_read(graph, name))
+    check_columns(f"inputs[{name!r}]", frame.schema)
+    return frame
 
 
 def _check_session(spark: SparkSession, graph: Graph) -> None:

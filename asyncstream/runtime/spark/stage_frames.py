@@ -16,8 +16,6 @@ from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.input_order import in_places, order_of
 from asyncstream.runtime.spark.one_row import one_row
-from asyncstream.runtime.spark.pruning import columns_read, pruned
-from asyncstream.runtime.spark.schemas import check_columns
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer
@@ -47,7 +45,8 @@ class StageFrames:
         title: the pipeline's name.
         stages: all of them, in their order.
         terms: what they have in common.
-        inputs: what the source steps read, by step name, in the order in which Spark is to have them.
+        inputs: what the source steps read, and no more, by step name, in the order in which Spark is to have
+            them.
         outputs: what leaves for these goes as their rows; by the name of the sink step.
         direct: the output whose rows the last stage writes itself; None: it writes envelopes.
         partitions: into how many keys are shuffled in a bounded job.
@@ -68,12 +67,7 @@ class StageFrames:
     identity: str = field(default_factory=lambda: uuid4().hex)
 
     def last(self) -> DataFrame:
-        """
-        What leaves the last stage: envelopes, or the rows of the direct output.
-
-        Raises:
-            PipelineError: for a column of an input, among those that are read, that Python cannot have.
-        """
+        """What leaves the last stage: envelopes, or the rows of the direct output."""
         frame = self._first()
         for number, stage in enumerate(self.stages[1:], start=1):
             if stage.kind is StageKind.KEYED:
@@ -131,11 +125,7 @@ class StageFrames:
         routes = {route.number for route in (*stage.entries, *stage.exits) if route.output == source}
         number = list(self.inputs).index(name)
         frame, columns, asked = self.inputs[name], None, None
-        is_tracked = name in self._tracking
-        if not is_tracked:
-            frame = pruned(frame, columns_read(self.graph, name))
-        check_columns(f"inputs[{name!r}]", frame.schema)
-        if is_tracked:
+        if name in self._tracking:
             frame = with_partition(frame)
             asked = (self.identity, "" if self.terms.streaming else self.title, name)
         names = frame.schema.names
