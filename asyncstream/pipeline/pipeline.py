@@ -410,8 +410,9 @@ class Pipeline(Unfinished):
                 behind what its sources had given. It must stay there, and be named here, as long as the
                 query's own checkpoint.
             processing_time: tell the keyed steps of a stream how the clock advances, for processing-time
-                timers and policy windows. Spark then makes a micro-batch at every trigger, also without rows,
-                and a stream with `trigger(availableNow=True)` does not end.
+                timers and policy windows. Once a query that is started, or started again, has been given
+                rows, Spark then makes a micro-batch at every trigger, also without rows, and a stream with
+                `trigger(availableNow=True)` does not end.
             observe: the name under which Spark tells, with the progress of a query, what the steps count:
                 calls, failures, retries, calls in flight, late elements, rows; `log_progress` shows it. For
                 a bounded job, an `Observation` of Spark's.

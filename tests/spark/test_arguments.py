@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from asyncstream import Pipeline, PipelineError
+from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, Stream, TumblingWindows
 from asyncstream.connectors.memory import Items
 from asyncstream.runtime.spark import (
     SparkPlan,
@@ -31,6 +31,7 @@ from asyncstream.runtime.spark import (
     register_source,
     write_json_lines,
 )
+from asyncstream.windowing import Count
 from tests.spark.cluster import columns, event_columns
 from tests.spark.fake_spark import Frame, StandIn
 
@@ -58,10 +59,11 @@ def plan(rows: Any = ROWS, **others: Any) -> SparkPlan:
     return pipeline.on_spark(**(given | others))
 
 
-def enriched(df: Any = ROWS, **others: Any) -> Any:
-    async def same(row: Any) -> Any:
-        return row
+async def same(row: Any) -> Any:
+    return row
 
+
+def enriched(df: Any = ROWS, **others: Any) -> Any:
     given: dict[str, Any] = {"schema": event_columns()}
     return enrich(df, same, **(given | others))
 
@@ -79,6 +81,7 @@ class PandasOnSpark:
 
 anything: Any = object()
 MONTHS = columns(v=ArrayType(YearMonthIntervalType()))
+TWICE = StructType().add("a", LongType()).add("a", LongType())
 ON_SPARK: Any = PandasOnSpark()
 other: Any = pd.DataFrame({"v": [1]})
 
@@ -118,6 +121,20 @@ other: Any = pd.DataFrame({"v": [1]})
             "inputs['rows'] has 2 columns 'v', and a row becomes a dict: give them other names",
             lambda: plan(spark.bounded([], StructType([*event_columns(), *columns(v=LongType())]))),
         ),
+        *(
+            (f"inputs['rows'], column 'v' ({kind.simpleString()}) has 2 fields 'a' in a struct", call)
+            for kind in (TWICE, ArrayType(TWICE), MapType(LongType(), TWICE), columns(b=TWICE))
+            for call in (
+                lambda kind=kind: plan(spark.bounded([], columns(v=kind))),
+                lambda kind=kind: enriched(spark.stream([], columns(v=kind)), effect=True),
+                lambda kind=kind: enrich_apart(spark.bounded([], columns(v=kind)), same, schema=ROWS.schema),
+            )
+        ),
+        *(
+            (f"column '{name}': expected fields of different names, got ['a', 'a']", call)
+            for name, kind in (("v", TWICE), ("v[]", ArrayType(TWICE)), ("v.b", columns(b=TWICE)))
+            for call in (lambda kind=kind: write_json_lines(spark.bounded([], columns(v=kind)), "out"),)
+        ),
         (
             "outputs['out'], column 'v': values of type array<interval ye",
             lambda: plan(outputs={"out": MONTHS}),
@@ -132,7 +149,7 @@ other: Any = pd.DataFrame({"v": [1]})
         ),
         (
             "outputs['out'], column 'v': values of type struct<a:bigint,a:bigint> cannot get",
-            lambda: plan(outputs={"out": columns(v=StructType().add("a", LongType()).add("a", LongType()))}),
+            lambda: plan(outputs={"out": columns(v=TWICE)}),
         ),
         (
             "returns: values of type array<void> cannot get",
@@ -162,6 +179,17 @@ def test_wrong_argument_is_refused_by_its_name(told: str, call: Callable[[], obj
     with pytest.raises(PipelineError) as caught:
         call()
     assert str(caught.value).startswith(told)
+
+
+def test_column_that_is_not_read_is_not_refused() -> None:
+    """Spark hands Python those that a pipeline looks at."""
+    schema = StructType([*event_columns(), *columns(more=TWICE, months=YearMonthIntervalType())])
+    pipeline = Pipeline()
+    source: Stream[Any] = pipeline.source([], name="rows")
+    timed = source.event_time("ts", BoundedOutOfOrderness(0))
+    timed.key_by("key").window(TumblingWindows(1)).aggregate(n=Count()).to([], name="out")
+    frame: Any = spark.bounded([], schema)
+    assert pipeline.on_spark(spark, inputs={"rows": frame}, outputs={"out": event_columns()})["out"]
 
 
 def test_frame_of_pandas_on_spark_is_told_how_it_becomes_one_of_spark() -> None:

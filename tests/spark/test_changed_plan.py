@@ -345,13 +345,18 @@ def plan_over(frames: list[DataFrame], *, keyed: int = 1, timed: bool = True) ->
     )
 
 
+UNTIMED = {"timed": False}
+"""So its last micro-batch has rows: none is made for a watermark."""
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
         ({}, {"keyed": 2}, "has another number of keyed stages: 1 there and 2 here"),
         ({"keyed": 0}, {}, "has another number of keyed stages: 0 there and 1 here"),
         ({}, {"inputs": 2}, "reads another number of streams: 1 there and 3 here, where start_from= counts"),
-        ({}, {"timed": False}, "goes by another time: its keyed steps by event time, and .* by no time"),
+        (UNTIMED, UNTIMED | {"first": 1}, "has read .*/in_0/0.* where this one reads /.*/in_1; of several"),
+        ({}, UNTIMED, "goes by another time: its keyed steps by event time, and .* by no time"),
     ],
     ids=str,
 )
@@ -360,8 +365,8 @@ def test_plan_that_spark_refuses_is_told_of_with_the_ways_out(
 ) -> None:
     frames = [stream(spark, tmp_path / f"in_{number}", [[row(1_000)]]) for number in range(2)]
 
-    def run(*, inputs: int = 1, **of: Any) -> list[str]:
-        plan = plan_over(frames[:inputs], **of)
+    def run(*, inputs: int = 1, first: int = 0, **of: Any) -> list[str]:
+        plan = plan_over(frames[first : first + inputs], **of)
         assert plan.describe().count("(keyed): count_") == of.get("keyed", 1)
         return run_stream(plan, tmp_path / "checkpoint")["lines"]
 

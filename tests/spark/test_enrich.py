@@ -301,9 +301,9 @@ def test_columns_may_have_any_name(spark: SparkSession) -> None:
 
 
 def test_columns_may_differ_in_case_alone(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([(1, 2)], ["Id", "id"])
-    (found,) = enrich(rows, same_row, schema="Id bigint, id bigint").collect()
-    assert tuple(found) == (1, 2)
+    rows = spark.sql("select 1 Id, 2 id, named_struct('a', 3, 'A', 4) parts")
+    (found,) = enrich(rows, same_row, schema=rows.schema).collect()
+    assert tuple(found) == (1, 2, (3, 4))
 
 
 async def same_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -66,6 +66,9 @@ class Computed:
         self.is_kept = True
         return self
 
+    def count(self) -> None:
+        self.save()
+
     def unpersist(self) -> None:
         self.is_kept = False
 

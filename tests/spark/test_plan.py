@@ -200,6 +200,7 @@ def test_stream_follows_processing_time_only_if_it_is_asked_to(spark: SparkSessi
     planned(rows, lambda s: s.policy_window(length=3, time="processing"))
     plan = planned(rows, lambda s: timed(s).policy_window(length=3), processing_time=True)
     assert "each key group follows a watermark of its own" in plan.describe()
+    assert "the first micro-batch of a query, also of one that is started again, waits for" in plan.describe()
     assert "availableNow does not end" in plan.describe()
 
 

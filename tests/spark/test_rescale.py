@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,10 @@ from pyspark.errors import StreamingQueryException
 from asyncstream import (
     BoundedOutOfOrderness,
     CheckpointError,
+    Checkpoints,
     KeyedContext,
     KeyedProcessFunction,
+    MemoryStore,
     Pipeline,
     PipelineError,
     Stream,
@@ -37,7 +41,7 @@ def micro_batch(second: int) -> list[dict[str, Any]]:
     return [{"key": key, "ts": second * 1000 + n, "v": n} for key in KEYS for n in range(3)]
 
 
-def windows(spark: SparkSession, rows: DataFrame) -> SparkPlan:
+def windows(spark: SparkSession, rows: DataFrame, **options: Any) -> SparkPlan:
     from pyspark.sql.types import StringType
 
     pipeline = Pipeline("windows")
@@ -46,7 +50,7 @@ def windows(spark: SparkSession, rows: DataFrame) -> SparkPlan:
     counts = timed.key_by(lambda row: row["key"]).window(TumblingWindows(4)).aggregate(Count(), name="counts")
     counts.map(lambda found: f"{found.key} {found.start_ms} {found.value}").to([], name="lines")
     outputs = {"lines": columns(line=StringType())}
-    return pipeline.on_spark(spark, inputs={"rows": rows}, outputs=outputs, key_groups=12)
+    return pipeline.on_spark(spark, inputs={"rows": rows}, outputs=outputs, key_groups=12, **options)
 
 
 def test_stream_goes_on_with_another_number_of_partitions(
@@ -189,10 +193,72 @@ def test_timers_that_are_due_wait_for_the_new_query(spark: SparkSession, tmp_pat
     rows = stream(spark, tmp_path / "in", [micro_batch(0)])
     assert one_micro_batch(later(3), "first") == []
     later(5).regroup(str(tmp_path / "first"), str(tmp_path / "second"))
-    write_more(
-        tmp_path / "in", [[{"key": "one more", "ts": 0, "v": 0}]], first=1
-    )  # else Spark makes no micro-batch
+    assert one_micro_batch(later(5), "second") == [], "the first of a run waits for rows"
+    write_more(tmp_path / "in", [[{"key": "one more", "ts": 0, "v": 0}]], first=1)
     assert sorted(one_micro_batch(later(5), "second")) == sorted(KEYS)
+
+
+def test_query_that_has_not_ended_what_it_began_is_told_how(spark: SparkSession, tmp_path: Path) -> None:
+    """By what is said it ends that and no more, also with processing time."""
+    rows = stream(spark, tmp_path / "in", [micro_batch(0)])
+    plan = windows(spark, rows, processing_time=True)
+    place = tmp_path / "checkpoint"
+    kept = Checkpoints(store=MemoryStore(), codec="pickle")
+    commands: dict[str, Callable[[], object]] = {
+        "save": lambda: plan.save_checkpoint(str(place), kept),
+        "regroup": lambda: plan.regroup(str(place), str(tmp_path / f"to {next(numbers)}")),
+        "rescale": lambda: plan.rescale(str(place), 3),
+    }
+    numbers = count()
+    nothing, begun = r"checkpoint holds no micro-batch that has ended: ", r"micro-batch {} of .* not ended: "
+    advice = r".*with the plan that the query had and \.trigger\(once=True\)"
+
+    def refused(**words: str) -> None:
+        for name, told in words.items():
+            with pytest.raises(CheckpointError, match=told + advice):
+                commands[name]()
+
+    def run(*, is_ended: bool) -> None:
+        def write(outputs: Any, number: int) -> None:
+            if not is_ended:
+                raise RuntimeError("stopped")
+
+        writer = plan.write_stream(write).option("checkpointLocation", str(place))
+        query = writer.trigger(once=True).start()
+        with nullcontext() if is_ended else pytest.raises(StreamingQueryException, match="stopped"):
+            assert query.awaitTermination(200)
+
+    place.mkdir()
+    (place / "commits").mkdir()
+    refused(save=nothing, regroup=nothing, rescale=nothing)
+    run(is_ended=False)
+    refused(save=nothing, regroup=begun.format(0), rescale=begun.format(0))
+    run(is_ended=True)
+    commands["save"]()
+    write_more(tmp_path / "in", [micro_batch(1)], first=1)
+    run(is_ended=False)
+    refused(regroup=begun.format(1), rescale=begun.format(1))
+    run(is_ended=True)
+    for command in commands.values():
+        command()
+
+
+def test_state_that_was_not_divided_to_the_end_is_told_how_to_be(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "checkpoint"
+    plan = windows(spark, stream(spark, tmp_path / "in", [micro_batch(0)]))
+    run_stream(plan, place)
+    last = max(int(path.name) for path in (place / "offsets").iterdir() if path.name.isdigit())
+    form, said, *sources = (place / "offsets" / f"{last}").read_text().split("\n")
+    then = json.loads(said)
+    then["conf"]["spark.sql.shuffle.partitions"] = "3"  # as Spark notes it, which then dies
+    (place / "offsets" / f"{last + 1}").write_text("\n".join([form, json.dumps(then), *sources]))
+    told = r"divides the state: .* by rescale\(\.\.\., partitions=3\)"
+    with pytest.raises(CheckpointError, match=told):
+        plan.rescale(str(place), 4)
+    with pytest.raises(CheckpointError, match=told):
+        plan.regroup(str(place), str(tmp_path / "to"))
+    plan.rescale(str(place), 3)
+    plan.rescale(str(place), 4)
 
 
 def test_query_that_cannot_be_gone_on_from_is_refused(spark: SparkSession, tmp_path: Path) -> None:

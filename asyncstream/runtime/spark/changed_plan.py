@@ -2,8 +2,9 @@
 What Spark says of a plan that is not that of its checkpoint, in words about the plan.
 
 A step that has changed is refused by the tasks that find its state (`worker.group_head`). Spark itself looks
-at what it knows of, before any task runs: how many streams are read, how many operators have state, and by
-which time. It tells that in words of its own, which say nothing of steps and of how to go on.
+at what it knows of, before any task runs: how many streams are read, and from which folders, how many
+operators have state, and by which time. It tells that in words of its own, which say nothing of steps and of
+how to go on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _STREAMS: Final = re.compile(
 _OPERATORS: Final = re.compile(
     r"\[STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)\](?s:.*?)"
     r"(?:Stateful operators in the metadata: \[(.*)\]; )?Stateful operators in current batch: \[(.*)\]"
+)
+
+_FOLDER: Final = re.compile(
+    r"\[STREAM_FAILED\].*Wrong basePath (.*) for the root path: (.*?)(?: SQLSTATE: .*)?$", re.MULTILINE
 )
 
 _TIME: Final = re.compile(r"Cannot change timeMode from (\w+) to (\w+) between restarts")
@@ -53,6 +58,12 @@ def changed_plan_in(text: str) -> str:
                 "shows them with their steps",
                 WAY_OUT if before else _NOTHING_TO_SAVE,
             )
+    if found := _FOLDER.search(text):
+        now, was = found.groups()
+        return _told(
+            f"has read {was} where this one reads {now}; of several inputs, the order of their names tells "
+            "which is which"
+        )
     if found := _TIME.search(text):
         was, now = (_TIMES.get(mode, mode) for mode in found.groups())
         return _told(f"goes by another time: its keyed steps by {was}, and those of this one by {now}")

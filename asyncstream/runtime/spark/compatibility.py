@@ -202,7 +202,9 @@ def differences(
         )
     if keyed and streaming and processing_time:
         found.append(
-            "there is a micro-batch at every trigger, with rows or without, and availableNow does not end"
+            "the first micro-batch of a query, also of one that is started again, waits for rows, and what "
+            "is due by the clock waits with it; from then on there is one at every trigger, with rows or "
+            "without, and availableNow does not end"
         )
     if keyed and not streaming:
         moving = replays(steps, streaming=streaming)

@@ -1,11 +1,12 @@
 """
 What a function for `foreachBatch` can know of the micro-batch that it is given: the query, and whether it has
-written something else of it to the same place.
+written something else of it to the same place; and its rows, computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,7 +17,7 @@ from asyncstream.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ("Rows", "Writing", "number_of", "query_of")
+__all__ = ("Rows", "Writing", "computed", "number_of", "query_of")
 
 Rows: TypeAlias = "DataFrame | Mapping[str, DataFrame]"
 """Those of a micro-batch; of a plan's `write_stream`, by the names of the outputs."""
@@ -119,3 +120,14 @@ def query_of(rows: Rows) -> str:
             "another one with each new checkpoint"
         )
     return found
+
+
+@contextmanager
+def computed(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, all of which have been computed, and are not computed again in this block."""
+    kept = rows.select("*").persist()  # a frame of its own: the user may keep `rows` for longer
+    try:
+        kept.count()  # of all: a state store that was read in part cannot commit
+        yield kept
+    finally:
+        kept.unpersist()

@@ -21,13 +21,13 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.errors import PipelineError, SinkError
 from asyncstream.filesystem.sqlite import quoted
-from asyncstream.runtime.spark.micro_batch import Rows, Writing, query_of
+from asyncstream.runtime.spark.micro_batch import Rows, Writing, computed, query_of
 from asyncstream.validation import function, refuse, text
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def once_in_delta(path: str, *, query: str | None = None, **options: str) -> Cal
         _need_one(f"table {path}", rows)
         known = {"txnAppId": mine, "txnVersion": str(number)}
         # what Delta leaves out it does not look at
-        with _computed(rows) if writing.may_be_known else nullcontext(rows) as written:
+        with computed(rows) if writing.may_be_known else nullcontext(rows) as written:
             written.write.format("delta").options(**options, **known).mode("append").save(path)
         writing.done()
 
@@ -227,17 +227,6 @@ def _compute(rows: Rows) -> None:
     """Have Spark compute rows that are in the database already: its own state moves on with each of them."""
     for frame in rows.values() if isinstance(rows, Mapping) else (rows,):
         frame.write.format("noop").mode("overwrite").save()
-
-
-@contextmanager
-def _computed(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, which have been computed, and are not computed again in this block."""
-    kept = rows.select("*").persist()  # a frame of its own: the user may keep `rows` for longer
-    try:
-        _compute(kept)
-        yield kept
-    finally:
-        kept.unpersist()
 
 
 def _take_down(connection: Any, place: str, table: str, query: str, number: int) -> bool:

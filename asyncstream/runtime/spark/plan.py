@@ -18,7 +18,9 @@ from asyncstream.runtime.spark.clocks import before, timed_inputs
 from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
 from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.input_order import places_told
+from asyncstream.runtime.spark.micro_batch import computed
 from asyncstream.runtime.spark.observe import counts_of, observed
+from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.regroup import Notes, go_on
 from asyncstream.runtime.spark.schemas import check_columns, struct_type
 from asyncstream.runtime.spark.session import has_watermark, need_frame, need_session, shuffle_partitions
@@ -50,6 +52,9 @@ NOT_ENOUGH = "HDFSBackedStateStoreProvider"
 
 ALREADY = "SHUFFLE_PARTITIONS_ALREADY_MATCH"
 """Spark's word for state that is divided among so many partitions."""
+
+NOT_AT_REST = "STATE_REPARTITION_INVALID_CHECKPOINT"
+"""Spark's word for a checkpoint whose state it does not begin to divide."""
 
 
 class SparkPlan(Mapping[str, "DataFrame"]):
@@ -87,6 +92,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._settings = settings
         self._title = title
         self._streaming = _check_inputs(graph, inputs, spark)
+        inputs = {name: _read(graph, name, frame) for name, frame in inputs.items()}
         self._stages = stages_of(graph, streaming=self._streaming)
         self._outputs = {
             name: OutputTask(name, self._route_to(name), schema)
@@ -190,13 +196,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         function("write", write, "outputs", "batch_id")
 
         def write_batch(batch: DataFrame, number: int) -> None:
-            batch = batch.persist()
-            try:
-                # all of it is computed now, and once: a state store that was read in part cannot commit
-                batch.count()
-                write({name: self._rows(batch, name) for name in self._outputs}, number)
-            finally:
-                batch.unpersist()
+            with computed(batch) as kept:
+                write({name: self._rows(kept, name) for name in self._outputs}, number)
 
         return self._last.writeStream.foreachBatch(write_batch)
 
@@ -295,8 +296,12 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         try:
             manager.repartition(location, partitions)
         except Exception as error:
-            if ALREADY not in str(error):
-                raise CheckpointError(f"cannot divide the state in {location}: {reason_of(error)}") from error
+            if ALREADY in str(error):
+                return
+            why = reason_of(error)
+            if NOT_AT_REST in str(error):
+                why = Notes(self._spark, location).unrest() or why
+            raise CheckpointError(f"cannot divide the state in {location}: {why}") from error
 
     def _need_state(self, command: str) -> None:
         if not self._has_state:
@@ -358,7 +363,6 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
     _same_names("inputs", "source", sources, inputs)
     for name, frame in inputs.items():
         need_frame(f"inputs[{name!r}]", frame, spark)
-        check_columns(f"inputs[{name!r}]", frame.schema)
         for field in frame.schema.fields:
             if "spark.watermarkDelayMs" in (field.metadata or {}):
                 column = repr(field.name)
@@ -372,6 +376,14 @@ def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
     if len(kinds) > 1:
         raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
     return bool(kinds.pop())
+
+
+def _read(graph: Graph, name: str, frame: DataFrame) -> DataFrame:
+    """What of its rows an input is read for; raises `PipelineError` for what Python cannot have of that."""
+    if name not in graph.tracking():
+        frame = pruned(frame, columns_read(graph, name))
+    check_columns(f"inputs[{name!r}]", frame.schema)
+    return frame
 
 
 def _check_session(spark: SparkSession, graph: Graph) -> None:

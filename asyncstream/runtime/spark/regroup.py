@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncstream.errors import CheckpointError, PipelineError
 from asyncstream.runtime.spark.failures import reason_of
+from asyncstream.runtime.spark.stopped import HAVE_IT_END, none_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,15 +69,25 @@ class Notes:
         """
         The number of the last micro-batch; raises `CheckpointError` if there is none, or it has not ended.
         """
+        if why := self.unrest():
+            raise CheckpointError(why)
+        return self._numbers("commits")[-1]
+
+    def unrest(self) -> str:
+        """Why the query cannot be gone on from elsewhere, if a micro-batch has to end first; else empty."""
         begun, ended = self._numbers("offsets"), self._numbers("commits")
-        if not begun or not ended:
-            raise CheckpointError(f"{self.location} holds no micro-batch that has ended")
-        if begun[-1] != ended[-1]:
-            raise CheckpointError(
-                f"micro-batch {begun[-1]} of the query in {self.location} has begun and not ended: have it "
-                "end first, with the plan that the query had and .trigger(once=True)"
-            )
-        return ended[-1]
+        if not begun:
+            return none_ended(self.location)
+        if begun[-1:] == ended[-1:]:
+            return ""
+        advice = f"have it end first, {HAVE_IT_END}"
+        if ended and (divides := self._partitions(begun[-1])) != self._partitions(ended[-1]):
+            advice = f"it divides the state: have it end first, by rescale(..., partitions={divides})"
+        return f"micro-batch {begun[-1]} of the query in {self.location} has begun and not ended: {advice}"
+
+    def _partitions(self, number: int) -> int:
+        """Into how many Spark divides state in a micro-batch: other ones only to divide it anew."""
+        return int(json.loads(self.read("offsets", number)[1])["conf"]["spark.sql.shuffle.partitions"])
 
     def watermark_ms(self) -> int:
         """Spark's own in the last micro-batch."""

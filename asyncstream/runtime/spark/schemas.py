@@ -48,29 +48,42 @@ def data_type(argument: str, given: DataType | str) -> DataType:
 
 
 def check_columns(argument: str, columns: StructType) -> None:
-    """Raises `PipelineError` for a column that cannot get from Spark to Python, where a row is a dict."""
-    from pyspark.sql.types import CalendarIntervalType, YearMonthIntervalType
+    """
+    Raises `PipelineError` for a column that cannot get from Spark to Python, where a row is a dict, and so is
+    a struct in it.
+    """
+    from pyspark.sql.types import CalendarIntervalType, StructType, YearMonthIntervalType
 
     if not columns.names:
         raise PipelineError(
             f"{argument} has no columns, and of such rows Spark hands Python none: leave it one, such as a "
             "literal by withColumn('one', lit(1))"
         )
-    for name, times in Counter(columns.names).items():
-        if times > 1:
-            raise PipelineError(
-                f"{argument} has {times} columns {name!r}, and a row becomes a dict: give them other names, "
-                "as toDF(...) does for all columns, or leave one out"
-            )
+    for name, times in _repeated(columns):
+        raise PipelineError(
+            f"{argument} has {times} columns {name!r}, and a row becomes a dict: give them other names, "
+            "as toDF(...) does for all columns, or leave one out"
+        )
     for field in columns:
-        # of the second kind are values of Arrow's own, which cannot get from one task to the next
-        of_months = (YearMonthIntervalType, CalendarIntervalType)
-        if any(isinstance(kind, of_months) for kind in _kinds_in(field.dataType)):
-            raise PipelineError(
-                f"{argument}, column {field.name!r} ({field.dataType.simpleString()}) holds what Python "
-                "cannot: intervals of months; have Spark give it as another type, such as cast('string'), or "
-                "leave it out"
-            )
+        shown = field.dataType.simpleString()
+        for kind in _kinds_in(field.dataType):
+            # of the second kind are values of Arrow's own, which cannot get from one task to the next
+            if isinstance(kind, (YearMonthIntervalType, CalendarIntervalType)):
+                raise PipelineError(
+                    f"{argument}, column {field.name!r} ({shown}) holds what Python cannot: intervals of "
+                    "months; have Spark give it as another type, such as cast('string'), or leave it out"
+                )
+            for name, times in _repeated(kind) if isinstance(kind, StructType) else ():
+                raise PipelineError(
+                    f"{argument}, column {field.name!r} ({shown}) has {times} fields {name!r} in a struct, "
+                    "which becomes a dict: give them other names, as a cast to the same type with other "
+                    "names does, or leave the column out"
+                )
+
+
+def _repeated(columns: StructType) -> Iterator[tuple[str, int]]:
+    """The names that several have, and how many."""
+    return ((name, times) for name, times in Counter(columns.names).items() if times > 1)
 
 
 def _kinds_in(kind: DataType) -> Iterator[DataType]:

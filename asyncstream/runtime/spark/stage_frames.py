@@ -16,7 +16,6 @@ from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.input_order import in_places, order_of
 from asyncstream.runtime.spark.one_row import one_row
-from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from asyncstream.runtime.spark.stages import Stage, StageKind
 from asyncstream.runtime.spark.state_transfer import StateTransfer
@@ -46,7 +45,8 @@ class StageFrames:
         title: the pipeline's name.
         stages: all of them, in their order.
         terms: what they have in common.
-        inputs: what the source steps read, by step name, in the order in which Spark is to have them.
+        inputs: what the source steps read, and no more, by step name, in the order in which Spark is to have
+            them.
         outputs: what leaves for these goes as their rows; by the name of the sink step.
         direct: the output whose rows the last stage writes itself; None: it writes envelopes.
         partitions: into how many keys are shuffled in a bounded job.
@@ -128,8 +128,6 @@ class StageFrames:
         if name in self._tracking:
             frame = with_partition(frame)
             asked = (self.identity, "" if self.terms.streaming else self.title, name)
-        else:
-            frame = pruned(frame, columns_read(self.graph, name))
         names = frame.schema.names
         is_field = any({".", "`"} & set(column) for column in names)
         is_unsure = len(set(map(str.lower, names))) < len(names)

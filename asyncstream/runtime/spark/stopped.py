@@ -22,7 +22,10 @@ from asyncstream.runtime.spark.worker.group_head import remembered
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-__all__ = ("next_watermark_ms", "states_of")
+__all__ = ("HAVE_IT_END", "next_watermark_ms", "none_ended", "states_of")
+
+HAVE_IT_END = "with the plan that the query had and .trigger(once=True)"
+"""How a query ends what it has begun, whatever time it follows: by "availableNow" it may not end itself."""
 
 METADATA = ("operatorId", "operatorName", "operatorProperties")
 
@@ -94,6 +97,15 @@ def _reading(location: str) -> Iterator[None]:
         ) from error
 
 
+def none_ended(location: str) -> str:
+    """What is said of a checkpoint without a micro-batch that has ended."""
+    return (
+        f"{location} holds no micro-batch that has ended: expected what a query of this plan had as its "
+        f"option checkpointLocation; if this is that, have one end first, {HAVE_IT_END}; if there are no "
+        "rows for one, there is no state either"
+    )
+
+
 def next_watermark_ms(spark: SparkSession, location: str) -> int:
     """The one that the next micro-batch of the query would have; raises as `states_of`."""
     from pyspark.sql import functions as columns
@@ -102,4 +114,6 @@ def next_watermark_ms(spark: SparkSession, location: str) -> int:
         known = columns.get_json_object("value", "$.nextBatchWatermarkMs").cast("bigint")
         commits = spark.read.text(f"{location.rstrip('/')}/commits")  # it never goes down
         spark_ms = commits.agg(columns.max(known)).head()[0]
-    return before(spark_ms or 0)
+    if spark_ms is None:
+        raise CheckpointError(none_ended(location))
+    return before(spark_ms)

@@ -64,18 +64,23 @@ def check_columns(schema: StructType) -> StructType:
     """
     if not len(schema):
         raise refuse("schema", "at least one column", schema)
-    names = schema.fieldNames()
-    if len(set(names)) < len(names):
-        raise refuse("schema", "columns of different names", names)
+    _check_names("schema", "columns", schema)
     for field in schema:
         _check_type(field.name, field.dataType)
     return schema
+
+
+def _check_names(argument: str, parts: str, kind: StructType) -> None:
+    names = kind.fieldNames()
+    if len(set(names)) < len(names):
+        raise refuse(argument, f"{parts} of different names", names)
 
 
 def _check_type(name: str, kind: DataType) -> None:
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):
+        _check_names(f"column {name!r}", "fields", kind)
         for field in kind:
             _check_type(f"{name}.{field.name}", field.dataType)
     elif isinstance(kind, types.ArrayType):

@@ -15,8 +15,8 @@ For the same reason our timer for t is Spark's for t + 1. Both are as `clocks` s
 
 Processing time stands still during a micro-batch, at what Spark has noted for it, and advances after W(N) and
 before rows(N). A stream that follows it besides runs in Spark's other mode, in which only the clock fires
-timers and every trigger makes a micro-batch, with rows or without. Groups that wait for event time are then
-woken in each of them.
+timers and, behind the first of a run, every trigger makes a micro-batch, with rows or without. Groups that
+wait for event time are then woken in each of them.
 """
 
 from __future__ import annotations
