@@ -293,6 +293,8 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         manager = getattr(self._spark, "_streamingCheckpointManager", None)
         if manager is None:
             raise PipelineError("rescale: Spark offers it in the driver only, not over Spark Connect")
+        notes = Notes(self._spark, location)
+        notes.need_some()  # of a mistyped place Spark would make a checkpoint
         try:
             manager.repartition(location, partitions)
         except Exception as error:
@@ -300,7 +302,7 @@ class SparkPlan(Mapping[str, "DataFrame"]):
                 return
             why = reason_of(error)
             if NOT_AT_REST in str(error):
-                why = Notes(self._spark, location).unrest() or why
+                why = notes.unrest() or why
             raise CheckpointError(f"cannot divide the state in {location}: {why}") from error
 
     def _need_state(self, command: str) -> None:

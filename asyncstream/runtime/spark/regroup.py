@@ -65,10 +65,16 @@ class Notes:
                 f"there is something at {self.location} already: give a new checkpoint a place of its own"
             )
 
+    def need_some(self) -> None:
+        """Raises `CheckpointError` if no query has begun anything here."""
+        if not self._numbers("offsets"):
+            raise CheckpointError(none_ended(self.location))
+
     def last(self) -> int:
         """
         The number of the last micro-batch; raises `CheckpointError` if there is none, or it has not ended.
         """
+        self.need_some()
         if why := self.unrest():
             raise CheckpointError(why)
         return self._numbers("commits")[-1]
@@ -76,8 +82,6 @@ class Notes:
     def unrest(self) -> str:
         """Why the query cannot be gone on from elsewhere, if a micro-batch has to end first; else empty."""
         begun, ended = self._numbers("offsets"), self._numbers("commits")
-        if not begun:
-            return none_ended(self.location)
         if begun[-1:] == ended[-1:]:
             return ""
         advice = f"have it end first, {HAVE_IT_END}"
