@@ -18,7 +18,7 @@ QUICK   := -m "not slow and not spark and not web and not broker" --hypothesis-p
 STEPS   := $(addprefix tests/,vectors windowing simulation state joins keyed codec)
 CALLS   := $(addprefix tests/,async_wait guards)
 # of all tests those that take long each, about half of the time
-LONG    := $(addprefix tests/,simulation examples testing typing web test_cli.py test_readme.py test_package.py)
+LONG    := $(addprefix tests/,simulation crash examples testing typing web test_cli.py test_readme.py test_package.py)
 RUN     := python
 # for a make within make: as many at a time as that has, or three
 THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
