@@ -44,8 +44,10 @@ __all__ = (
     "describe_error",
     "encodable",
     "module_of",
+    "naming_step",
     "over_elements",
     "safe_repr",
+    "tells_its_step",
     "told_as",
 )
 
@@ -296,6 +298,23 @@ def module_of(extra: str, name: str, feature: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingExtra(feature, extra) from error
+
+
+def tells_its_step(error: BaseException) -> bool:
+    """Whether an error out of the code of a step goes up as it is: one of ours, but for those of calls."""
+    return isinstance(error, AsyncStreamError) and not isinstance(error, CALL_ERRORS)
+
+
+@contextmanager
+def naming_step(step: str, *kinds: type[AsyncStreamError]) -> Iterator[None]:
+    """One of these of this block, raised by what does not know its step, comes out naming that."""
+    try:
+        yield
+    except kinds as error:
+        named = next(kind for kind in kinds if isinstance(error, kind))(f"step {step!r}: {error}")
+        if isinstance(named, SourceError | SinkError):
+            named.step = step
+        raise named from error
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 from asyncstream.aside import is_at_work
 from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.elements import Timestamps
-from asyncstream.errors import PipelineError, SourceError, describe_error
+from asyncstream.errors import PipelineError, SourceError, describe_error, naming_step
 from asyncstream.long_work import in_slices
 from asyncstream.lookup.answers import MISSED, Answers, Joined
 from asyncstream.lookup.table import SLICE, LookupTable
@@ -55,20 +55,10 @@ class ReadLookup(Attended):
     async def start(self) -> None:
         self._is_open = True
         await self._table.open()
-        try:
+        with naming_step(self.context.name, PipelineError, SourceError):
             self._rows = await self._table.read()
-        except (PipelineError, SourceError) as error:  # the driver takes it for one that knows its step
-            raise self._named(error) from error
         self._reads += 1
         self._wait()
-
-    def _named(self, error: PipelineError | SourceError) -> PipelineError | SourceError:
-        text = f"step {self.context.name!r}: {error}"
-        if isinstance(error, PipelineError):
-            return PipelineError(text)
-        named = SourceError(text)
-        named.step = self.context.name
-        return named
 
     async def stop(self) -> None:
         self._due_ms = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import CheckpointError, PipelineError
+from asyncstream.errors import CheckpointError, PipelineError, naming_step
 from asyncstream.operators.base import OperatorContext, pairs
 from asyncstream.operators.emitting import BufferedEmitter, Emitter
 from asyncstream.operators.exclusive import give_back, take
@@ -135,11 +135,8 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
             self._ctx._refuse_timers(type(self._function).__name__)
         take(self, self.context.name, self._function)
         self._ctx.key = self._state.key = _NOT_YET
-        try:
+        with naming_step(context.name, PipelineError, CheckpointError):
             self._function.open(self._ctx)
-        except (PipelineError, CheckpointError) as error:  # the driver takes it for one that knows its step
-            kind = PipelineError if isinstance(error, PipelineError) else CheckpointError
-            raise kind(f"step {context.name!r}: {error}") from error
 
     def _new_context(self) -> KeyedContext:
         """What the function may ask for."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncstream.aside import heed, in_its_loop, to_its_end
 from asyncstream.async_wait.tasks import end_tasks
-from asyncstream.errors import CALL_ERRORS, AsyncStreamError, UserFunctionError
+from asyncstream.errors import AsyncStreamError, UserFunctionError, tells_its_step
 from asyncstream.operators.base import Operator
 from asyncstream.operators.flow import Attended
 from asyncstream.operators.whereabouts import RecentFailures
@@ -143,7 +143,6 @@ def _naming_function(step: str, when: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        is_named = isinstance(error, AsyncStreamError) and not isinstance(error, CALL_ERRORS)
-        if is_named or is_thrown_in(error, task):
+        if tells_its_step(error) or is_thrown_in(error, task):
             raise
         raise UserFunctionError(step, None, error, when=when) from error

@@ -13,7 +13,7 @@ from traceback import format_exception
 from typing import Any, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
-from asyncstream.errors import CALL_ERRORS, AsyncStreamError, UserFunctionError, encodable
+from asyncstream.errors import AsyncStreamError, UserFunctionError, encodable, tells_its_step
 from asyncstream.eventtime import (
     WatermarkGenerator,
     WatermarkStrategy,
@@ -415,6 +415,6 @@ def opening(step: str) -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, AsyncStreamError) and not isinstance(error, CALL_ERRORS):
+        if tells_its_step(error):
             raise
         raise UserFunctionError(step, None, error, when="when it was opened") from error
