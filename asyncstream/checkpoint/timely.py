@@ -25,7 +25,8 @@ def too_late(store: object, what: str, seconds: float) -> CheckpointError:
 
 class TimelyStore:
     """
-    Another store, which each method asks, and gives up on with a `CheckpointError`.
+    Another store, which each method asks, and gives up on with a `CheckpointError`. Not `acquire`: a lease
+    that comes later is to be given back, so its time is its caller's.
 
     Args:
         seconds: what each call gets.
@@ -34,7 +35,7 @@ class TimelyStore:
     def __init__(self, store: CheckpointStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self.acquire = self._timely("give a lease", store.acquire)
+        self.acquire = store.acquire
         self.renew = self._timely("renew the lease", store.renew)
         self.release = self._timely("take the lease back", store.release)
         self.put = self._timely("keep a part", store.put)

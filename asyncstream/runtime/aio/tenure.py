@@ -69,7 +69,7 @@ class Tenure:
         told = False
         while True:
             try:
-                asking = self._settings.store.acquire(holder, self._settings.lease_seconds)
+                asking = self._store.acquire(holder, self._settings.lease_seconds)
                 self._asked = loop.create_task(asking, name="asyncstream lease")
                 # a store may give it when the caller is gone, or waits no more, who could not give it back
                 await asyncio.wait({self._asked}, timeout=self._settings.timeout_seconds)
