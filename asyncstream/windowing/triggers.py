@@ -247,26 +247,23 @@ class ContinuousTrigger(Trigger):
         """When it fires once a window has an element."""
         return Ticks(self.interval_ms, self._event_time, self._tick.name)
 
-    def _register(self, timestamp: int, ctx: TriggerContext) -> None:
-        register = ctx.register_event_timer if self._event_time else ctx.register_processing_timer
-        register(timestamp)
-
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        next_tick = ctx.merge_state(self._tick).get()
-        if next_tick is not None:
-            self._register(next_tick, ctx)
+        tick: ReducingState[int] = ctx.merge_state(self._tick)
+        if (next_tick := tick.get()) is not None:
+            self._set(tick, next_tick, ctx)
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
         tick: ReducingState[int] = ctx.state(self._tick)
-        next_tick = tick.get()
-        if next_tick is not None:
+        if (next_tick := tick.get()) is not None:
             delete = ctx.delete_event_timer if self._event_time else ctx.delete_processing_timer
             delete(next_tick)
             tick.clear()
 
     def _set(self, tick: ReducingState[int], next_tick: int, ctx: TriggerContext) -> None:
+        tick.clear()
         tick.add(next_tick)
-        self._register(next_tick, ctx)
+        register = ctx.register_event_timer if self._event_time else ctx.register_processing_timer
+        register(next_tick)
 
 
 class ContinuousEventTimeTrigger(ContinuousTrigger):
@@ -310,9 +307,9 @@ class ContinuousEventTimeTrigger(ContinuousTrigger):
         tick: ReducingState[int] = ctx.state(self._tick)
         if tick.get() != timestamp:
             return CONTINUE
-        tick.clear()
-        # when time has ended, the ticks from here to the end of a global window would never be through
-        if not last == MAX_TIMESTAMP == ctx.watermark:
+        if last == MAX_TIMESTAMP == ctx.watermark:
+            tick.clear()  # from here to the end of a global window they would never be through
+        else:
             self._set(tick, self.ticks().after(timestamp, last), ctx)
         return FIRE
 
@@ -340,7 +337,6 @@ class ContinuousProcessingTimeTrigger(ContinuousTrigger):
         # the tick of the end, which fires at once if it comes so late, is not for the late part of a trigger
         has_ticked = ctx.is_late if next_tick is None else not ctx.has_processing_timer(next_tick)
         if next_tick is None or (has_ended and has_ticked):
-            tick.clear()
             until = MAX_TIMESTAMP if has_ended and has_ticked else last
             self._set(tick, self.ticks().first(ctx.now_ms, until), ctx)
         return CONTINUE
@@ -350,7 +346,6 @@ class ContinuousProcessingTimeTrigger(ContinuousTrigger):
         if tick.get() != timestamp:
             return CONTINUE
         if timestamp < window.max_timestamp:  # the end is the last tick: one after it would be due at once
-            tick.clear()
             self._set(tick, self.ticks().after(timestamp, window.max_timestamp), ctx)
         return FIRE
 
