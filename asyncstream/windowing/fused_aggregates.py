@@ -104,12 +104,7 @@ def fused(parts: Mapping[str | None, AggregateFunction[Any, Any]]) -> dict[str, 
     alone = None in parts
     its_result = result[0] if alone else f"{{{', '.join(result)}}}"
     saved = save[0] if alone else f"[{', '.join(save)}]"
-    text = f"""
-def create():
-    return [{", ".join(create)}]
-def add(accumulator, value):
-{_block(add)}
-    return accumulator
+    text = f"""{_functions("", f"[{', '.join(create)}]", add, merge, its_result)}
 def add_order_free(accumulator, value):
 {_block([*read, *checks, *add_read])}
     return accumulator
@@ -119,9 +114,6 @@ def add_each(row, value):
 def add_all(accumulator, values):
     for value in values:
 {_block(add, 2)}
-    return accumulator
-def merge(accumulator, other):
-{_block(merge)}
     return accumulator
 def gather(found, rows):
     put = found.setdefault
@@ -135,8 +127,6 @@ def gather(found, rows):
         if len(accumulator) > {len(parts)}:
             accumulator = found[key] = [{", ".join(copy)}]
 {_block(merge, 2)}
-def result(accumulator):
-    return {its_result}
 def results(start_ms, end_ms, cells, emit):
     key = None
     try:
@@ -149,9 +139,7 @@ def save(accumulator):
 def load(accumulator):
     return [{", ".join(load)}]
 """
-    found: dict[str, Callable[..., Any]] = {}
-    exec(_code(text), names, found)
-    return found
+    return _made(text, names)
 
 
 @lru_cache(256)
@@ -166,20 +154,29 @@ def methods(does: Inline) -> dict[str, Callable[..., Any]]:
     create, add, merge, result, _, add_whole, _ = (source.format(given="", **words) for source in does)
     if add_whole:
         add = f"if self.of is None:\n{_block([add_whole])}\nelse:\n{_block([add])}"
-    text = f"""
-def create(self):
+    return _made(_functions("self, ", create, [add], [merge], result), {})
+
+
+def _functions(first: str, create: str, add: list[str], merge: list[str], result: str) -> str:
+    """The functions that every aggregate has; `first` stands before their other arguments."""
+    return f"""
+def create({first}):
     return {create}
-def add(self, accumulator, value):
-{_block([add])}
+def add({first}accumulator, value):
+{_block(add)}
     return accumulator
-def merge(self, accumulator, other):
-{_block([merge])}
+def merge({first}accumulator, other):
+{_block(merge)}
     return accumulator
-def result(self, accumulator):
+def result({first}accumulator):
     return {result}
 """
-    found: dict[str, Any] = {}
-    exec(compile(text, "<aggregate>", "exec"), {}, found)
+
+
+def _made(text: str, names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """The functions of a text, each by its name."""
+    found: dict[str, Callable[..., Any]] = {}
+    exec(_code(text), names, found)
     return found
 
 
