@@ -25,7 +25,7 @@ from functools import partial, reduce
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import module_of
-from asyncstream.state.rows import Rows
+from asyncstream.state.rows import Rows, same
 from asyncstream.state.schema import attributes
 from asyncstream.validation import Fields, flag, instance, refuse, selector
 from asyncstream.windowing.functions import FOLDING, AggregateFunction, can_merge
@@ -65,10 +65,9 @@ class FieldAggregate(AggregateFunction[Any, Out]):
     """
     Base of the aggregates of one field.
 
-    Args:
-        of: the name of a field, or a function of the element; None: the element itself.
-
     Attributes:
+        of: the field, as it was given.
+        value_of: gives its value of an element.
         does: of a class that does not write its methods, what they do.
     """
 
@@ -82,7 +81,7 @@ class FieldAggregate(AggregateFunction[Any, Out]):
 
     def __init__(self, of: Field = None) -> None:
         self.of = of
-        self.value_of = _itself if of is None else selector("of", of)
+        self.value_of = same if of is None else selector("of", of)
 
     def state_schema(self) -> Any:
         return attributes(self, without=("exact", "value_of"))
@@ -109,12 +108,9 @@ class Ordering(FieldAggregate[Any]):
     """
     Base of aggregates for which the order of some values matters, such as floats.
 
-    Args:
-        of: the name of a field, or a function of the element; None: the element itself.
+    Attributes:
         exact: whether the result is to the last digit that of the elements in their order. False: floats are
             taken in any order, so that windows that overlap share their work, and Spark combines rows early.
-
-    Attributes:
         free_if_inexact: of a class, where the order of a value that is `{given}` does not matter then.
     """
 
@@ -374,7 +370,8 @@ class Quantile(FieldAggregate[float | None]):
         self.share = share
         self.k = k
         self._sketch = module_of("sketch", "datasketches", "Quantile").kll_doubles_sketch
-        copyreg.pickle(self._sketch, _sketch_parts)  # so that it can be copied, and be brought to disk
+        # so that it can be copied, and be brought to disk
+        copyreg.pickle(self._sketch, lambda sketch: (_sketch_of, (sketch.serialize(),)))
 
     def save(self, accumulator: Any) -> bytes:
         saved: bytes = accumulator.serialize()
@@ -382,10 +379,6 @@ class Quantile(FieldAggregate[float | None]):
 
     def load(self, kept: bytes) -> Any:
         return self._sketch.deserialize(kept)
-
-
-def _sketch_parts(sketch: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    return _sketch_of, (sketch.serialize(),)
 
 
 def _sketch_of(kept: bytes) -> Any:
@@ -473,10 +466,6 @@ def joined(aggregate: AggregateFunction[Any, Any], accumulators: list[Any]) -> A
         most = max(range(len(accumulators)), key=lambda place: len(accumulators[place]))
         accumulators.insert(0, accumulators.pop(most))
     return reduce(aggregate.merge, accumulators)
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 ELEMENTS: Final = Elements()
