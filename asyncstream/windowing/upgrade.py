@@ -42,7 +42,7 @@ def upgraded(state: Any, plan: WindowPlan, kind: Kept) -> Snapshot:
     beside = _named(found["tables"], "trigger/", "timers/")
     if was == "sessions":
         beside = _beside_sessions(found["tables"], plan)
-    tables, cells = _MAKE[kind](panes_of(found, plan), beside, plan)
+    tables, cells = _KINDS[kind][1](panes_of(found, plan), beside, plan)
     return _snapshot(_named(found["tables"], "key/", "window/") | tables, kept | cells)
 
 
@@ -110,7 +110,7 @@ def _kind_of(state: Snapshot) -> Kept:
 
 def panes_of(state: Snapshot, plan: WindowPlan) -> list[Pane]:
     """What a snapshot of any kind of operator holds; what is pending in the order in which it will fire."""
-    return _GIVE[_kind_of(state)](state, plan)
+    return _KINDS[_kind_of(state)][0](state, plan)
 
 
 # ------------------------------------------------------------------ what each kind gives
@@ -204,13 +204,6 @@ def _merged(kept: dict[str, Any], plan: WindowPlan, gone_ms: int, pending: Conta
     return merged
 
 
-_GIVE: Final[dict[Kept, Callable[[Snapshot, WindowPlan], list[Pane]]]] = {
-    "panes": _of_panes,
-    "sessions": _of_sessions,
-    "contents": _of_contents,
-}
-
-
 # ------------------------------------------------------------------ what each kind is made of
 
 
@@ -302,8 +295,11 @@ def _ticks(beside: Mapping[str, Any], plan: WindowPlan) -> dict[str, Any]:
     return {name: [[timestamp, rows] for timestamp, rows in kept if rows]}
 
 
-_MAKE: Final[dict[Kept, Callable[[list[Pane], Mapping[str, Any], WindowPlan], Made]]] = {
-    "panes": _as_panes,
-    "sessions": _as_sessions,
-    "contents": _as_contents,
+Gives: TypeAlias = Callable[[Snapshot, WindowPlan], list[Pane]]
+Makes: TypeAlias = Callable[[list[Pane], Mapping[str, Any], WindowPlan], Made]
+
+_KINDS: Final[dict[Kept, tuple[Gives, Makes]]] = {
+    "panes": (_of_panes, _as_panes),
+    "sessions": (_of_sessions, _as_sessions),
+    "contents": (_of_contents, _as_contents),
 }
