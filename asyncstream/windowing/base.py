@@ -167,8 +167,9 @@ class PlainWindowOperator(WindowStep):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        if plan.kept != self.keeps:
+        if plan.kept != self.keeps or (firings := plan.firings) is None:
             raise InternalError(f"{type(self).__name__} cannot do {plan!r}")
+        self._firings = firings
         self._clears = plan.process is not None and clears(plan.process)
         self._watermark: float = MIN_TIMESTAMP
 

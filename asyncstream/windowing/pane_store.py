@@ -30,7 +30,7 @@ from asyncstream.state.rows import NO_ROWS, Rows
 from asyncstream.windowing.aggregates import InPlace, in_place
 from asyncstream.windowing.functions import AggregateFunction, can_merge
 from asyncstream.windowing.pane_blocks import Blocks
-from asyncstream.windowing.plan import RULES, WindowPlan
+from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.windows import Span, max_timestamp
 
 __all__ = ("PaneStore", "SliceRows")
@@ -66,7 +66,8 @@ class PaneStore:
         self._is_disjoint = slicing.is_disjoint
         listed = in_place(aggregate)
         is_shared = can_merge(aggregate) and (aggregate.order_free or aggregate.joins_in_order)
-        self.can_share = self._is_disjoint or (is_shared and not plan.fires_early)
+        early, _, ticks = plan.firings or AT_END
+        self.can_share = self._is_disjoint or (is_shared and not (early or ticks))
         self.has_epochs = is_shared and not (self._is_disjoint or aggregate.order_free)
         self.aggregate = aggregate if self._is_disjoint else listed
         self.add_each, self.gather = listed.add_each, listed.gather

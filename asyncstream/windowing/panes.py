@@ -66,8 +66,6 @@ class PaneWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        firings = plan.firings
-        assert firings is not None
         self._slicing = plan.slicing
         kept = self.tables
         self._panes = panes = PaneStore(plan, kept)
@@ -80,12 +78,11 @@ class PaneWindowOperator(PlainWindowOperator):
         kept.declare_cell("lateness_ms", Cell(lambda: self._lateness_ms, came_with, RULES["lateness_ms"]))
         kept.on_cut(self._forget_rows)
         kept.on_restored(self._restored)
-        self._firings = firings
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._again = kept.declare(table("again"))
         # by window and key, as `WindowOperator` keeps what a trigger counts
         self._early, self._late = table("trigger/early/count"), table("trigger/late/count")
-        if firings != AT_END:
+        if self._firings != AT_END:
             kept.declare(self._early)
             kept.declare(self._late)
         self._is_unsure = False  # whether `fired_ms` says too little of the windows behind event time
@@ -365,10 +362,6 @@ class PaneWindowOperator(PlainWindowOperator):
 
     # ------------------------------------------------------------------ time
 
-    def advance_watermark(self, timestamp: int) -> None:
-        self._at_hand = _NOWHERE
-        super().advance_watermark(timestamp)
-
     def restore_watermark(self, timestamp: int) -> None:
         super().restore_watermark(timestamp)
         self._at_hand = _NOWHERE
@@ -378,6 +371,7 @@ class PaneWindowOperator(PlainWindowOperator):
         return self._schedule.due_ms()
 
     def _firing(self, watermark: float) -> Iterator[None]:
+        self._at_hand = _NOWHERE
         while (due := self._schedule.take(watermark)) is not None:
             if due.what == "fire":
                 yield from self._firing_window(due.place)

@@ -208,11 +208,6 @@ class WindowPlan:
         return not ticks.event_time or (self.allowed_lateness_ms > 0 and not ticks.again)
 
     @property
-    def fires_early(self) -> bool:
-        """Whether a window gives results while elements come to it."""
-        return self.firings is not None and bool(self.firings.early or self.firings.ticks)
-
-    @property
     def closes_with_input(self) -> bool:
         """Whether windows end with the clock, so that those that are open at the end fire then."""
         return not (self.assigner.event_time or isinstance(self.assigner, GlobalWindows))

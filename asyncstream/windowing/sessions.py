@@ -127,11 +127,10 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def __init__(self, key_by: Callable[[Any], Any], plan: WindowPlan) -> None:
         super().__init__(key_by, plan)
-        assigner, firings = plan.assigner, plan.firings
+        assigner = plan.assigner
         assert isinstance(assigner, Sessions)
-        assert firings is not None
-        self._early, self._late, self._ticks = firings
-        self._fires_besides = firings != AT_END
+        self._early, self._late, self._ticks = self._firings
+        self._fires_besides = self._firings != AT_END
         self._made = _FiringSession if self._fires_besides else Session
         self._aggregate = plan.folding
         self._gap_after = assigner.gap_after
