@@ -28,10 +28,6 @@ WindowListener = Callable[[list[Event], list[Event], list[Event], int], None]
 """Told of each window: its events, the new ones among them, those expired since the last, its end in ms."""
 
 
-def _ignore(expired: list[Event]) -> None:
-    """For those who do not keep events elsewhere."""
-
-
 class WindowManager:
     """
     Holds events and fires windows.
@@ -49,7 +45,7 @@ class WindowManager:
         eviction: EvictionPolicy,
         trigger: TriggerPolicy,
         on_window: WindowListener,
-        on_expiry: Callable[[list[Event]], None] = _ignore,
+        on_expiry: Callable[[list[Event]], None] = lambda expired: None,
         started: bool = True,
     ) -> None:
         self.queue = EventQueue()
