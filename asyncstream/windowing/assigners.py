@@ -128,12 +128,9 @@ class TumblingWindows(SlicedWindows):
 
     Args:
         size: a `timedelta` or seconds; at least a millisecond.
-        offset: shifts the windows; as `size`, less than it, and may be negative.
+        offset: windows start at multiples of the size plus this; as `size`, less than it, and may be
+            negative.
         time: "event" or "processing".
-
-    Attributes:
-        size_ms: length of a window.
-        offset_ms: where the grid lies: windows start at multiples of the size plus this.
         stagger: whether windows start when the first element came instead of all on the same grid, so
             that not all parallel steps fire at once.
     """
@@ -167,14 +164,10 @@ class SlidingWindows(SlicedWindows):
 
     Args:
         size: a `timedelta` or seconds; at least a millisecond.
-        slide: as `size`.
-        offset: shifts the windows; as `slide`, less than it, and may be negative.
+        slide: from the start of one window to that of the next; as `size`.
+        offset: windows start at multiples of the slide plus this; as `slide`, less than it, and may be
+            negative.
         time: "event" or "processing".
-
-    Attributes:
-        size_ms: length of a window.
-        slide_ms: from the start of one window to that of the next.
-        offset_ms: where the grid lies: windows start at multiples of the slide plus this.
     """
 
     def __init__(
@@ -211,15 +204,11 @@ class CumulativeWindows(SlicedWindows):
     Windows that start together and end a `step` apart, until one has the full `size`; then anew.
 
     Args:
-        size: a `timedelta` or seconds; at least a millisecond. A multiple of `step`.
-        step: as `size`.
-        offset: shifts the windows; as `size`, less than it, and may be negative.
+        size: of the longest window: a `timedelta` or seconds; at least a millisecond. A multiple of `step`.
+        step: of the shortest, and by how much each is longer than the one before; as `size`.
+        offset: windows start at multiples of the size plus this; as `size`, less than it, and may be
+            negative.
         time: "event" or "processing".
-
-    Attributes:
-        size_ms: length of the longest window, a multiple of the step.
-        step_ms: length of the shortest, and by how much each is longer than the one before.
-        offset_ms: where the grid lies: windows start at multiples of the size plus this.
     """
 
     def __init__(
@@ -275,11 +264,9 @@ class SessionWindows(Sessions):
     Elements of a key less than `gap` apart, or exactly a gap apart, share a window.
 
     Args:
-        gap: a `timedelta` or seconds; at least a millisecond.
+        gap: how long a key must be silent for its session to end: a `timedelta` or seconds; at least a
+            millisecond.
         time: "event" or "processing".
-
-    Attributes:
-        gap_ms: how long a key must be silent for its session to end.
     """
 
     def __init__(self, gap: Duration, *, time: TimeKind = "event") -> None:
