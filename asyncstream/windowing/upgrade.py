@@ -77,7 +77,6 @@ def in_tables(state: Any) -> Snapshot:
         )
     if "tables" in state:
         return dict(state)
-    kept = {name: keyed_state(name, state[name]) for name in ("key", "window", "trigger")}
     merging: dict[Any, list[Any]] = {}
     for key, window, place in state["merging"]:
         merging.setdefault(key, []).append([window, place])
@@ -87,9 +86,9 @@ def in_tables(state: Any) -> Snapshot:
         **timers(state["timers"]),
     }
     cells: dict[str, Any] = {name: state[name] for name in ("anchor_ms", *COUNTERS)}
-    for name, (rows, kinds) in kept.items():
+    for name in ("key", "window", "trigger"):
+        rows, cells[name] = keyed_state(name, state[name])
         tables |= rows
-        cells[name] = kinds
     return _snapshot(tables, cells)
 
 
