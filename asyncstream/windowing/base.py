@@ -270,11 +270,14 @@ class PlainWindowOperator(WindowStep):
         except BaseException as error:
             failure = error
 
-        def again() -> Iterator[Any]:
-            yield from keys
+        ahead = iter(keys)
+
+        def again(value: Any) -> Any:
+            for key in ahead:
+                return key
             raise failure  # type: ignore[misc]
 
-        return keys, partial(next, iter(keys) if failure is None else again())  # of whatever element
+        return keys, partial(next, ahead) if failure is None else again  # of whatever element
 
     def _fail(self, value: Any, timestamp: int | None, error: BaseException) -> NoReturn:
         """Fail over this element, at which the loop over a batch met `error`."""

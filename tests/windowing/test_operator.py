@@ -199,6 +199,21 @@ def test_unhashable_keys_and_failing_functions_name_the_element(
     assert failing.operator.metrics()["windows_open"] > 0  # what came before it is there
 
 
+@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("plan", [*PLAIN, SESSION])
+def test_a_key_function_that_finds_nothing_to_iterate_over_says_so(
+    plan: WindowPlan, on_disk: bool, general: bool
+) -> None:
+    make: Callable[..., Operator] = WindowOperator if general else window_operator
+    run = Harness(lambda: make(lambda value: next(iter(value)), plan), on_disk=on_disk)
+    with pytest.raises(UserFunctionError) as caught:
+        run.operator.process_batch([["a"], [], ["b"]], [5, 6, 7])
+    assert caught.value.element == []
+    assert type(caught.value.__cause__) is StopIteration
+    assert run.operator.metrics()["windows_open"] > 0  # what came before it is there
+
+
 @pytest.mark.parametrize("timestamp", ["5", 5.5, 2**63])
 @pytest.mark.parametrize("general", [True, False])
 def test_sessions_refuse_what_is_no_timestamp(general: bool, timestamp: Any) -> None:
