@@ -44,7 +44,14 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer, check_reader_follows
 from asyncstream.errors import CodecError, SourceError, describe_error
-from asyncstream.filesystem.sqlite import OpenFile, close_when_gone, database_path, looking_at, write_ahead
+from asyncstream.filesystem.sqlite import (
+    OpenFile,
+    close_when_gone,
+    database_path,
+    looking_at,
+    transaction,
+    write_ahead,
+)
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms
 
@@ -122,8 +129,6 @@ class InboxFile:
         state: how far it is, as of the last call.
     """
 
-    state: InboxState
-
     def __init__(self, inbox: Inbox, writer: Writer | None) -> None:
         self._inbox = inbox
         self._writer = writer
@@ -149,16 +154,15 @@ class InboxFile:
         execute("PRAGMA synchronous=FULL")
         # nothing that is made safe from now on lies behind what an earlier process may have failed to write
         execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with self._transaction(ours=False):
+        with transaction(self._database):
             for statement in _TABLES:
                 execute(statement)
             execute("INSERT OR IGNORE INTO inbox VALUES (1, ?, 0, 0, NULL, NULL)", (os.urandom(8).hex(),))
             self.state = InboxState(*execute(_STATE).fetchone())
-            lease = self.state.lease
             if self._writer is not None:
                 self.state.check_follows(self._writer, self._inbox.path)
-                lease = _signature(self._writer)
-            execute("UPDATE inbox SET token = ?, lease = ?", (self._token, lease))
+            signature = _signature(self._writer)
+            execute("UPDATE inbox SET token = ?, lease = coalesce(?, lease)", (self._token, signature))
 
     # ------------------------------------------------------------------ accepting
 
@@ -261,19 +265,12 @@ class InboxFile:
     # ------------------------------------------------------------------ the database
 
     @contextmanager
-    def _transaction(self, *, ours: bool = True) -> Iterator[None]:
-        """What is done in this block is done as a whole, or not at all, and only while the inbox is ours."""
-        execute = self._database.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            if ours and execute("SELECT token FROM inbox").fetchone() != (self._token,):
+    def _transaction(self) -> Iterator[None]:
+        """As `transaction`, while the inbox is ours."""
+        with transaction(self._database):
+            if self._database.execute("SELECT token FROM inbox").fetchone() != (self._token,):
                 raise self._taken_over()
             yield
-            execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                execute("ROLLBACK")
-            raise
 
     def _taken_over(self) -> InboxBroken:
         (lease,) = self._database.execute("SELECT lease FROM inbox").fetchone()
