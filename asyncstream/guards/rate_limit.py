@@ -35,15 +35,7 @@ from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
 from asyncstream.guards.waiting import Queued, Waiting
 from asyncstream.shown import Shown
-from asyncstream.validation import (
-    Duration,
-    count,
-    duration_seconds,
-    function,
-    overrides,
-    real_number,
-    refuse,
-)
+from asyncstream.validation import Duration, count, duration_seconds, function, overrides, real_number, refuse
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
 

@@ -64,12 +64,7 @@ class ColumnarSource(FileSource[T]):
     _endings: tuple[str, ...]
 
     def __init__(
-        self,
-        path: AnyPath,
-        model: Any,
-        columns: Sequence[str] | None,
-        on_malformed: str,
-        batch: int,
+        self, path: AnyPath, model: Any, columns: Sequence[str] | None, on_malformed: str, batch: int
     ) -> None:
         super().__init__(path)
         self._rows: RowReader[T] = RowReader(model, on_malformed)

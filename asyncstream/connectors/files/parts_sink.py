@@ -396,11 +396,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
                 await self._work.do(self._hide_ours)
         await self._work.do(self._claim.check_record)
         self._ends[epoch] = len(self._parts)
-        return {
-            "run": self._run,
-            "parts": len(self._parts),
-            "last": self._parts[-1] if self._parts else None,
-        }
+        return {"run": self._run, "parts": len(self._parts), "last": self._parts[-1] if self._parts else None}
 
     def _sync(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -60,14 +60,7 @@ _FAREWELL: Final = 1.0
 """Seconds that a connection may take to be closed in an orderly way."""
 
 _OURS: Final = frozenset(
-    {
-        "allow_reconnect",
-        "error_cb",
-        "max_reconnect_attempts",
-        "name",
-        "reconnect_time_wait",
-        "servers",
-    }
+    {"allow_reconnect", "error_cb", "max_reconnect_attempts", "name", "reconnect_time_wait", "servers"}
 )
 
 

@@ -144,12 +144,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     ) -> None: ...
     @overload
     def __init__(
-        self: PostgresOutbox[U],
-        url: str,
-        table: str,
-        *,
-        model: type[U],
-        **options: Unpack[_Options],
+        self: PostgresOutbox[U], url: str, table: str, *, model: type[U], **options: Unpack[_Options]
     ) -> None: ...
     def __init__(
         self,
