@@ -201,7 +201,7 @@ class SplitSource(Source[T]):
             raise SourceError(
                 f"make: expected a function that gives a Source, got {safe_repr(source, 60)} for {name!r}"
             )
-        source.writer = self.writer
+        source.writer, source.checkpoint_soon = self.writer, self.checkpoint_soon
         return source
 
     async def _look(self) -> None:
