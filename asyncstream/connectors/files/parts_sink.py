@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
-from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, claim_of, fenced
+from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, claim_of, fenced, lost
 from asyncstream.connectors.files.partitions import is_partition
 from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, unfinished
 from asyncstream.connectors.files.storage import Work, storage_of
@@ -183,11 +183,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _check_folder(self) -> None:
         if self._storage.exists(self._path) and not self._storage.is_folder(self._path):
-            raise SinkError(
-                f"{self._path} is a file, and a job with checkpoints writes a directory of that name: move it"
-                if self._is_file
-                else f"{self._path} is a file, and this sink writes a directory of that name: move it"
-            )
+            who = "a job with checkpoints" if self._is_file else "this sink"
+            raise SinkError(f"{self._path} is a file, and {who} writes a directory of that name: move it")
 
     def _exists(self) -> SinkError:
         return SinkError(f"{self._path} exists: pass existing='overwrite' to replace it")
@@ -368,12 +365,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _broken(self, error: Exception) -> SinkBroken:
         self._failure = error
-        again = (
-            "; what was written since the last checkpoint is lost, and is written again by the next run"
-            if self._has_epochs
-            else ""
-        )
-        return SinkBroken(f"cannot write {self._path}: {describe_error(error)}{again}")
+        return lost(f"cannot write {self._path}: {describe_error(error)}", self._has_epochs)
 
     def cut_short(self) -> None:
         self._is_whole = False

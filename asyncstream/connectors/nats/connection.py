@@ -236,7 +236,7 @@ class Pull:
     async def _ask(self, waits: bool) -> None:
         if self._asked > self._batch // 2:
             return
-        count = self._batch if not self._asked else self._batch - self._asked
+        count = self._batch - self._asked
         request: dict[str, Any] = {"batch": count, "no_wait": True}
         if waits:
             request = {"batch": count, "expires": int(_EXPIRES * 1e9)}
