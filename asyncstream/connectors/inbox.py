@@ -161,8 +161,8 @@ class InboxFile:
             self.state = InboxState(*execute(_STATE).fetchone())
             if self._writer is not None:
                 self.state.check_follows(self._writer, self._inbox.path)
-            signature = _signature(self._writer)
-            execute("UPDATE inbox SET token = ?, lease = coalesce(?, lease)", (self._token, signature))
+            lease = self._writer and self._writer.lease.to_text()
+            execute("UPDATE inbox SET token = ?, lease = coalesce(?, lease)", (self._token, lease))
 
     # ------------------------------------------------------------------ accepting
 
@@ -240,7 +240,8 @@ class InboxFile:
             if many:
                 stays_from = last + 1 if first_to_stay is None else first_to_stay
                 execute("DELETE FROM accepted WHERE number < ?", (stays_from,))
-            execute("UPDATE inbox SET forgotten = ?, lease = coalesce(?, lease)", (part, _signature(writer)))
+            lease = writer and writer.lease.to_text()
+            execute("UPDATE inbox SET forgotten = ?, lease = coalesce(?, lease)", (part, lease))
         self.state = self.state._replace(forgotten=part)
         return part < until or (many == _PART and first_to_stay is None)
 
@@ -335,10 +336,6 @@ def _check_of(data: Any, id: str | None) -> int:
     if type(data) is not bytes or not (id is None or type(id) is str):
         return -1
     return crc32(data, 0 if id is None else crc32(id.encode("utf-8", "surrogatepass")))
-
-
-def _signature(writer: Writer | None) -> str | None:
-    return None if writer is None else writer.lease.to_text()
 
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:
