@@ -290,14 +290,9 @@ class KafkaSource(Source[Any]):
         self._looks_at = now + _LOOK
         await self._presence.check(consumer, list(self._partitions.values()))
         await self._pass_marks(consumer)
-        if self._group is None:
-            await self._look_for_partitions(consumer)
-
-    async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
-        """Read those too that were added to a topic, from their beginning: nothing was there before."""
-        if self._chosen is None and not self._stops:
+        if self._group is None and self._chosen is None and not self._stops:
             found = self._found(consumer)
-            if len(found) > len(self._partitions):
+            if len(found) > len(self._partitions):  # of those that were added, nothing was there before
                 with naming(SourceError, self._what):
                     await self._assign(found, "earliest")
 
