@@ -94,11 +94,7 @@ def _add_request(enrich: argparse.ArgumentParser) -> None:
     )
     request.add_argument("--rate", type=int, metavar="N", help="at most so many per second")
     request.add_argument(
-        "--timeout",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="seconds for one, with its answer (10)",
+        "--timeout", type=seconds, default=10.0, metavar="S", help="seconds for one, with its answer (10)"
     )
     request.add_argument(
         "--attempts", type=int, metavar="N", help="at most so many tries per row (5; POST and PATCH: 1)"

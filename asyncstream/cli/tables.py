@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from asyncstream.connectors import (
     Source,
 )
 from asyncstream.connectors.files.compression import compression_of, unpacked
+from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.lines import open_file
 from asyncstream.errors import PipelineError, describe_error
 
@@ -92,13 +92,9 @@ def columns_of(path: str, format: str) -> list[str] | None:
     if format == "parquet":
         return ParquetSource(path).column_names()
     try:
-        # what else is read with the header may be no UTF-8: the rows are looked at one by one later
-        plain = unpacked(open_file(path, "rb"), compression_of("infer", path))
-        with TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            columns = next(csv.reader(file, delimiter=_DELIMITERS[format]), [])
-        "".join(columns).encode()
+        with unpacked(open_file(path, "rb"), compression_of("infer", path)) as file:
+            return CsvLines(None, _DELIMITERS[format], None).read_header(file)
     except UnicodeError as error:
         raise PipelineError(f"cannot read {path}: its header is not UTF-8") from error
     except (OSError, csv.Error) as error:
         raise PipelineError(f"cannot read {path}: {describe_error(error)}") from error
-    return columns

@@ -97,9 +97,7 @@ def _namespace(parts: dict[Any, Any]) -> SimpleNamespace:
 
 _PATH: Final = Kind("$path", _path_parts, _path)
 _ADDRESS: Final = Kind(
-    "$address",
-    lambda value: [type(value).__name__, str(value)],
-    lambda parts: _ADDRESSES[parts[0]](parts[1]),
+    "$address", lambda value: [type(value).__name__, str(value)], lambda parts: _ADDRESSES[parts[0]](parts[1])
 )
 
 KINDS: Final[dict[type, Kind]] = {

@@ -12,6 +12,7 @@ from asyncstream.connectors.files import (
     CsvFolderSink,
     CsvSink,
     CsvSource,
+    GlobSource,
     JsonLinesFolderSink,
     JsonLinesSink,
     JsonLinesSource,
@@ -29,7 +30,7 @@ from asyncstream.connectors.nats import NatsConsumerSource, NatsSink, NatsStream
 from asyncstream.connectors.outlets import Published, ResultsHandle, Subscription
 from asyncstream.connectors.postgres import PostgresOutbox, PostgresSink, PostgresUpsertSink
 from asyncstream.connectors.redis import RedisGroupSource, RedisStreamSink, RedisStreamSource
-from asyncstream.connectors.splits import GlobSource, SplitSource
+from asyncstream.connectors.splits import SplitSource
 from asyncstream.connectors.sqlite import SqliteSink, SqliteSource
 
 __all__ = (

@@ -19,13 +19,7 @@ from asyncstream.operators.journey import Journey
 from asyncstream.operators.origins import Origin
 from asyncstream.shown import Shown
 
-__all__ = (
-    "CountingSink",
-    "Sink",
-    "Source",
-    "SourceBatch",
-    "TransactionalSink",
-)
+__all__ = ("CountingSink", "Sink", "Source", "SourceBatch", "TransactionalSink")
 
 T = TypeVar("T")
 

@@ -74,9 +74,7 @@ class FrameSource(Source[T]):
 
     @overload
     def __init__(
-        self: FrameSource[dict[str, Any]],
-        frame: Frame | Callable[[], Frame],
-        **options: Unpack[_Options],
+        self: FrameSource[dict[str, Any]], frame: Frame | Callable[[], Frame], **options: Unpack[_Options]
     ) -> None: ...
     @overload
     def __init__(

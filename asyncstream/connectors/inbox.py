@@ -44,7 +44,14 @@ from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer, check_reader_follows
 from asyncstream.errors import CodecError, SourceError, describe_error
-from asyncstream.filesystem.sqlite import OpenFile, close_when_gone, database_path, looking_at, write_ahead
+from asyncstream.filesystem.sqlite import (
+    OpenFile,
+    close_when_gone,
+    database_path,
+    looking_at,
+    transaction,
+    write_ahead,
+)
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_ms
 
@@ -122,8 +129,6 @@ class InboxFile:
         state: how far it is, as of the last call.
     """
 
-    state: InboxState
-
     def __init__(self, inbox: Inbox, writer: Writer | None) -> None:
         self._inbox = inbox
         self._writer = writer
@@ -149,16 +154,15 @@ class InboxFile:
         execute("PRAGMA synchronous=FULL")
         # nothing that is made safe from now on lies behind what an earlier process may have failed to write
         execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with self._transaction(ours=False):
+        with transaction(self._database):
             for statement in _TABLES:
                 execute(statement)
             execute("INSERT OR IGNORE INTO inbox VALUES (1, ?, 0, 0, NULL, NULL)", (os.urandom(8).hex(),))
             self.state = InboxState(*execute(_STATE).fetchone())
-            lease = self.state.lease
             if self._writer is not None:
                 self.state.check_follows(self._writer, self._inbox.path)
-                lease = _signature(self._writer)
-            execute("UPDATE inbox SET token = ?, lease = ?", (self._token, lease))
+            lease = self._writer and self._writer.lease.to_text()
+            execute("UPDATE inbox SET token = ?, lease = coalesce(?, lease)", (self._token, lease))
 
     # ------------------------------------------------------------------ accepting
 
@@ -236,7 +240,8 @@ class InboxFile:
             if many:
                 stays_from = last + 1 if first_to_stay is None else first_to_stay
                 execute("DELETE FROM accepted WHERE number < ?", (stays_from,))
-            execute("UPDATE inbox SET forgotten = ?, lease = coalesce(?, lease)", (part, _signature(writer)))
+            lease = writer and writer.lease.to_text()
+            execute("UPDATE inbox SET forgotten = ?, lease = coalesce(?, lease)", (part, lease))
         self.state = self.state._replace(forgotten=part)
         return part < until or (many == _PART and first_to_stay is None)
 
@@ -261,19 +266,12 @@ class InboxFile:
     # ------------------------------------------------------------------ the database
 
     @contextmanager
-    def _transaction(self, *, ours: bool = True) -> Iterator[None]:
-        """What is done in this block is done as a whole, or not at all, and only while the inbox is ours."""
-        execute = self._database.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            if ours and execute("SELECT token FROM inbox").fetchone() != (self._token,):
+    def _transaction(self) -> Iterator[None]:
+        """As `transaction`, while the inbox is ours."""
+        with transaction(self._database):
+            if self._database.execute("SELECT token FROM inbox").fetchone() != (self._token,):
                 raise self._taken_over()
             yield
-            execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                execute("ROLLBACK")
-            raise
 
     def _taken_over(self) -> InboxBroken:
         (lease,) = self._database.execute("SELECT lease FROM inbox").fetchone()
@@ -338,10 +336,6 @@ def _check_of(data: Any, id: str | None) -> int:
     if type(data) is not bytes or not (id is None or type(id) is str):
         return -1
     return crc32(data, 0 if id is None else crc32(id.encode("utf-8", "surrogatepass")))
-
-
-def _signature(writer: Writer | None) -> str | None:
-    return None if writer is None else writer.lease.to_text()
 
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:

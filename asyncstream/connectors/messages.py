@@ -14,14 +14,7 @@ from asyncstream.connectors.rows import Default, JsonWriter
 from asyncstream.errors import SourceError, describe_error, safe_repr
 from asyncstream.validation import function, refuse
 
-__all__ = (
-    "Decode",
-    "Encode",
-    "RejectedMessage",
-    "decoder",
-    "encoder",
-    "unreadable",
-)
+__all__ = ("Decode", "Encode", "RejectedMessage", "decoder", "encoder", "unreadable")
 
 Decode: TypeAlias = Literal["json", "bytes", "text"] | Callable[[bytes], Any]
 """Makes an element of what a message holds: JSON, the bytes, their text, or a function of your own."""

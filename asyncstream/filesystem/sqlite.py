@@ -17,8 +17,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from weakref import finalize
@@ -37,6 +37,7 @@ __all__ = (
     "looking_at",
     "quoted",
     "read_only",
+    "transaction",
     "write_ahead",
 )
 
@@ -211,6 +212,18 @@ def write_ahead(connection: sqlite3.Connection, *, timeout: float) -> None:
             time.sleep(_PAUSE)
         else:
             return
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is done in this block is done as a whole, or not at all, and nobody else writes meanwhile."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 class OpenFile:

@@ -25,7 +25,7 @@ from typing import Any
 from asyncstream.errors import describe_error
 from asyncstream.guards.guard import EARLY
 from asyncstream.guards.outcomes import is_programming_error, is_retryable
-from asyncstream.guards.waiting import Waiting
+from asyncstream.guards.waiting import Queued, Waiting
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -45,7 +45,7 @@ class CircuitState(Enum):
     OPEN = 2
 
 
-class Breaker(Shown):
+class Breaker(Shown, Queued):
     """
     What is known of the health of a service; guards of several functions may share it, in one event loop.
 
@@ -144,26 +144,20 @@ class Breaker(Shown):
         """Begin a call if one may begin now; gives the period that it belongs to."""
         return self.period if self.try_enter() else None
 
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
-
     async def enter(self) -> int:
         """Begin a call as soon as that is allowed; gives the period that it belongs to."""
         if self.try_enter():
             return self.period
         self.waited += self._is_open
         place = self._queue.join(1)
-        if self._queue.is_first(place) and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._queue.is_first(place):
+            self._stop_timer()
         self._set_timer()
         try:
             return await self._queue.turn(place, self.abandoned)
         except BaseException:
-            if self._queue.first() is None and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            if self._queue.first() is None:
+                self._stop_timer()
             raise
 
     def succeeded(self, period: int, now: float) -> None:
@@ -272,6 +266,11 @@ class Breaker(Shown):
         if self._timer is None and self._queue and self._probes_started < self._probes:
             loop = get_running_loop()
             self._timer = loop.call_at(self._open_until, self._let_probes_in)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _let_probes_in(self) -> None:
         self._timer = None

@@ -30,7 +30,7 @@ from asyncstream.guards.retry import Retry
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.concurrency import SharedConcurrency, first_limit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
-from asyncstream.guards.waiting import Waiting
+from asyncstream.guards.waiting import Queued, Waiting
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, choice, count, duration_seconds, function, real_number, refuse
 
@@ -86,7 +86,7 @@ class _Gradient:
         return limit + (aim - limit) / (2 * limit)
 
 
-class AdaptiveLimit(Shown):
+class AdaptiveLimit(Shown, Queued):
     """
     How many calls may run at once; guards of several functions may share it, in one event loop.
 
@@ -149,10 +149,6 @@ class AdaptiveLimit(Shown):
             return False
         self.in_flight += 1
         return True
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
 
     async def acquire(self) -> None:
         """Wait until a call may start."""

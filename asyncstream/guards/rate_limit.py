@@ -33,17 +33,9 @@ from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, refuse_besid
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
-from asyncstream.guards.waiting import Waiting
+from asyncstream.guards.waiting import Queued, Waiting
 from asyncstream.shown import Shown
-from asyncstream.validation import (
-    Duration,
-    count,
-    duration_seconds,
-    function,
-    overrides,
-    real_number,
-    refuse,
-)
+from asyncstream.validation import Duration, count, duration_seconds, function, overrides, real_number, refuse
 
 __all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
 
@@ -79,7 +71,7 @@ def share_rates(processes: int) -> None:
             limiter.share()
 
 
-class RateLimiter(Shown):
+class RateLimiter(Shown, Queued):
     """
     A rate that any number of calls, steps and pipelines of one event loop share.
 
@@ -145,10 +137,6 @@ class RateLimiter(Shown):
             return False
         self._count(amount, now)
         return True
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
 
     async def acquire(self, amount: float = 1) -> None:
         """Wait until a call of this weight may start."""

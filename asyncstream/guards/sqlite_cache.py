@@ -27,7 +27,7 @@ from weakref import finalize
 from asyncstream.aside import DiskThread
 from asyncstream.clock import SystemClock
 from asyncstream.errors import DamagedCache, LeaseHeld, StateError, describe_error
-from asyncstream.filesystem.sqlite import close_when_gone, database_path, is_busy, write_ahead
+from asyncstream.filesystem.sqlite import close_when_gone, database_path, is_busy, transaction, write_ahead
 from asyncstream.guards.cache_store import CacheStore, Group
 from asyncstream.lease import Lease, following
 from asyncstream.validation import choice, refuse
@@ -159,11 +159,10 @@ class SqliteCache(CacheStore):
             self._examine(writer)
             write_ahead(writer, timeout=_PATIENCE)
             writer.execute("PRAGMA synchronous=NORMAL")  # a crash of the machine may cost the last answers
-            writer.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA:
-                writer.execute(statement)
-            writer.execute(f"PRAGMA application_id={_APPLICATION}")
-            writer.execute("COMMIT")
+            with transaction(writer):
+                for statement in _SCHEMA:
+                    writer.execute(statement)
+                writer.execute(f"PRAGMA application_id={_APPLICATION}")
             # it does not wait: what it cannot have at once counts as not there
             reader = self._connection(0)
             reader.execute("PRAGMA query_only=1")
@@ -248,17 +247,11 @@ class SqliteCache(CacheStore):
             self._reader = None
 
     def _write_group(self, database: sqlite3.Connection, group: Group) -> list[bool]:
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(database):
             self._put(database, group)
             for key in group.releases:
                 self._take_back(database, key)
-            granted = [self._grant(database, wish.key, wish.lease_ms) for wish in group.wishes]
-            database.execute("COMMIT")
-        finally:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-        return granted
+            return [self._grant(database, wish.key, wish.lease_ms) for wish in group.wishes]
 
     def _put(self, database: sqlite3.Connection, group: Group) -> None:
         gone = [(_hash(key),) for key, entry in group.entries.items() if entry is None]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from asyncstream.aside import in_its_loop
 
-__all__ = ("Waiting",)
+__all__ = ("Queued", "Waiting")
 
 Need = TypeVar("Need")
 Leave = TypeVar("Leave")
@@ -86,6 +86,16 @@ class Waiting(deque[tuple[asyncio.Future[Leave], Need]], Generic[Leave, Need]):
         """Raise an error in all of them."""
         while self.first() is not None:
             self.popleft()[0].set_exception(error)
+
+
+class Queued:
+    """Base of what calls wait for, in `_queue`."""
+
+    _queue: Waiting[Any, Any]
+
+    def waiting(self) -> int:
+        """How many calls wait now."""
+        return self._queue.number()
 
 
 def _waits(place: asyncio.Future[Any]) -> bool:

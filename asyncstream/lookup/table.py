@@ -251,24 +251,28 @@ def _read_from(place: str | Path, errors: tuple[type[Exception], ...], read: Cal
 
 
 def _csv_rows(path: Path) -> Rows:
+    rows: list[dict[str, str]] = []
+    names: list[str] = []
+    line = 0  # up to where records were read
     with path.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.DictReader(lines, strict=True)  # or a quote that is never closed takes all behind it
-        rows = []
+        reader = csv.reader(lines, strict=True)  # or a quote that is never closed takes all behind it
         try:
-            names = reader.fieldnames or []
-            if len(set(names)) < len(names):
-                raise SourceError(f"{path}: the header names a column more than once: {', '.join(names)}")
-            for row in reader:
-                if None in row or None in row.values():
-                    raise SourceError(f"{path}: line {reader.line_num} has not as many values as the first")
-                rows.append(row)
+            for cells in filter(None, reader):
+                line = reader.line_num
+                if not names:
+                    names = cells
+                    if len(set(names)) < len(names):
+                        found = ", ".join(names)
+                        raise SourceError(f"{path}: the header names a column more than once: {found}")
+                elif len(cells) != len(names):
+                    raise SourceError(f"{path}: line {line} has not as many values as the first")
+                else:
+                    rows.append(dict(zip(names, cells, strict=True)))
         except csv.Error as error:
-            raise SourceError(
-                f"{path}: line {reader.line_num + 1}: {error}"
-            ) from error  # where the record begins
+            raise SourceError(f"{path}: line {line + 1}: {error}") from error  # where the record begins
         except UnicodeDecodeError as error:
             raise SourceError(f"{path}: {error}") from error
-        return rows
+    return rows
 
 
 def _json_rows(path: Path) -> Rows:

@@ -234,6 +234,15 @@ def test_lines_may_be_compressed(tmp_path: Path, service: Service, enrich: Enric
     assert (status, "cannot read in.csv.gz: OSError: damaged gzip data" in said) == (1, True)
 
 
+def test_the_columns_of_a_file_may_stand_behind_empty_lines(
+    tmp_path: Path, service: Service, enrich: Enrich
+) -> None:
+    (tmp_path / "in.csv").write_text("\n\r\nid,color\nN1,red\n")
+    url = ("--url", service.url + "/{id}")
+    assert enrich("in.csv", *url, "--out", "out.jsonl")[0] == 0
+    assert rows_of(tmp_path / "out.jsonl") == [{"id": "N1", "color": "red", "seats": 20}]
+
+
 def test_failure_ends_the_run_and_tells_of_the_way_out(
     tmp_path: Path, service: Service, enrich: Enrich
 ) -> None:

@@ -61,6 +61,32 @@ class Paced(Source[Any]):
         self.log.append(f"{self.name} close")
 
 
+class Kept(Source[Any]):
+    """Gives one element, and ends when a checkpoint holds it, for which it asks."""
+
+    def __init__(self) -> None:
+        self.read_so_far, self.is_forgotten = 0, asyncio.Event()
+
+    async def read(self) -> SourceBatch[Any] | None:
+        if not self.read_so_far:
+            self.read_so_far = 1
+            return SourceBatch(["kept"])
+        assert self.checkpoint_soon is not None
+        self.checkpoint_soon()
+        await self.is_forgotten.wait()
+        return None
+
+    def position(self) -> int:
+        return self.read_so_far
+
+    async def seek(self, position: int) -> None:
+        self.read_so_far = position
+
+    async def forget(self, position: int) -> None:
+        if position:
+            self.is_forgotten.set()
+
+
 def paced(log: list[str], **times: Sequence[float]) -> SplitSource[Any]:
     return SplitSource(lambda name: Paced(name, times[name], log), list(times))
 
@@ -633,3 +659,11 @@ def test_alignment_needs_idleness() -> None:
     stream = Pipeline("wrong").source([1])
     with pytest.raises(PipelineError, match="max_drift needs idle_after="):
         stream.event_time(lambda event: event, AscendingTimestamps(), max_drift=5)
+
+
+def test_a_split_may_ask_the_job_for_a_checkpoint() -> None:
+    out: list[Any] = []
+    pipeline = Pipeline()
+    pipeline.source(SplitSource(lambda name: Kept(), ["a", "b"]), name="kept").to(out, name="out")
+    run_virtual(pipeline.run(checkpoints=Checkpoints(store=MemoryStore(), every=None, keep=1)))
+    assert out == ["kept", "kept"]

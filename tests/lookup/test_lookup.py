@@ -239,6 +239,12 @@ async def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path, name: str
     assert await run(["1"], LookupTable.from_file(tmp_path / name, "id")) == [("1", "Airbus")]
 
 
+async def test_empty_lines_are_no_part_of_a_table_nor_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n\nid,maker\n\n1,Airbus\n\n2,Boeing\n\n")
+    assert await run(["1", "2"], LookupTable.from_file(path, "id")) == [("1", "Airbus"), ("2", "Boeing")]
+
+
 def _short_csv(folder: Path) -> Path:
     path = folder / "short.csv"
     path.write_text("id,maker\n1,Airbus\n2\n")

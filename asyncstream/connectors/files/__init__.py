@@ -11,6 +11,7 @@ from asyncstream.connectors.files.columnar_sinks import ArrowIpcSink, ParquetSin
 from asyncstream.connectors.files.columnar_sources import ArrowIpcSource, ParquetSource
 from asyncstream.connectors.files.csv_sink import CsvSink
 from asyncstream.connectors.files.csv_source import CsvSource
+from asyncstream.connectors.files.globs import GlobSource
 from asyncstream.connectors.files.line_folders import CsvFolderSink, JsonLinesFolderSink
 from asyncstream.connectors.files.line_sinks import JsonLinesSink
 from asyncstream.connectors.files.line_sources import JsonLinesSource
@@ -22,6 +23,7 @@ __all__ = (
     "CsvFolderSink",
     "CsvSink",
     "CsvSource",
+    "GlobSource",
     "JsonLinesFolderSink",
     "JsonLinesSink",
     "JsonLinesSource",

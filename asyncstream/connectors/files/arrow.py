@@ -82,12 +82,7 @@ class Tables:
     """
 
     def __init__(
-        self,
-        columns: Sequence[str] | None,
-        schema: Any,
-        default: Default | None,
-        *,
-        was_found: bool = False,
+        self, columns: Sequence[str] | None, schema: Any, default: Default | None, *, was_found: bool = False
     ) -> None:
         import pyarrow
 

@@ -36,7 +36,7 @@ from asyncstream.filesystem.folders import sync_folder
 from asyncstream.filesystem.locks import lock
 from asyncstream.lease import Lease, presence
 
-__all__ = ("RECORD_BYTES", "Claim", "Record", "claim_of", "fenced")
+__all__ = ("RECORD_BYTES", "Claim", "Record", "claim_of", "fenced", "lost")
 
 RECORD_BYTES: Final = len("..sink")
 """By which the name of a record is longer than that of its file."""
@@ -324,6 +324,12 @@ def _write(path: str, mode: str, data: bytes) -> None:
 def claim_of(path: str) -> Claim:
     """The record of a file on a disk, or in an object store."""
     return _RemoteClaim(path) if is_remote(path) else Claim(path)
+
+
+def lost(said: object, is_kept: bool) -> SinkBroken:
+    """The error of a sink that cannot be sure of what it has written; whether its job keeps checkpoints."""
+    again = "; what was written since the last checkpoint may be lost, and is written again by the next run"
+    return SinkBroken(f"{said}{again if is_kept else ''}")
 
 
 async def fenced(claim: Claim, writer: Writer) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Literal
 
 from asyncstream.connectors.files.arrow import Tables, arrow_ipc, parquet
+from asyncstream.connectors.files.part_files import PartWriter
 from asyncstream.connectors.files.partitions import longest_in, parted
-from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
+from asyncstream.connectors.files.parts_sink import Collected, PartsSink
 from asyncstream.connectors.lines import AnyPath, column_names
 from asyncstream.connectors.rows import Default
 from asyncstream.validation import choice, refuse

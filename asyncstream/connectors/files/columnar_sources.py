@@ -7,8 +7,7 @@ files were added meanwhile, with names behind the others, is read on. Of those t
 file of the position nothing would be read, so that is refused. They are told by how many files come before
 it, so as to let go of those that were read: where as many were deleted as were added, it is not noticed.
 
-A folder that is divided by columns, as in `out/day=2026-11-22/part-000001.parquet`, has these columns: their
-values are whole numbers if all of them look like that, and otherwise text.
+A folder that is divided by columns, as in `out/day=2026-11-22/part-000001.parquet`, has these columns, too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overloa
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.files.arrow import arrow_ipc, parquet
 from asyncstream.connectors.files.identity import difference, fingerprint
-from asyncstream.connectors.files.partitions import NO_VALUE, is_partition, partition_of
+from asyncstream.connectors.files.partitions import is_partition, partition_of, partitions_of
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.record_batches import RowReader, in_slices
 from asyncstream.connectors.files.storage import size_of
@@ -65,12 +64,7 @@ class ColumnarSource(FileSource[T]):
     _endings: tuple[str, ...]
 
     def __init__(
-        self,
-        path: AnyPath,
-        model: Any,
-        columns: Sequence[str] | None,
-        on_malformed: str,
-        batch: int,
+        self, path: AnyPath, model: Any, columns: Sequence[str] | None, on_malformed: str, batch: int
     ) -> None:
         super().__init__(path)
         self._rows: RowReader[T] = RowReader(model, on_malformed)
@@ -111,7 +105,7 @@ class ColumnarSource(FileSource[T]):
 
     def _open(self) -> None:
         self._files = self._listed()
-        self._partitions = _typed([partition_of(name) for name in self._files])
+        self._partitions = partitions_of(self._files)
         if self._files == [""] and not self._storage.exists(self._path):
             raise SourceError(f"cannot read {self._path}: it is not there")
         self._check_columns()
@@ -140,12 +134,7 @@ class ColumnarSource(FileSource[T]):
             return work(path)
 
     def column_names(self) -> list[str]:
-        """
-        The columns of the first file; none if there is no file.
-
-        Raises:
-            SourceError: if it cannot be read.
-        """
+        """The columns of the first file, none without one; raises `SourceError` if it cannot be read."""
         with self._naming():
             files = self._listed()
             return [*self._in_file(files[0], self._names), *partition_of(files[0])] if files else []
@@ -241,22 +230,6 @@ class ColumnarSource(FileSource[T]):
     def _close(self) -> None:
         self._close_file()
         self._is_open = False
-
-
-def _typed(partitions: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """The values of partitions, as whole numbers where all of a column look like that."""
-    whole = {name for partition in partitions for name in partition}
-    for partition in partitions:
-        whole -= {name for name, value in partition.items() if not _is_whole(value)}
-
-    def value_of(name: str, value: str) -> Any:
-        return None if value == NO_VALUE else int(value) if name in whole else value
-
-    return [{name: value_of(name, value) for name, value in each.items()} for each in partitions]
-
-
-def _is_whole(value: str) -> bool:
-    return value == NO_VALUE or (value.removeprefix("-").isdecimal() and str(int(value)) == value)
 
 
 class ParquetSource(ColumnarSource[T]):

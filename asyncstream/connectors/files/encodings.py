@@ -12,14 +12,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from asyncstream.connectors.lines import column_names, delimiter_of
-from asyncstream.connectors.rows import (
-    Default,
-    JsonWriter,
-    MoreColumns,
-    RowWriter,
-    record_of,
-    without_fields,
-)
+from asyncstream.connectors.rows import Default, JsonWriter, MoreColumns, RowWriter, record_of, without_fields
 
 __all__ = ("CsvLines", "Encoding", "JsonLines")
 

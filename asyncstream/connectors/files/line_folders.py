@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, Final, Literal
 from asyncstream.connectors.files.compression import Compressing, compression_of, unpacked
 from asyncstream.connectors.files.encodings import CsvLines, Encoding, JsonLines
 from asyncstream.connectors.files.line_sinks import TOGETHER
+from asyncstream.connectors.files.part_files import PartWriter
 from asyncstream.connectors.files.partitions import longest_in, parted
-from asyncstream.connectors.files.parts_sink import Collected, PartsSink, PartWriter
+from asyncstream.connectors.files.parts_sink import Collected, PartsSink
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.rows import Default
 from asyncstream.validation import refuse

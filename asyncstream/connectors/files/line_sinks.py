@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Literal
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.cancellation import carried_through
-from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, fenced
+from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, fenced, lost
 from asyncstream.connectors.files.compression import (
     Compressing,
     Compression,
@@ -368,12 +368,7 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
     def _broken(self, error: OSError) -> SinkBroken:
         """What was written may be gone, whatever a second try says: the next run writes it anew."""
         self._failure = error
-        again = (
-            "; what was written since the last checkpoint may be lost, and is written again by the next run"
-            if self._claim.is_held
-            else ""
-        )
-        return SinkBroken(f"{self._error(error)}{again}")
+        return lost(self._error(error), self._claim.is_held)
 
     def _sync(self, file: BinaryIO) -> None:
         os.fsync(file.fileno())

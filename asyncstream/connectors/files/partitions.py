@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote
 from asyncstream.connectors.files.storage import is_remote
 from asyncstream.connectors.rows import record_of, without_fields
 
-__all__ = ("NO_VALUE", "is_partition", "longest_in", "parted", "partition_of")
+__all__ = ("is_partition", "longest_in", "parted", "partition_of", "partitions_of")
 
-NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """How None is written."""
 
 _LONGEST: Final = 255
@@ -41,6 +41,23 @@ def partition_of(name: str) -> dict[str, str]:
     """The values of a file's partition, as text, by its path in the folder."""
     pairs = (folder.partition("=") for folder in name.split("/")[:-1])
     return {unquote(column): unquote(value) for column, _, value in pairs}
+
+
+def partitions_of(names: Sequence[str]) -> list[dict[str, Any]]:
+    """The values of several files' partitions, as whole numbers where all of a column look like that."""
+    partitions = [partition_of(name) for name in names]
+    whole = {column for partition in partitions for column in partition}
+    for partition in partitions:
+        whole -= {column for column, value in partition.items() if not _is_whole(value)}
+
+    def value_of(column: str, value: str) -> Any:
+        return None if value == _NO_VALUE else int(value) if column in whole else value
+
+    return [{column: value_of(column, value) for column, value in each.items()} for each in partitions]
+
+
+def _is_whole(value: str) -> bool:
+    return value == _NO_VALUE or (value.removeprefix("-").isdecimal() and str(int(value)) == value)
 
 
 def longest_in(path: str) -> int:
@@ -93,7 +110,7 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or value == "":
-        return NO_VALUE
+        return _NO_VALUE
     if not isinstance(value, str | int | float) and not hasattr(value, "isoformat"):
         raise TypeError(f"a {type(value).__name__} cannot be partitioned by; text, numbers and dates can")
     return quote(str(value), safe=" ,+")

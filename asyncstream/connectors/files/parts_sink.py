@@ -25,11 +25,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 from asyncstream.aside import aside
 from asyncstream.connectors.base import CountingSink, TransactionalSink
-from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, claim_of, fenced
+from asyncstream.connectors.files.claim import RECORD_BYTES, Claim, claim_of, fenced, lost
+from asyncstream.connectors.files.part_files import PartFiles, PartWriter
 from asyncstream.connectors.files.partitions import is_partition
 from asyncstream.connectors.files.parts import Parts, hidden, is_shown, shown, unfinished
 from asyncstream.connectors.files.storage import Work, storage_of
@@ -41,14 +42,11 @@ from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.folders import missing_folder, roomy
 from asyncstream.validation import choice, count, file_path
 
-__all__ = ("Collected", "PartWriter", "PartsSink")
+__all__ = ("Collected", "PartsSink")
 
 log = logging.getLogger("asyncstream.sinks")
 
 T = TypeVar("T")
-
-_OPEN_FILES: Final = 64
-"""Parts that are written at a time; with more values of `partition_by`, some end before the epoch does."""
 
 _ERRORS: Final = (ValueError, TypeError, LookupError, NotImplementedError)
 """Of Arrow, whose own are among these."""
@@ -65,24 +63,6 @@ class Collected(Protocol):
 
     def take(self) -> Iterable[tuple[str, Any]]:
         """What was collected, by the folders that it goes to; without partitions one, though it be empty."""
-
-
-class PartWriter(Protocol):
-    """Writes one file."""
-
-    def write(self, rows: Any) -> object:
-        """Write what `Collected.take` gave for it."""
-
-    def close(self) -> object:
-        """Write the end of the file, and leave it open."""
-
-
-class _Part(NamedTuple):
-    """A file that is being written."""
-
-    path: str
-    file: BinaryIO
-    writer: PartWriter
 
 
 class PartsSink(CountingSink[Any], TransactionalSink[Any]):
@@ -122,8 +102,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _begin(self) -> None:
         self._collected: Collected | None = None
-        self._written: dict[str, _Part] = {}  # by their folders, the one that was written to last at the end
-        self._ended: list[tuple[str, str]] = []  # of this epoch: folder, and the file
+        self._files = PartFiles(self._storage, self._unfinished, self._writing_to)  # of this epoch
         self._run = ""
         self._parts: list[str] = []  # by their last names, prepared ones included
         self._committed = 0  # of these
@@ -183,11 +162,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _check_folder(self) -> None:
         if self._storage.exists(self._path) and not self._storage.is_folder(self._path):
-            raise SinkError(
-                f"{self._path} is a file, and a job with checkpoints writes a directory of that name: move it"
-                if self._is_file
-                else f"{self._path} is a file, and this sink writes a directory of that name: move it"
-            )
+            who = "a job with checkpoints" if self._is_file else "this sink"
+            raise SinkError(f"{self._path} is a file, and {who} writes a directory of that name: move it")
 
     def _exists(self) -> SinkError:
         return SinkError(f"{self._path} exists: pass existing='overwrite' to replace it")
@@ -200,9 +176,9 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         replaced = [] if self._is_file else self._folder.found()
         self._check_existing()  # another job may have written meanwhile
         if self._is_file:
-            ((_, path),) = self._ended
+            ((_, path),) = self._files.ended
             self._storage.rename(path, self.place)
-            self._ended = []
+            self._files.ended = []
         else:
             self._hide()
             self._check_alone(replaced)
@@ -315,26 +291,9 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _write_rows(self) -> None:
         """Write what is collected; without anything, at least a file."""
         collected = self._opened()
-        if not collected.rows and (self._written or self._ended):
-            return
-        for folder, rows in collected.take():
-            part = self._written.pop(folder, None)
-            if part is None:
-                if len(self._written) >= _OPEN_FILES:
-                    self._end_part(next(iter(self._written)))
-                part = self._begun(self._unfinished(folder), rows)
-            self._written[folder] = part
-            part.writer.write(rows)
-
-    def _begun(self, path: str, rows: Any) -> _Part:
-        """A new file, of which these are the first rows."""
-        file = self._storage.create(path)
-        try:
-            return _Part(path, file, self._writing_to(file, rows))
-        except BaseException:  # of a type that the format has not, say
-            file.close()
-            self._storage.remove(path)
-            raise
+        if collected.rows or not self._files.are_there():
+            for folder, rows in collected.take():
+                self._files.write(folder, rows)
 
     def _unfinished(self, folder: str) -> str:
         name = unfinished()
@@ -342,17 +301,10 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
             return self._storage.beside(self.place, name)
         return self._folder.place(posixpath.join(folder, name))
 
-    def _end_part(self, folder: str) -> None:
-        part = self._written.pop(folder)
-        self._ended.append((folder, part.path))
-        part.writer.close()
-        part.file.close()
-
     def _end_parts(self) -> None:
         """Write what is collected, and the end of each file."""
         self._write_rows()
-        for folder in list(self._written):
-            self._end_part(folder)
+        self._files.end()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -368,12 +320,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     def _broken(self, error: Exception) -> SinkBroken:
         self._failure = error
-        again = (
-            "; what was written since the last checkpoint is lost, and is written again by the next run"
-            if self._has_epochs
-            else ""
-        )
-        return SinkBroken(f"cannot write {self._path}: {describe_error(error)}{again}")
+        return lost(f"cannot write {self._path}: {describe_error(error)}", self._has_epochs)
 
     def cut_short(self) -> None:
         self._is_whole = False
@@ -388,19 +335,15 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
 
     async def prepare(self, epoch: int) -> dict[str, Any]:
         collected = self._opened()
-        if collected.rows or self._written or self._ended:
+        if collected.rows or self._files.are_there():
             with self._writing():
                 await self._work.do(self._end_parts)
                 # in a thread: a disk may take seconds to say that it has them
-                await aside(partial(self._sync, [path for _, path in self._ended]))
+                await aside(partial(self._sync, [path for _, path in self._files.ended]))
                 await self._work.do(self._hide_ours)
         await self._work.do(self._claim.check_record)
         self._ends[epoch] = len(self._parts)
-        return {
-            "run": self._run,
-            "parts": len(self._parts),
-            "last": self._parts[-1] if self._parts else None,
-        }
+        return {"run": self._run, "parts": len(self._parts), "last": self._parts[-1] if self._parts else None}
 
     def _sync(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -414,12 +357,12 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
     def _hide(self) -> None:
         """Make the files that were written parts that are prepared."""
         last = self._folder.number(self._parts[-1]) if self._parts else 0
-        for number, (folder, path) in enumerate(self._ended, last + 1):
+        for number, (folder, path) in enumerate(self._files.ended, last + 1):
             name = self._folder.named(folder, number)
             self._storage.rename(path, self._folder.place(hidden(name)))
             self._storage.settle(self._folder.place(folder))
             self._parts.append(name)
-        self._ended = []
+        self._files.ended = []
 
     async def commit(self, epoch: int) -> None:
         end = self._ends.pop(epoch, len(self._parts))
@@ -444,15 +387,7 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
                 self._finish()
         finally:
             self._collected = None
-            for part in self._written.values():  # of an epoch that no checkpoint knows
-                with suppress(*self._errors):
-                    part.writer.close()
-                with suppress(*self._errors):
-                    part.file.close()
-            for path in [part.path for part in self._written.values()] + [path for _, path in self._ended]:
-                with suppress(*self._errors):
-                    self._storage.remove(path)
-            self._written, self._ended = {}, []
+            self._files.throw_away(self._errors)  # of an epoch that no checkpoint knows
             if collected is not None and has_epochs:
                 self._claim.release(len(self._parts))
 

@@ -11,10 +11,4 @@ from asyncstream.connectors.http.pages import RestSource
 from asyncstream.connectors.http.sse import ServerSentEvent, SseSource
 from asyncstream.connectors.http.websocket import WebSocketSource
 
-__all__ = (
-    "HttpLookup",
-    "RestSource",
-    "ServerSentEvent",
-    "SseSource",
-    "WebSocketSource",
-)
+__all__ = ("HttpLookup", "RestSource", "ServerSentEvent", "SseSource", "WebSocketSource")

@@ -296,8 +296,7 @@ class HttpLookup(AsyncFunction[In, Out]):
 
     def metrics(self) -> dict[str, int]:
         """Counters by name: `requests`, and those of the guards that are in use."""
-        guards = {} if self.guards is None else self.guards.metrics()
-        return {"requests": self._requests} | guards
+        return {"requests": self._requests} | ({} if self.guards is None else self.guards.metrics())
 
     def counter_names(self) -> tuple[str, ...]:
         return ("requests", *(() if self.guards is None else self.guards.counter_names()))
@@ -346,12 +345,8 @@ class HttpLookup(AsyncFunction[In, Out]):
         except ValueError:
             raise HttpError(shown(url), response.status, "a redirect to no URL", retryable=False) from None
         if self._redirects == "none" or (is_away and self._redirects == "same_origin"):
-            raise HttpError(
-                shown(url),
-                response.status,
-                f"a redirect to {shown(target)}; redirects={self._redirects!r} does not follow it",
-                retryable=False,
-            )
+            reason = f"a redirect to {shown(target)}; redirects={self._redirects!r} does not follow it"
+            raise HttpError(shown(url), response.status, reason, retryable=False)
         if not is_away and url.user is not None:
             target = target.with_user(url.user).with_password(url.password)
         return target

@@ -1,5 +1,5 @@
 """
-What a Kafka record is in a pipeline.
+What a Kafka record is in a pipeline, and how an element is made of one.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncstream.validation import refuse
+from asyncstream.connectors.messages import Decode, decoder
+from asyncstream.errors import SourceError, describe_error
+from asyncstream.validation import flag, refuse
 
 __all__ = (
     "KafkaRecord",
+    "RecordReader",
     "RejectedRecord",
     "checked_topic",
     "headers_of",
@@ -68,6 +71,65 @@ class RejectedRecord:
     key: bytes | None
     value: bytes
     reason: str
+
+
+class RecordReader:
+    """
+    Makes elements of records.
+
+    Args:
+        value: how the bytes of a record become an element, as of `KafkaSource`.
+        records: elements are `KafkaRecord`, rather than values.
+        rejects: bad records are put aside; else they are an error.
+    """
+
+    def __init__(self, value: Decode, records: bool, rejects: bool) -> None:
+        self._decode = decoder(value, "value")
+        self._records = flag("records", records)
+        self._rejects = rejects
+
+    def read(
+        self, name: str, records: list[ConsumerRecord[Any, Any]]
+    ) -> tuple[list[Any], list[ConsumerRecord[Any, Any]], list[RejectedRecord]]:
+        """
+        Elements with their records, and what is bad of some records of this partition; where that is an
+        error, those up to the first bad one. Raises `SourceError` if that comes first.
+        """
+        try:
+            return list(map(self._element, records)), records, []
+        except Exception:
+            return self._one_by_one(name, records)
+
+    def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
+        value = None if record.value is None else self._decode(record.value)
+        if not self._records:
+            return value
+        headers = tuple(record.headers)
+        place = record.topic, record.partition, record.offset
+        return KafkaRecord(value, record.key, headers, time_of(record), *place)
+
+    def _one_by_one(
+        self, name: str, records: list[ConsumerRecord[Any, Any]]
+    ) -> tuple[list[Any], list[ConsumerRecord[Any, Any]], list[RejectedRecord]]:
+        values: list[Any] = []
+        taken: list[ConsumerRecord[Any, Any]] = []
+        rejected: list[RejectedRecord] = []
+        for record in records:
+            try:
+                values.append(self._element(record))
+                taken.append(record)
+            except Exception as error:
+                place, reason = (record.topic, record.partition, record.offset), describe_error(error)
+                if self._rejects:
+                    rejected.append(RejectedRecord(*place, record.key, record.value, reason))
+                    continue
+                if values:  # they are delivered first
+                    break
+                raise SourceError(
+                    f"offset {record.offset} of {name} is no element, as value= says: {reason}; with "
+                    "on_malformed='reject' such records go to the `rejected` output"
+                ) from error
+        return values, taken, rejected
 
 
 def checked_topic(name: str) -> str:

@@ -29,9 +29,9 @@ from asyncstream.connectors.kafka.client import (
 )
 from asyncstream.connectors.kafka.group import Handover, begins_at, check_handover, listener, shows_itself
 from asyncstream.connectors.kafka.partitions import Presence, chosen, gone, split_of, to_read
-from asyncstream.connectors.kafka.records import KafkaRecord, RejectedRecord, time_of, topic_name
-from asyncstream.connectors.messages import Decode, decoder
-from asyncstream.errors import PipelineError, SourceError, describe_error
+from asyncstream.connectors.kafka.records import RecordReader, time_of, topic_name
+from asyncstream.connectors.messages import Decode
+from asyncstream.errors import PipelineError, SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
 
 if TYPE_CHECKING:
@@ -110,8 +110,6 @@ class KafkaSource(Source[Any]):
         if not self._topics or len(set(self._topics)) != len(self._topics):
             raise refuse("topics", "one or more different names", topics)
         self._servers = addresses(bootstrap_servers)
-        self._decode = decoder(value, "value")
-        self._records = flag("records", records)
         self._chosen = None if partitions is None else chosen(partitions, self._topics)
         self._group = None if group is None else text("group", group)
         self.hands_over = group is not None
@@ -124,6 +122,7 @@ class KafkaSource(Source[Any]):
         self._start = choice("start", start, ("earliest", "latest"))
         self._stops = flag("stop_at_end", stop_at_end)
         self.rejects = choice("on_malformed", on_malformed, ("fail", "reject")) == "reject"
+        self._reader = RecordReader(value, records, self.rejects)
         self._isolation = choice("isolation", isolation, ("read_committed", "read_uncommitted"))
         self._batch = count("batch", batch)
         self._options = check_options(client, "AIOKafkaConsumer", _OURS)
@@ -216,10 +215,9 @@ class KafkaSource(Source[Any]):
         if self._group is not None and not self._is_member:
             self._join(consumer)
         while True:
-            for index, (name, records) in enumerate(self._fetched):
+            for index, (name, _) in enumerate(self._fetched):
                 if name not in self._held:
-                    del self._fetched[index]
-                    return self._batch_of(name, records)
+                    return self._batch_of(index)
             if self._stops and await self._is_at_end(consumer):
                 return None
             if self._failed is not None:
@@ -254,50 +252,19 @@ class KafkaSource(Source[Any]):
             if split_of(partition) in self._partitions:
                 self._fetched.append((split_of(partition), records))
 
-    def _batch_of(self, name: str, records: list[ConsumerRecord[Any, Any]]) -> SourceBatch[Any]:
-        rejected: list[RejectedRecord] = []
-        try:
-            values, taken = list(map(self._element, records)), records
-        except Exception:
-            values, taken, rejected = self._one_by_one(name, records)
-        self._positions[name] = 1 + max(some[-1].offset for some in (taken, rejected) if some)
+    def _batch_of(self, index: int) -> SourceBatch[Any]:
+        """The elements of what was fetched in that place; what is left of it is for the next read."""
+        name, records = self._fetched[index]
+        values, taken, rejected = self._reader.read(name, records)
+        count = len(taken) + len(rejected)
+        if count < len(records):
+            self._fetched[index] = name, records[count:]
+        else:
+            del self._fetched[index]
+        self._positions[name] = records[count - 1].offset + 1
         is_other = name in self._read_on
         self._read_on.discard(name)
         return SourceBatch(values, list(map(time_of, taken)), rejected, split=name, started_over=is_other)
-
-    def _element(self, record: ConsumerRecord[Any, Any]) -> Any:
-        value = None if record.value is None else self._decode(record.value)
-        if not self._records:
-            return value
-        headers = tuple(record.headers)
-        place = record.topic, record.partition, record.offset
-        return KafkaRecord(value, record.key, headers, time_of(record), *place)
-
-    def _one_by_one(
-        self, name: str, records: list[ConsumerRecord[Any, Any]]
-    ) -> tuple[list[Any], list[ConsumerRecord[Any, Any]], list[RejectedRecord]]:
-        """Elements with their records, and what is bad; where that is to fail, up to the first bad one."""
-        values: list[Any] = []
-        taken: list[ConsumerRecord[Any, Any]] = []
-        rejected: list[RejectedRecord] = []
-        for index, record in enumerate(records):
-            try:
-                values.append(self._element(record))
-                taken.append(record)
-            except Exception as error:
-                place = record.topic, record.partition, record.offset
-                reason = describe_error(error)
-                if self.rejects:
-                    rejected.append(RejectedRecord(*place, record.key, record.value, reason))
-                    continue
-                self._fetched.appendleft((name, records[index:]))  # the next read finds it again
-                if not index:
-                    raise SourceError(
-                        f"offset {record.offset} of {name} is no element, as value= says: {reason}; with "
-                        "on_malformed='reject' such records go to the `rejected` output"
-                    ) from error
-                break
-        return values, taken, rejected
 
     async def _is_at_end(self, consumer: AIOKafkaConsumer) -> bool:
         """Whether all is read that was there."""
@@ -323,14 +290,9 @@ class KafkaSource(Source[Any]):
         self._looks_at = now + _LOOK
         await self._presence.check(consumer, list(self._partitions.values()))
         await self._pass_marks(consumer)
-        if self._group is None:
-            await self._look_for_partitions(consumer)
-
-    async def _look_for_partitions(self, consumer: AIOKafkaConsumer) -> None:
-        """Read those too that were added to a topic, from their beginning: nothing was there before."""
-        if self._chosen is None and not self._stops:
+        if self._group is None and self._chosen is None and not self._stops:
             found = self._found(consumer)
-            if len(found) > len(self._partitions):
+            if len(found) > len(self._partitions):  # of those that were added, nothing was there before
                 with naming(SourceError, self._what):
                     await self._assign(found, "earliest")
 

@@ -90,20 +90,6 @@ class _Prepared:
     partitions: list[list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """
-    What is written down with each transaction.
-
-    Attributes:
-        number: of the last transaction that is committed; 0: there is none.
-        lease: of the job that writes, as JSON; None: there has been none.
-    """
-
-    number: int = 0
-    lease: str | None = None
-
-
 class _Slot:
     """One producer, with a transactional id of its own."""
 
@@ -176,7 +162,8 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
 
         return TopicPartition(self._writer.topic, 0)
 
-    async def _read_row(self) -> _Row:
+    async def _read_row(self) -> tuple[int, Lease | None]:
+        """The number of the last transaction that is committed, 0: there is none; and whose the topic is."""
         client = self._writer.admin()
         with self._writer.naming():
             try:
@@ -186,10 +173,10 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                 await client.close()
         row = found.get(self._row_place)
         if row is None or row.offset < 0:
-            return _Row()
+            return 0, None
         try:
-            about = json.loads(row.metadata)
-            return _Row(row.offset, about["lease"])
+            lease = json.loads(row.metadata)["lease"]
+            return row.offset, None if lease is None else Lease.from_json(lease)
         except (ValueError, KeyError, TypeError) as error:
             raise SinkError(
                 f"{self._writer.what}: the group {self._id!r} is used by others; choose another "
@@ -219,36 +206,36 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         await self._make_slot(0)
 
     async def can_recover(self, position: dict[str, Any] | None) -> None:
-        self._check(position, await self._read_row())
+        await self._check(position)
 
-    def _check(self, position: dict[str, Any] | None, row: _Row) -> None:
+    async def _check(self, position: dict[str, Any] | None) -> int:
+        """As `can_recover`; gives the number of the last transaction that is committed."""
+        number, last = await self._read_row()
         what = f"topic {self._writer.topic!r}"
-        if self.writer is not None and row.lease is not None:
-            self.writer.check_follows(Lease.from_json(row.lease), what)
-        if row.number > _last(position) and allowed_ahead(self.writer, what) == "start_over":
+        if self.writer is not None:
+            self.writer.check_follows(last, what)
+        if number > _last(position) and allowed_ahead(self.writer, what) == "start_over":
             raise SinkError(
                 f"{what} holds results of a later checkpoint than the one to start from, and Kafka cannot "
                 "take out what is committed: write to another topic, or say ahead='allow_behind' to keep "
                 "them, though they may be written a second time"
             )
+        return number
 
     async def recover(self, position: dict[str, Any] | None) -> None:
         self._forget_all()
         self._has_epochs = self.one_by_one = True  # else all of a write, or nothing
-        row = await self._read_row()
-        self._check(position, row)
+        number = await self._check(position)
         for known in () if position is None else position["prepared"]:
             prepared = _Prepared(**known)
-            if prepared.number > row.number:
+            if prepared.number > number:
                 await self._commit_left(prepared)
         await asyncio.gather(
             *(self._make_slot(number) for number in range(_NEEDED)),
             *(self._end_left(number) for number in range(_NEEDED, _SLOTS)),
         )
         # from here on no other job can commit: what one did until now is seen
-        row = await self._read_row()
-        self._check(position, row)
-        self._number = self._committed = max(row.number, _last(position))
+        self._number = self._committed = max(await self._check(position), _last(position))
         with self._writer.naming(broken=True):
             await self._claim(released=False)
         self._has_row = True
@@ -296,7 +283,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
                 await producer.start()
                 await self._bounded(producer.commit_transaction())
         except SinkError as error:
-            if (await self._read_row()).number < prepared.number:
+            if (await self._read_row())[0] < prepared.number:
                 seconds = self._timeout_ms / 1000
                 raise SinkError(
                     f"{self._writer.what}: what the checkpoint had prepared there cannot be committed any "

@@ -14,26 +14,21 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
-from asyncstream.addresses import server_address
 from asyncstream.aside import aside, heed, wait_at_most
 from asyncstream.connectors.cancellation import answered_within
+from asyncstream.connectors.mqtt.address import Address
 from asyncstream.errors import describe_error
-from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-__all__ = ("Address", "Connection", "MqttError", "Refused", "address_of", "check_tls")
-
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+__all__ = ("Connection", "MqttError", "Refused")
 
 _PATIENCE: Final = 10.0
 """Seconds that a connection may take, and that nothing may come while an answer is waited for."""
@@ -66,46 +61,6 @@ class Refused(MqttError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the broker says: {reason}")
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a broker is, and who one is there."""
-
-    host: str
-    port: int
-    user: str | None
-    password: str | None
-    is_secure: bool
-
-    def __str__(self) -> str:
-        return f"MQTT at {self.host}:{self.port}"
-
-
-def address_of(url: object) -> Address:
-    """The address of a broker; what is wrong with it is a `PipelineError`."""
-    example = "mqtt://localhost:1883, or mqtts:// for TLS"
-    return _parsed(server_address(url, "MQTT", "mqtt", "an MQTT broker", _parsed, example))
-
-
-def _parsed(url: str) -> Address:
-    import paho.mqtt.client  # noqa: F401
-
-    parts = urlsplit(url)
-    port = parts.port or _PORTS[parts.scheme]
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(url)
-    user, password = (None if one is None else unquote(one) for one in (parts.username, parts.password))
-    return Address(parts.hostname, port, user, password, parts.scheme == "mqtts")
-
-
-def check_tls(tls: object, address: Address) -> ssl.SSLContext | None:
-    """What TLS is done with; None: it is not."""
-    if tls is None:
-        return ssl.create_default_context() if address.is_secure else None
-    if not isinstance(tls, ssl.SSLContext) or not address.is_secure:
-        raise refuse("tls", "an ssl.SSLContext, with an address of mqtts://", tls)
-    return tls
 
 
 class Connection:
@@ -189,10 +144,9 @@ class Connection:
                 self._tell(self._changed.set)
 
     def _on_answer(self, client: Client, data: Any, mid: int, reasons: Any, properties: Any) -> None:
-        failed = [
-            reason for reason in (reasons if isinstance(reasons, list) else [reasons]) if reason.is_failure
-        ]
-        self._tell(self._set_answer, mid, str(failed[0]) if failed else "")
+        given = reasons if isinstance(reasons, list) else [reasons]
+        failed = (str(reason) for reason in given if reason.is_failure)
+        self._tell(self._set_answer, mid, next(failed, ""))
 
     # ------------------------------------------------------------------ the event loop
 
@@ -223,8 +177,6 @@ class Connection:
         """Raises `MqttError` if there is no connection to be had."""
         from paho.mqtt.client import Client, MQTTv5
         from paho.mqtt.enums import CallbackAPIVersion
-        from paho.mqtt.packettypes import PacketTypes
-        from paho.mqtt.properties import Properties
 
         client = self._client = Client(
             CallbackAPIVersion.VERSION2,
@@ -241,9 +193,7 @@ class Connection:
             client.tls_set_context(self._tls)
         if self._address.user is not None:
             client.username_pw_set(self._address.user, self._address.password)
-        wishes = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        wishes.SessionExpiryInterval = self._session
-        wishes.ReceiveMaximum = self._limit
+        wishes = _properties("CONNECT", SessionExpiryInterval=self._session, ReceiveMaximum=self._limit)
 
         def connect() -> None:
             host, port = self._address.host, self._address.port
@@ -369,7 +319,9 @@ class Connection:
         finally:
             client, self._client = self._client, None
             if client is not None:
-                await aside(partial(_leave, client, None if self.is_kept else _session_ends()))
+                # or the broker is to forget the session at once
+                farewell = None if self.is_kept else _properties("DISCONNECT", SessionExpiryInterval=0)
+                await aside(partial(_leave, client, farewell))
         if self._opened.done():
             heed(self._opened)
 
@@ -382,14 +334,15 @@ def _leave(client: Client, farewell: Properties | None) -> None:
     client.on_publish = client.on_subscribe = client.on_unsubscribe = None
 
 
-def _session_ends() -> Properties:
-    """Has the broker forget a session at once."""
+def _properties(packet: str, **values: int) -> Properties:
+    """What is told along with a packet of this kind."""
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
 
-    wishes = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call]
-    wishes.SessionExpiryInterval = 0
-    return wishes
+    properties = Properties(getattr(PacketTypes, packet))  # type: ignore[no-untyped-call]
+    for name, value in values.items():
+        setattr(properties, name, value)
+    return properties
 
 
 def _show(client: Client) -> None:

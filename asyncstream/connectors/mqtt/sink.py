@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
-from asyncstream.connectors.mqtt.connection import (
-    Connection,
-    MqttError,
-    Refused,
-    address_of,
-    check_tls,
-)
+from asyncstream.connectors.mqtt.address import address_of, check_tls
+from asyncstream.connectors.mqtt.connection import Connection, MqttError, Refused
 from asyncstream.connectors.mqtt.messages import MqttMessage, is_topic
 from asyncstream.connectors.rows import Default
 from asyncstream.validation import flag, function, refuse

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from asyncstream.connectors.base import SourceBatch
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
-from asyncstream.connectors.mqtt.connection import Connection, address_of, check_tls
+from asyncstream.connectors.mqtt.address import address_of, check_tls
+from asyncstream.connectors.mqtt.connection import Connection
 from asyncstream.connectors.mqtt.messages import MqttMessage
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text

@@ -60,14 +60,7 @@ _FAREWELL: Final = 1.0
 """Seconds that a connection may take to be closed in an orderly way."""
 
 _OURS: Final = frozenset(
-    {
-        "allow_reconnect",
-        "error_cb",
-        "max_reconnect_attempts",
-        "name",
-        "reconnect_time_wait",
-        "servers",
-    }
+    {"allow_reconnect", "error_cb", "max_reconnect_attempts", "name", "reconnect_time_wait", "servers"}
 )
 
 
@@ -243,7 +236,7 @@ class Pull:
     async def _ask(self, waits: bool) -> None:
         if self._asked > self._batch // 2:
             return
-        count = self._batch if not self._asked else self._batch - self._asked
+        count = self._batch - self._asked
         request: dict[str, Any] = {"batch": count, "no_wait": True}
         if waits:
             request = {"batch": count, "expires": int(_EXPIRES * 1e9)}

@@ -292,34 +292,43 @@ class Table:
 
     Args:
         name: as the user writes it: `table` or `schema.table`.
+
+    Attributes:
+        words: what stands for words in braces, in statements: `{table}` for the table, `{batch}` for `BATCH`,
+            and what is added.
     """
 
     def __init__(self, name: str) -> None:
+        from psycopg.sql import Identifier
+
         self.name: Final = name
         *schema, self._own = name.split(".")
         self._schema = schema
         if len(schema) > 1 or not all(name.split(".")):
             raise refuse("table", "the name of a table, or schema.table", name)
+        self.words: dict[str, sql.Composable] = {"table": self.identifier, "batch": Identifier(*BATCH)}
 
     @property
     def identifier(self) -> sql.Identifier:
         return self.shared(self._own)
 
-    def filled(
-        self, statement: LiteralString, columns: Sequence[str] = (), **more: sql.Composable
-    ) -> sql.Composed:
-        """
-        A statement with names in it.
+    def filled(self, statement: LiteralString, **more: sql.Composable) -> sql.Composed:
+        """A statement with its `words` in it, and `more`, which come before these."""
+        from psycopg.sql import SQL
 
-        Args:
-            statement: where `{table}` stands for the table, `{batch}` for `BATCH`, and `{columns}` for:
-            columns: their names.
-            more: what stands for other words.
-        """
-        from psycopg.sql import SQL, Identifier
+        return SQL(statement).format(**{**self.words, **more})
 
-        names = {"table": self.identifier, "batch": Identifier(*BATCH)}
-        return SQL(statement).format(**names, columns=joined(columns), **more)
+    async def do(
+        self, connection: Connection, statement: LiteralString, *values: object
+    ) -> AsyncCursor[tuple[Any, ...]]:
+        """Execute a statement, as `filled`."""
+        return await connection.execute(self.filled(statement), values or None)
+
+    async def one(
+        self, connection: Connection, statement: LiteralString, *values: object
+    ) -> tuple[Any, ...] | None:
+        """The first row that a statement gives, as `filled`; None: it gives none."""
+        return await (await self.do(connection, statement, *values)).fetchone()
 
     def beside(self, suffix: str) -> sql.Identifier:
         """The name of a table that belongs to this one."""

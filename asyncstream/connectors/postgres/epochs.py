@@ -26,11 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from asyncstream.connectors.postgres.connection import Table, columns_of, make_batch, no_table
+from asyncstream.connectors.postgres.connection import Table, columns_of, joined, make_batch, no_table
 from asyncstream.connectors.postgres.watched import Connection
 from asyncstream.connectors.postgres.writing import copy_blocks, copy_rows
 from asyncstream.connectors.standing import Standing, taken_over
@@ -40,7 +41,6 @@ from asyncstream.lease import Lease
 
 if TYPE_CHECKING:
     from psycopg import AsyncCursor
-    from psycopg.sql import Composed
 
 __all__ = ("Epochs",)
 
@@ -87,20 +87,8 @@ class Epochs:
         self._keep = 1
         self._number = 0  # of the last block that was staged
         self.position = 0
-
-    def _sql(self, statement: LiteralString, columns: Sequence[str] | None = None) -> Composed:
-        """A statement with the names of tables and columns in it."""
-        return self._table.filled(
-            statement,
-            self._columns if columns is None else columns,
-            staged=self._table.beside("staged"),
-            **{name: self._table.shared(f"asyncstream_{name}") for name in ("sinks", "commits", "voids")},
-        )
-
-    async def _do(
-        self, connection: Connection, statement: LiteralString, *values: object
-    ) -> AsyncCursor[tuple[Any, ...]]:
-        return await connection.execute(self._sql(statement), values or None)
+        names = {name: table.shared(f"asyncstream_{name}") for name in ("sinks", "commits", "voids")}
+        table.words.update(names, staged=table.beside("staged"))
 
     # ------------------------------------------------------------------ going on
 
@@ -114,8 +102,7 @@ class Epochs:
             return Standing()
         await self._find_name(connection)
         query = "SELECT moved, floor, last, lease, fence FROM {sinks} WHERE name = %s"
-        cursor = await self._do(connection, query + (" FOR UPDATE" if locked else ""), self._name)
-        found = await cursor.fetchone()
+        found = await self._table.one(connection, query + (" FOR UPDATE" if locked else ""), self._name)
         if found is None:
             return Standing()
         moved, floor, last, lease, fence = found
@@ -140,8 +127,7 @@ class Epochs:
         if standing.last:
             query = "SELECT 1 FROM {voids} WHERE name = %s AND low < %s AND %s <= high"
             target = position or 0
-            cursor = await self._do(connection, query, self._name, target, target)
-            is_void = await cursor.fetchone() is not None
+            is_void = await self._table.one(connection, query, self._name, target, target) is not None
         standing.check(position, is_void, writer, self._what)
         return standing
 
@@ -149,8 +135,7 @@ class Epochs:
         """Have jobs that `writer` follows in its store change nothing more; part of a transaction."""
         standing = await self.standing(connection, locked=True)
         if writer.fences(standing.lease, standing.fence):
-            number = writer.lease.number
-            await self._do(connection, "UPDATE {sinks} SET fence = %s WHERE name = %s", number, self._name)
+            await self._note(connection, "fence = %s", writer.lease.number)
 
     async def recover(self, connection: Connection, position: int | None, writer: Writer | None) -> None:
         """Go to a position; part of a transaction. Raises as `check` does."""
@@ -159,10 +144,10 @@ class Epochs:
         # who only writes may have no right to make tables, and has none to one that makes nothing
         if not all([await columns_of(connection, table) for table in made]):
             for statement in _TABLES:
-                await self._do(connection, statement)
+                await self._table.do(connection, statement)
         await self._find_name(connection)
-        name = self._name
-        await self._do(connection, "INSERT INTO {sinks} (name) VALUES (%s) ON CONFLICT DO NOTHING", name)
+        insert: LiteralString = "INSERT INTO {sinks} (name) VALUES (%s) ON CONFLICT DO NOTHING"
+        await self._table.do(connection, insert, self._name)
         standing = await self.check(connection, position, writer, locked=True)
         target, moved = position or 0, standing.moved
         if standing.goes_back(position, writer):
@@ -173,46 +158,41 @@ class Epochs:
         if writer is not None:
             self._lease, self._keep = writer.lease, writer.keep
             lease = self._lease.to_text()
-        await self._do(connection, "UPDATE {sinks} SET lease = %s, fence = 0 WHERE name = %s", lease, name)
+        await self._note(connection, "lease = %s, fence = 0", lease)
         await make_batch(connection, self._table, self._columns)
         # nothing: what the table takes no rows of, a view or a generated column say, would be staged for ever
         async with connection.transaction(force_rollback=True):  # what triggers have done over it, too
             await self._bring_in(connection, self._columns, [])
         await self.commit(connection, target)
-        await self._do(connection, "DELETE FROM {staged}")
+        await self._table.do(connection, "DELETE FROM {staged}")
         self._number, self.position = 0, standing.last + 2
-        await self._do(
-            connection,
-            "UPDATE {sinks} SET moved = %s, last = last + 1, since = %s WHERE name = %s",
-            *(target, self.position, name),
-        )
+        await self._note(connection, "moved = %s, last = last + 1, since = %s", target, self.position)
         if standing.last > target:
             # with the one that a process may still be copying that was stopped
-            bounds = (name, target, standing.last + 1)
-            await self._do(connection, "INSERT INTO {voids} VALUES (%s, %s, %s)", *bounds)
+            bounds = (self._name, target, standing.last + 1)
+            await self._table.do(connection, "INSERT INTO {voids} VALUES (%s, %s, %s)", *bounds)
 
     async def _take_back(self, connection: Connection, position: int) -> None:
         """Take out of the table what was moved into it behind `position`."""
         bounds = (self._name, position)
         behind = "FROM {commits} WHERE name = %s AND position > %s"
-        found = await (
-            await self._do(connection, f"SELECT coalesce(sum(rows), 0)::bigint {behind}", *bounds)
-        ).fetchone()
+        count = "SELECT coalesce(sum(rows), 0)::bigint " + behind
+        found = await self._table.one(connection, count, *bounds)
         delete = "DELETE FROM {table} WHERE xmin IN (SELECT transaction::xid " + behind + ")"
-        cursor = await self._do(connection, delete, *bounds)
+        cursor = await self._table.do(connection, delete, *bounds)
         if found is None or cursor.rowcount != found[0]:
             raise SinkError(
                 f"{self._what} cannot go back to the checkpoint: rows that were written since have been "
                 "changed or deleted by others"
             )
-        await self._do(connection, "DELETE " + behind, *bounds)
+        await self._table.do(connection, "DELETE " + behind, *bounds)
 
     # ------------------------------------------------------------------ epochs
 
     async def stage(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
         """Stage rows of the epoch that is being written: all or, if one does not fit, none."""
-        blocks = await copy_rows(connection, self._sql("COPY {batch} ({columns}) FROM STDIN"), rows)
-        insert = self._sql("INSERT INTO {staged} VALUES (%s, %s, %s, %b)")
+        blocks = await copy_rows(connection, self._table.filled("COPY {batch} ({columns}) FROM STDIN"), rows)
+        insert = self._table.filled("INSERT INTO {staged} VALUES (%s, %s, %s, %b)")
         async with nullcontext() if len(blocks) == 1 else connection.transaction():
             for block in blocks:
                 self._number += 1
@@ -236,18 +216,18 @@ class Epochs:
         """
         since = await self._ours(connection, "moved = greatest(moved, %s)", position)
         if lease is not None:
-            await self._sign(connection, lease)
-        rows, name = await self._move(connection, since, position), self._name
-        await self._do(connection, "DELETE FROM {staged} WHERE position <= %s", position)
+            await self._note(connection, "lease = %s", lease.to_text())
+        rows = await self._move(connection, since, position)
+        await self._table.do(connection, "DELETE FROM {staged} WHERE position <= %s", position)
         if rows:
             query = "INSERT INTO {commits} VALUES (%s, %s, pg_current_xact_id(), %s)"
-            await self._do(connection, query, name, position, rows)
+            await self._table.do(connection, query, self._name, position, rows)
             await self._forget(connection)
 
     async def _move(self, connection: Connection, first: int, last: int) -> int:
         """Copy what is staged from one position to another into the table; gives how many rows have come."""
         rows = 0
-        query = self._sql(
+        query = self._table.filled(
             "SELECT columns, rows FROM {staged} WHERE position BETWEEN %s AND %s ORDER BY position, number"
         )
         staged = connection.cursor("asyncstream_blocks", binary=True)
@@ -262,52 +242,46 @@ class Epochs:
         return rows
 
     async def _bring_in(self, connection: Connection, columns: Sequence[str], blocks: list[bytes]) -> int:
+        filled = partial(self._table.filled, columns=joined(columns))
         if not self._ignores:
-            statement = self._sql("COPY {table} ({columns}) FROM STDIN", columns)
-            return await copy_blocks(connection, statement, blocks)
-        await copy_blocks(connection, self._sql("COPY {batch} ({columns}) FROM STDIN", columns), blocks)
-        insert = self._sql(
-            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {batch} ORDER BY ctid "
-            "ON CONFLICT DO NOTHING",
-            columns,
-        )
-        cursor = await connection.execute(insert)
-        await self._do(connection, "TRUNCATE {batch}")
+            return await copy_blocks(connection, filled("COPY {table} ({columns}) FROM STDIN"), blocks)
+        await copy_blocks(connection, filled("COPY {batch} ({columns}) FROM STDIN"), blocks)
+        insert = "INSERT INTO {table} ({columns}) SELECT {columns} FROM {batch} ORDER BY ctid "
+        cursor = await connection.execute(filled(insert + "ON CONFLICT DO NOTHING"))
+        await self._table.do(connection, "TRUNCATE {batch}")
         return cursor.rowcount
 
     async def _forget(self, connection: Connection) -> None:
         """Forget how to go back behind the checkpoints that are kept."""
         name = self._name
         query = "SELECT position FROM {commits} WHERE name = %s ORDER BY position DESC OFFSET %s LIMIT 1"
-        found = await (await self._do(connection, query, name, self._keep - 1)).fetchone()
+        found = await self._table.one(connection, query, name, self._keep - 1)
         if found is None:  # there are fewer: it reaches back as far as before
             return
-        for statement in (
-            "DELETE FROM {commits} WHERE position < %s AND name = %s",
-            "DELETE FROM {voids} WHERE high <= %s AND name = %s",
-            "UPDATE {sinks} SET floor = %s WHERE name = %s",
-        ):
-            await self._do(connection, statement, found[0], name)
+        await self._table.do(
+            connection, "DELETE FROM {commits} WHERE name = %s AND position < %s", name, *found
+        )
+        await self._table.do(connection, "DELETE FROM {voids} WHERE name = %s AND high <= %s", name, *found)
+        await self._note(connection, "floor = %s", *found)
 
     async def _ours(self, connection: Connection, assignment: LiteralString, value: int) -> int:
         """Write something down about the table if it is still this job's; gives where this one has begun."""
-        cursor = await self._do(
-            connection,
-            "UPDATE {sinks} SET " + assignment + " WHERE name = %s RETURNING since, lease, fence",
-            *(value, self._name),
-        )
+        cursor = await self._note(connection, assignment, value)
         since, text, fence = await cursor.fetchone() or (0, None, 0)
         last = None if text is None else Lease.from_json(text)
         if fence or not (last is None if self._lease is None else self._lease.is_same(last)):
             raise taken_over(self._what, None if fence else last)
         return int(since)
 
-    async def _sign(self, connection: Connection, lease: Lease) -> None:
-        text = lease.to_text()
-        await self._do(connection, "UPDATE {sinks} SET lease = %s WHERE name = %s", text, self._name)
+    async def _note(
+        self, connection: Connection, assignment: LiteralString, *values: object
+    ) -> AsyncCursor[tuple[Any, ...]]:
+        """Write something down about the table; gives where its job has begun, whose it is, and a fence."""
+        query = "UPDATE {sinks} SET " + assignment + " WHERE name = %s RETURNING since, lease, fence"
+        return await self._table.do(connection, query, *values, self._name)
 
     async def release(self, connection: Connection) -> None:
         """Leave the table to the next job; raises `SinkBroken` if it is another one's by now."""
         if self._lease is not None:
             await self._ours(connection, "moved = greatest(moved, %s)", 0)
-            await self._sign(connection, self._lease.given_back())
+            await self._note(connection, "lease = %s", self._lease.given_back().to_text())

@@ -24,7 +24,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, LiteralString, TypedDict, TypeVar, Unpack, overload
 
 from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import RejectedMessage
@@ -44,10 +44,6 @@ from asyncstream.connectors.writer import check_reader_follows
 from asyncstream.errors import SourceError
 from asyncstream.lease import Lease
 from asyncstream.validation import Duration, duration_seconds, text
-
-if TYPE_CHECKING:
-    from psycopg import AsyncCursor
-    from psycopg.sql import Composed
 
 __all__ = ("PostgresOutbox",)
 
@@ -74,7 +70,7 @@ _CLAIM: Final[LiteralString] = (
     "WITH free AS MATERIALIZED (SELECT ctid AS place, {id} AS id FROM {table} "
     "WHERE asyncstream_claim IS NULL ORDER BY {id} LIMIT %s FOR UPDATE SKIP LOCKED), "
     "numbered AS MATERIALIZED (SELECT place, id, "
-    "nextval(%s) AS claim FROM (SELECT place, id FROM free ORDER BY id) AS f) "
+    "nextval({sequence}) AS claim FROM (SELECT place, id FROM free ORDER BY id) AS f) "
     "UPDATE {table} AS o SET asyncstream_consumer = %s, asyncstream_claim = n.claim FROM numbered AS n "
     "WHERE o.ctid = n.place AND o.{id} = n.id RETURNING o.*"
 )
@@ -89,7 +85,7 @@ _TAKE_OVER: Final[LiteralString] = (
     "WITH dead AS (DELETE FROM {consumers} WHERE (source, name) IN (SELECT source, name FROM {consumers} "
     "WHERE source = %s AND name <> %s AND seen < now() - make_interval(secs => %s) FOR UPDATE SKIP LOCKED) "
     "RETURNING name), "
-    "theirs AS MATERIALIZED (SELECT {id} AS id, nextval(%s) AS claim FROM (SELECT {id} FROM {table} "
+    "theirs AS MATERIALIZED (SELECT {id} AS id, nextval({sequence}) AS claim FROM (SELECT {id} FROM {table} "
     "WHERE asyncstream_consumer IN (SELECT name FROM dead) ORDER BY asyncstream_claim FOR UPDATE) AS f) "
     "UPDATE {table} AS o SET asyncstream_consumer = %s, asyncstream_claim = t.claim FROM theirs AS t "
     "WHERE o.{id} = t.id"
@@ -148,12 +144,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     ) -> None: ...
     @overload
     def __init__(
-        self: PostgresOutbox[U],
-        url: str,
-        table: str,
-        *,
-        model: type[U],
-        **options: Unpack[_Options],
+        self: PostgresOutbox[U], url: str, table: str, *, model: type[U], **options: Unpack[_Options]
     ) -> None: ...
     def __init__(
         self,
@@ -176,6 +167,15 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._name = self._table.name  # by which it stands among the consumers
         self._what = f"table {table!r} of {place_of(url)}"
         self._id = text("id", id)
+        from psycopg import sql
+
+        claims = self._table.shared("asyncstream_claims")
+        self._table.words.update(
+            id=joined([self._id]),
+            consumers=self._table.shared("asyncstream_consumers"),
+            claims=claims,
+            sequence=sql.Literal(claims.as_string()),
+        )
         self._consumer = text("consumer", consumer)
         self._model = None if model is None else reader(model, is_table=True)
         self._channel = None if channel is None else text("channel", channel)
@@ -204,10 +204,9 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
             async with connection.transaction():
                 await self._enter(connection)
             if self._channel is not None:
-                from psycopg.sql import SQL, Identifier
-
                 self._listening = await connect(self._url, keeps=True)
-                await self._listening.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
+                listen = self._table.filled("LISTEN {channel}", channel=joined([self._channel]))
+                await self._listening.execute(listen)
         self._show_every(self._dead_after / 4, self._show)
 
     def _naming(self, doing: str = "read") -> AbstractContextManager[None]:
@@ -225,28 +224,27 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         if self._id not in there:
             lacks = f"no column {self._id!r}; there are: {', '.join(there)}" if there else "no such table"
             raise SourceError(f"cannot read {self._what}: there is {lacks}")
-        if set(_OURS) <= set(there) and await columns_of(
-            connection, self._table.shared("asyncstream_consumers")
-        ):
+        consumers = self._table.shared("asyncstream_consumers")
+        if set(_OURS) <= set(there) and await columns_of(connection, consumers):
             return
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             is_new = _OURS[0] not in await columns_of(connection, self._table.identifier)
             for statement in _MAKE if is_new else _MAKE[:_SHARED]:
-                await self._do(connection, statement)
+                await self._table.do(connection, statement)
 
     async def _enter(self, connection: Connection) -> None:
         """Write down that this is the consumer now."""
         self._name = await self._table.known_as(connection, "asyncstream_consumers", "source", "source")
         names = (self._name, self._consumer)
         query: LiteralString = "SELECT lease FROM {consumers} WHERE source = %s AND name = %s FOR UPDATE"
-        found = await (await self._do(connection, query, *names)).fetchone()
+        found = await self._table.one(connection, query, *names)
         self._is_new = found is None
         last = "" if found is None else found[0] or ""
         if last.startswith("{") and self.writer is not None:  # not of a job without checkpoints
             what = f"consumer {self._consumer!r} of {self._what}"
             check_reader_follows(self.writer, Lease.from_json(last), what)
-        await self._do(
+        await self._table.do(
             connection,
             "INSERT INTO {consumers} VALUES (%s, %s, %s, now()) ON CONFLICT (source, name) "
             "DO UPDATE SET lease = excluded.lease, seen = excluded.seen",
@@ -296,7 +294,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     async def _claim(self, connection: Connection) -> list[dict[str, Any]]:
         """Make free rows this consumer's."""
         await connection.execute(_BY_PLACE)
-        rows = await self._rows(connection, _CLAIM, self._batch, self._claims(connection), self._consumer)
+        rows = await self._rows(connection, _CLAIM, self._batch, self._consumer)
         return sorted(rows, key=lambda row: int(row[_OURS[1]]))
 
     async def _take_over(self, connection: Connection) -> bool:
@@ -305,14 +303,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         if now < self._look_for_dead:
             return False
         self._look_for_dead = now + self._dead_after / 3
-        values = (
-            self._name,
-            self._consumer,
-            self._dead_after,
-            self._claims(connection),
-            self._consumer,
-        )
-        self._has_claimed = (await self._do(connection, _TAKE_OVER, *values)).rowcount > 0
+        values = (self._name, self._consumer, self._dead_after, self._consumer)
+        self._has_claimed = (await self._table.do(connection, _TAKE_OVER, *values)).rowcount > 0
         return self._has_claimed
 
     async def _wait(self) -> None:
@@ -338,8 +330,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         """Refuse a position that this database has not had."""
         last = 0
         if await columns_of(client, self._table.shared("asyncstream_claims")):
-            found = await (await self._do(client, "SELECT last_value FROM {claims}")).fetchone()
-            last = 0 if found is None else found[0]
+            (last,) = await self._table.one(client, "SELECT last_value FROM {claims}") or (0,)
         if last < position:
             raise SourceError(
                 f"cannot go on behind claim {position} of {self._what}, which has had fewer: is it the same "
@@ -353,30 +344,23 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         self._has_claimed, self.started_over = True, self._is_new
 
     async def forget(self, position: int) -> None:
+        query: LiteralString = (
+            "DELETE FROM {table} WHERE asyncstream_consumer = %s AND asyncstream_claim <= %s"
+        )
         async with self._work("delete from") as connection:
-            await self._do(
-                connection,
-                "DELETE FROM {table} WHERE asyncstream_consumer = %s AND asyncstream_claim <= %s",
-                *(self._consumer, position),
-            )
+            await self._table.do(connection, query, self._consumer, position)
 
     async def _leave(self, client: Connection) -> None:
         listening, self._listening = self._listening, None
         try:
             if self.writer is not None:
-                await self._give_back(client, self.writer.lease)
+                given_back = self.writer.lease.given_back().to_text()
+                with suppress(SourceError), self._naming("write to"):  # that was said before
+                    await self._note(client, "lease = %s", given_back)
         finally:
             for opened in (client, listening):
                 if opened is not None:
                     await opened.close()
-
-    async def _give_back(self, connection: Connection, lease: Lease) -> None:
-        query: LiteralString = (
-            "UPDATE {consumers} SET lease = %s WHERE source = %s AND name = %s AND lease = %s"
-        )
-        given_back = lease.given_back().to_text()
-        with suppress(SourceError), self._naming("write to"):  # that was said before
-            await self._do(connection, query, given_back, self._name, self._consumer, self._lease)
 
     # ------------------------------------------------------------------ the database
 
@@ -386,12 +370,7 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         with self._naming(doing):
             async with self._turn, self._opened().transaction():
                 connection = self._opened()
-                cursor = await self._do(
-                    connection,
-                    "UPDATE {consumers} SET seen = now() WHERE source = %s AND name = %s AND lease = %s",
-                    *(self._name, self._consumer, self._lease),
-                )
-                if cursor.rowcount != 1:
+                if not await self._note(connection, "seen = now()"):
                     raise SourceError(
                         f"consumer {self._consumer!r} of {self._what} was taken over: another job reads by "
                         "this name, and each is to have a consumer= of its own; or this one was not heard of "
@@ -399,23 +378,11 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
                     )
                 yield connection
 
-    def _claims(self, connection: Connection) -> str:
-        """The name of the sequence of claims, as an argument."""
-        return self._table.shared("asyncstream_claims").as_string(connection)
-
-    def _sql(self, statement: LiteralString) -> Composed:
-        """A statement with the names of tables and columns in it."""
-        return self._table.filled(
-            statement,
-            id=joined([self._id]),
-            consumers=self._table.shared("asyncstream_consumers"),
-            claims=self._table.shared("asyncstream_claims"),
-        )
-
-    async def _do(
-        self, connection: Connection, statement: LiteralString, *values: object
-    ) -> AsyncCursor[tuple[Any, ...]]:
-        return await connection.execute(self._sql(statement), values or None)
+    async def _note(self, connection: Connection, assignment: LiteralString, *values: object) -> bool:
+        """Write something down about the consumer; whether this still is the one."""
+        query = "UPDATE {consumers} SET " + assignment + " WHERE source = %s AND name = %s AND lease = %s"
+        names = (self._name, self._consumer, self._lease)
+        return (await self._table.do(connection, query, *values, *names)).rowcount == 1
 
     async def _rows(
         self, connection: Connection, statement: LiteralString, *values: object
@@ -424,5 +391,5 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
 
         async with connection.cursor(row_factory=dict_row) as cursor:
             # not prepared: the server refuses to go on with what was, once the table has another column
-            await cursor.execute(self._sql(statement), values, prepare=False)
+            await cursor.execute(self._table.filled(statement), values, prepare=False)
             return await rows_of(cursor)

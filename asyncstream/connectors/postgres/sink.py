@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, LiteralString
+from typing import Any, Literal, LiteralString
 
 from asyncstream.connectors.base import CountingSink, TransactionalSink
 from asyncstream.connectors.lines import column_names
@@ -20,9 +20,6 @@ from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError
 from asyncstream.keyed.changes import UPDATE_BEFORE, Change, comes
 from asyncstream.validation import choice, refuse
-
-if TYPE_CHECKING:
-    from psycopg.sql import Composed
 
 __all__ = ("PostgresSink", "PostgresUpsertSink")
 
@@ -94,7 +91,7 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
             elif self._ignores:
                 await self._insert(connection, rows)
             else:
-                copy = self._to.table.filled("COPY {table} ({columns}) FROM STDIN", self._to.columns)
+                copy = self._to.table.filled("COPY {table} ({columns}) FROM STDIN")
                 await copy_rows(connection, copy, rows)
             self._taken = len(rows)
 
@@ -105,11 +102,8 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
         from psycopg.sql import SQL, Placeholder
 
         places = SQL(", ").join([Placeholder()] * len(self._to.columns))
-        statement = self._to.table.filled(
-            "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING",
-            self._to.columns,
-            places=places,
-        )
+        insert = "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING"
+        statement = self._to.table.filled(insert, places=places)
         async with connection.transaction(), connection.cursor() as cursor:
             await cursor.executemany(statement, rows)
 
@@ -168,6 +162,20 @@ class PostgresUpsertSink(CountingSink[Any]):
             raise refuse("key", "names that are among columns", key, f"missing there: {missing}")
         self._keys = RowWriter(self._key, default, NATIVE)
         self._takes_null = False  # there is an index to which nulls are equal
+        self._add_words()
+
+    def _add_words(self) -> None:
+        """The words of statements for the key; also once it is known whether it may be null."""
+        from psycopg.sql import SQL, Identifier
+
+        rest = [name for name in self._to.columns if name not in self._key]
+        values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
+        equal = "here.{0} IS NOT DISTINCT FROM gone.{0}" if self._takes_null else "here.{0} = gone.{0}"
+        self._to.table.words.update(
+            key=joined(self._key),
+            same=SQL(" AND ").join(SQL(equal).format(Identifier(name)) for name in self._key),
+            update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),
+        )
 
     async def open(self) -> None:
         await self._to.open(keeps=True)
@@ -178,11 +186,10 @@ class PostgresUpsertSink(CountingSink[Any]):
         A table for one batch: to copy rows and to insert them from there is the quickest way. It has no
         constraints, which a key alone, of a row that goes, might break.
         """
-        await connection.execute(
-            self._sql(
-                "CREATE TEMPORARY TABLE {batch} ON COMMIT DELETE ROWS AS SELECT {columns}, "
-                "0::bigint AS asyncstream_number, false AS asyncstream_goes FROM {table} WITH NO DATA"
-            )
+        await self._to.table.do(
+            connection,
+            "CREATE TEMPORARY TABLE {batch} ON COMMIT DELETE ROWS AS SELECT {columns}, "
+            "0::bigint AS asyncstream_number, false AS asyncstream_goes FROM {table} WITH NO DATA",
         )
         query = (
             "SELECT coalesce(bool_or((to_jsonb(i)->>'indnullsnotdistinct')::bool), false) FROM pg_index AS i "
@@ -190,6 +197,7 @@ class PostgresUpsertSink(CountingSink[Any]):
         )
         cursor = await connection.execute(query, (self._to.table.identifier.as_string(connection),))
         self._takes_null = await cursor.fetchone() == (True,)
+        self._add_words()
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         self._taken = 0
@@ -203,19 +211,19 @@ class PostgresUpsertSink(CountingSink[Any]):
             self._refuse_null(values, gone, range(2, 2 + len(self._key)))
 
         async def put(connection: Connection) -> None:
-            copy = "COPY {batch} (asyncstream_number, {columns}) FROM STDIN"
-            await copy_rows(connection, self._sql(copy), rows)
+            table = self._to.table
+            copy = table.filled("COPY {batch} (asyncstream_number, {columns}) FROM STDIN")
+            await copy_rows(connection, copy, rows)
             if gone:
-                copy = "COPY {batch} (asyncstream_number, asyncstream_goes, {key}) FROM STDIN"
-                await copy_rows(connection, self._sql(copy), gone)
-                delete = "DELETE FROM {table} AS here USING {batch} AS gone WHERE asyncstream_goes AND {same}"
-                await connection.execute(self._sql(delete))
-            await connection.execute(
-                self._sql(
-                    "INSERT INTO {table} ({columns}) SELECT {columns} FROM (SELECT DISTINCT ON ({key}) * "
-                    "FROM {batch} ORDER BY {key}, asyncstream_number DESC) AS last "
-                    "WHERE asyncstream_goes IS NULL ON CONFLICT ({key}) DO {update}"
-                )
+                copy = table.filled("COPY {batch} (asyncstream_number, asyncstream_goes, {key}) FROM STDIN")
+                await copy_rows(connection, copy, gone)
+                delete: LiteralString = "DELETE FROM {table} AS here USING {batch} AS gone "
+                await table.do(connection, delete + "WHERE asyncstream_goes AND {same}")
+            await table.do(
+                connection,
+                "INSERT INTO {table} ({columns}) SELECT {columns} FROM (SELECT DISTINCT ON ({key}) * "
+                "FROM {batch} ORDER BY {key}, asyncstream_number DESC) AS last "
+                "WHERE asyncstream_goes IS NULL ON CONFLICT ({key}) DO {update}",
             )
 
         await self._to.write(put, whole=True)
@@ -244,20 +252,6 @@ class PostgresUpsertSink(CountingSink[Any]):
                 # to the index they differ, and in a batch they would be one
                 error = ValueError(f"its key, {' and '.join(self._key)}, is null")
                 raise SinkError(why_unwritten(values[row[0]], self._to.what, error)) from error
-
-    def _sql(self, statement: LiteralString) -> Composed:
-        from psycopg.sql import SQL, Identifier
-
-        rest = [name for name in self._to.columns if name not in self._key]
-        values = SQL(", ").join(SQL("{0} = excluded.{0}").format(Identifier(name)) for name in rest)
-        equal = "here.{0} IS NOT DISTINCT FROM gone.{0}" if self._takes_null else "here.{0} = gone.{0}"
-        return self._to.table.filled(
-            statement,
-            self._to.columns,
-            key=joined(self._key),
-            same=SQL(" AND ").join(SQL(equal).format(Identifier(name)) for name in self._key),
-            update=SQL("UPDATE SET {}").format(values) if rest else SQL("NOTHING"),
-        )
 
     async def close(self) -> None:
         await self._to.close()

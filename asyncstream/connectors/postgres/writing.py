@@ -19,6 +19,7 @@ from asyncstream.connectors.postgres.connection import (
     columns_of,
     connect,
     follow_types,
+    joined,
     naming,
     no_table,
     place_of,
@@ -59,6 +60,7 @@ class TableWriter:
         self.table: Final = Table(text("table", table))
         self.what: Final = f"table {table!r} of {place_of(self._url)}"
         self.columns: Final = column_names(columns)
+        self.table.words["columns"] = joined(self.columns)
         self._rows = RowWriter(self.columns, default, NATIVE)
         self._connection: Connection | None = None
 

@@ -20,7 +20,7 @@ from asyncstream.connectors.sqlite.staging import Staging
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkBroken, SinkError, describe_error, over_elements, told_as
 from asyncstream.filesystem.folders import missing_folder
-from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, write_ahead
+from asyncstream.filesystem.sqlite import database_path, looking_at, quoted, transaction, write_ahead
 from asyncstream.validation import choice, refuse, text
 
 __all__ = ("SqliteSink",)
@@ -88,10 +88,9 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         def put_up() -> None:
             if not os.path.exists(self._path):
                 return
-            with closing(sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
+            opened = sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)
+            with closing(opened) as connection, transaction(connection):
                 self._staging.fence(connection, writer)
-                connection.execute("COMMIT")
 
         with told_as(SinkError, f"write to {self._path}", sqlite3.Error):
             await aside(put_up)

@@ -262,9 +262,7 @@ class SharedBreaker(Breaker, Exchanging):
 
     def _learn(self, request: CircuitRequest, answer: CircuitAnswer) -> None:
         """Go by the record."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         was_away, self.away = self.away, False
         changed = answer.period != self._shared_period
         self._shared_period = answer.period

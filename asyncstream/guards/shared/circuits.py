@@ -24,15 +24,7 @@ from asyncstream.guards.breaker import SLICES
 from asyncstream.guards.guard import EARLY
 from asyncstream.guards.shared.records import Moment
 
-__all__ = (
-    "HEARTBEAT",
-    "LEASE",
-    "Block",
-    "CircuitAnswer",
-    "CircuitRequest",
-    "CircuitRule",
-    "exchange",
-)
+__all__ = ("HEARTBEAT", "LEASE", "Block", "CircuitAnswer", "CircuitRequest", "CircuitRule", "exchange")
 
 LEASE: Final = 0.75
 """Seconds after which a process that probes, and has not shown itself, has lost the probe."""

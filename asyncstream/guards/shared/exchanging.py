@@ -13,13 +13,13 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from asyncio import get_running_loop
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from asyncstream.aside import wait_at_most
 from asyncstream.guards.guard import EARLY, Background
 from asyncstream.guards.shared.records import Change, Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
-from asyncstream.guards.waiting import Waiting
+from asyncstream.guards.waiting import Queued
 from asyncstream.operators.whereabouts import LIMITED
 
 __all__ = ("STORE_AWAY", "Exchanging", "waits")
@@ -36,11 +36,7 @@ LONGEST: Final = 1.0
 """Seconds between two of these tries, at most."""
 
 
-class _Limit(Protocol):
-    def waiting(self) -> int: ...
-
-
-class Exchanging(ABC):
+class Exchanging(Queued, ABC):
     """Base of what several processes share by a record; calls that wait stand in `_queue`."""
 
     _kind: ClassVar[str]
@@ -53,17 +49,12 @@ class Exchanging(ABC):
 
     scope: SharedLimit
     away = False
-    _queue: Waiting[Any, Any]
     _records: Records | None
     _exchanging: object | None
     """Stands for the loop that is under way; one that has been cancelled may take its time to end."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return self._queue.number()
 
     async def open(self) -> None:
         """Nothing is opened before the first call waits."""
@@ -177,7 +168,7 @@ class Exchanging(ABC):
             self._rest()
 
 
-def waits(limit: _Limit) -> dict[str, int]:
+def waits(limit: Queued) -> dict[str, int]:
     """For the metrics of a guard: how many calls wait, and, of a shared limit, whether its store is away."""
     found = {LIMITED: limit.waiting()}
     if isinstance(limit, Exchanging) and limit.scope is not None:

@@ -136,12 +136,7 @@ def exchange(
             "wanted": request.wanted,
             "since": since,
             "until": now + LEASE,
-            "who": [
-                request.holder.host,
-                request.holder.pid,
-                request.holder.started,
-                request.holder.realm,
-            ],
+            "who": [request.holder.host, request.holder.pid, request.holder.started, request.holder.realm],
         }
     record = {
         "rule": request.rule.settings(),

@@ -22,7 +22,7 @@ import orjson
 from asyncstream.aside import DiskThread
 from asyncstream.clock import monotonic_seconds
 from asyncstream.errors import describe_error
-from asyncstream.filesystem.sqlite import close_when_gone, write_ahead
+from asyncstream.filesystem.sqlite import close_when_gone, transaction, write_ahead
 from asyncstream.guards.shared.records import Change, Moment, RecordsAway
 
 __all__ = ("SqliteRecords",)
@@ -33,6 +33,10 @@ _PATIENCE: Final = 2.0
 """Seconds to wait while another process writes."""
 
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS asyncstream_shared (name TEXT PRIMARY KEY, value BLOB NOT NULL)"
+
+_READ: Final = "SELECT value FROM asyncstream_shared WHERE name = ?"
+
+_WRITE: Final = "INSERT OR REPLACE INTO asyncstream_shared VALUES (?, ?)"
 
 
 class SqliteRecords:
@@ -66,21 +70,12 @@ class _Database:
         """As `Records.update`."""
         try:
             database = self._connected()
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                row = database.execute(
-                    "SELECT value FROM asyncstream_shared WHERE name = ?", (name,)
-                ).fetchone()
+            with transaction(database):
+                row = database.execute(_READ, (name,)).fetchone()
                 record = {} if row is None else orjson.loads(row[0])
                 now = self._now()
                 record, answer = change(record, Moment(now, max(0.0, now - self._loop.time())))
-                database.execute(
-                    "INSERT OR REPLACE INTO asyncstream_shared VALUES (?, ?)", (name, orjson.dumps(record))
-                )
-                database.execute("COMMIT")
-            finally:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
+                database.execute(_WRITE, (name, orjson.dumps(record)))
         except (sqlite3.Error, OSError, orjson.JSONDecodeError) as error:
             self.disconnect()  # the file may have been replaced
             raise RecordsAway(f"{self._path}: {describe_error(error)}") from error

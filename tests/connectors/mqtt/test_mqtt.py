@@ -29,7 +29,8 @@ from asyncstream import (
 )
 from asyncstream.connectors.mqtt import MqttMessage, MqttSink, MqttSource
 from asyncstream.connectors.mqtt import connection as mqtt_connection
-from asyncstream.connectors.mqtt.connection import Connection, MqttError, address_of
+from asyncstream.connectors.mqtt.address import address_of
+from asyncstream.connectors.mqtt.connection import Connection, MqttError
 from asyncstream.connectors.writer import Writer
 from asyncstream.lease import Holder, Lease
 from asyncstream.runtime.aio.job import Job
