@@ -111,7 +111,6 @@ class Generations:
 
     def __init__(self, old: OldRows | None) -> None:
         self.merges = 0
-        self._notes = True
         self._left: int | None = None
         self.clear_young()
         self.keep_old_in(MemoryRows() if old is None else old)
@@ -126,10 +125,6 @@ class Generations:
         """Have the oldest generation, which is all that there is, there and no longer in memory."""
         old.load((namespace, self._old.of(namespace).items()) for namespace in self._old.namespaces())
         self.keep_old_in(old)
-
-    def forget_removals(self) -> None:
-        """No delta is asked for: note no removals any more but of what a cut has frozen."""
-        self._notes = False
 
     # ------------------------------------------------------------------ older with each checkpoint
 
@@ -349,8 +344,7 @@ class Generations:
 
     def _note_dropped(self, namespace: Hashable) -> None:
         self._gone.pop(namespace, None)
-        if self._notes or self._frozen is not None:
-            self._dropped.add(namespace)
+        self._dropped.add(namespace)
 
 
 def _spread(values: Collection[Any], most: int) -> list[Any]:

@@ -168,8 +168,7 @@ class Table(Generations):
         if self.has_older:
             was_frozen = self._frozen_value(namespace, key) is not MISSING
             if self._old.remove(namespace, key) or was_frozen:
-                if was_frozen or self._notes:
-                    self._gone.setdefault(namespace, set()).add(key)
+                self._gone.setdefault(namespace, set()).add(key)
                 return True
         return found
 

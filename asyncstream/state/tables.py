@@ -98,7 +98,6 @@ class Tables:
         self._cleaning: list[Callable[[], None]] = []
         self._restored: list[Callable[[], Iterator[None] | None]] = []
         self._new_old: Callable[[], OldRows] | None = None
-        self._notes = True
 
     def declare(self, table: AnyTable) -> AnyTable:
         """
@@ -123,7 +122,6 @@ class Tables:
         """
         self._derived.append(table)
         self._settle_in(table)
-        table.forget_removals()
         return table
 
     def handed_on(self) -> Tables:
@@ -146,23 +144,18 @@ class Tables:
         self.give_cells(cells)
         run_through(self._tell_restored())
 
-    def keep_old_in(self, new_old: Callable[[], OldRows], *, notes: bool) -> None:
+    def keep_old_in(self, new_old: Callable[[], OldRows]) -> None:
         """
-        Have the oldest generation elsewhere of every table that may be, of those too that are declared later.
-
-        Args:
-            new_old: makes a place for that of one table.
-            notes: deltas are asked for; otherwise no removals are noted.
+        Have the oldest generation of every table that may be elsewhere in a place that `new_old` makes, of
+        those too that are declared later.
         """
-        self._new_old, self._notes = new_old, notes
+        self._new_old = new_old
         for table in (*self._tables.values(), *self._derived):
             self._settle_in(table)
 
     def _settle_in(self, table: Table) -> None:
         if self._new_old is not None and table.may_be_away:
             table.keep_old_in(self._new_old())
-            if not self._notes:
-                table.forget_removals()
 
     def leave(self) -> None:
         """What is kept elsewhere goes away."""
