@@ -7,7 +7,7 @@ itself and gives when it is asked. They are kept whole each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -71,13 +71,11 @@ class Cut:
     What a step remembers that has changed since the last cut, and its cells.
 
     Attributes:
-        tables: those that have changed.
-        deltas: how, by table.
+        deltas: of each table that has changed, how.
         about: the cells as they are now, not yet copied, and what else a snapshot says besides its tables.
     """
 
-    tables: Sequence[Table]
-    deltas: Mapping[str, Delta]
+    deltas: Mapping[Table, Delta]
     about: dict[str, Any]
 
 
@@ -225,13 +223,12 @@ class Tables:
         """What has changed since the last cut; `merging` is to be run through before the next."""
         for listener in self._finishing:
             listener()
-        tables = self.every()
-        deltas = {table.name: delta for table in tables if (delta := table.cut())}
+        deltas = {table: delta for table in self.every() if (delta := table.cut())}
         for table in self._derived:
             table.cut()
         for listener in self._listeners:
             listener()
-        return Cut([table for table in tables if table.name in deltas], deltas, self._about())
+        return Cut(deltas, self._about())
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""
