@@ -32,7 +32,6 @@ from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from asyncstream.errors import InternalError
-from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
 from asyncstream.state.rows import (
     MISSING,
@@ -306,15 +305,6 @@ class Generations:
             if any(key not in gone for key in self._frozen[namespace]):
                 return True
         return namespace in self._old
-
-    def _older(self, namespace: Hashable, key: Hashable) -> Any:
-        """A value that may be changed, of a row that is not young."""
-        value = self._frozen_value(namespace, key)
-        return self._old.get(namespace, key) if value is MISSING else self._copied(value)
-
-    def _copied(self, value: Any) -> Any:
-        """An equal value that may be changed."""
-        return detached(value)
 
     def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
         frozen = self._frozen

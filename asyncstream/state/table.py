@@ -171,9 +171,15 @@ class Table(Generations):
                 return True
         return found
 
+    def _older(self, namespace: Hashable, key: Hashable) -> Any:
+        """A value that may be changed, of a row that is not young."""
+        value = self._frozen_value(namespace, key)
+        return self._old.get(namespace, key) if value is MISSING else self._copied(value)
+
     def _copied(self, value: Any) -> Any:
+        """An equal value that may be changed."""
         try:
-            return super()._copied(value)
+            return detached(value)
         except Exception:  # of a class that refuses a copy: another is made of what is kept of it
             if self.is_bound:
                 raise
