@@ -195,7 +195,8 @@ class DiskRows:
                 changed[name], is_new = with_row(stored, changed.get(name, held), entry, place)
                 self._count += is_new
             size = self._write(changed.items())
-            stored.recent.renew(changed)
+            # that something was looked for before it was put does not say that it is wanted again
+            stored.recent.forget(changed)
         self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
             number = as_int(namespace)
