@@ -38,7 +38,7 @@ def database() -> Database:
 
 def keep_on_disk(operator: Operator) -> None:
     """Have the oldest generation of all that an operator, which is not open yet, remembers there."""
-    operator.tables.keep_old_in(lambda: DiskRows(database()), notes=True)
+    operator.tables.keep_old_in(lambda: DiskRows(database()))
 
 
 def bring_away(tables: Tables) -> None:

@@ -130,19 +130,13 @@ def pack(info: CheckpointInfo, states: Mapping[str, Sequence[Part]]) -> Draft:
     The bytes of a checkpoint, of the parts of each of its steps, by name; of those that have no data the
     store has it. Its size and parts are filled in here.
     """
-    contents: list[bytes] = []
-    stored: dict[str, bytes] = {}
-    steps: dict[str, StepInfo] = {}
-    for name, step in info.steps.items():
-        parts = states[name]
-        for part in parts:
-            if part.data is None:
-                continue
-            if part.stored is None:
-                contents.append(part.data)
-            else:
-                stored[part.stored] = part.data
-        steps[name] = replace(step, parts=tuple(replace(part, data=None) for part in parts))
+    here = [(part.stored, part.data) for name in info.steps for part in states[name] if part.data is not None]
+    contents = [data for stored, data in here if stored is None]
+    stored = {stored: data for stored, data in here if stored is not None}
+    steps = {
+        name: replace(step, parts=tuple(replace(part, data=None) for part in states[name]))
+        for name, step in info.steps.items()
+    }
     plain = {one.name: getattr(info, one.name) for one in fields(info) if one.name not in ("size", "steps")}
     described = {
         name: {

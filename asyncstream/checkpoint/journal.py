@@ -193,7 +193,7 @@ class Journal:
     ) -> None:
         self._files = files
         self.codec = codec
-        self._key = key
+        self.key = key
         self.failed = failed
         self._prefix = ""
         self._lease = 0
@@ -236,12 +236,15 @@ class Journal:
                     if number is not None and number >= checkpoint:
                         await self._load_file(name)
 
-    async def _load_file(self, name: str) -> None:
-        what = f"the journal {name} in {self._files}"
+    async def _load_file(self, file: str) -> None:
+        what = f"the journal {file} in {self._files}"
         with self._bearing(what):
-            for payload in frames(await self._files.read(name), what, self._key):
+            for payload in frames(await self._files.read(file), what, self.key):
                 with self._bearing(what):
-                    self._remember(*self.codec.decode(payload))
+                    name, fingerprint, *group = self.codec.decode(payload)
+                    step = self._steps.get(name)
+                    if step is not None and step.fingerprint == fingerprint:
+                        step.remember(group)
 
     @contextmanager
     def _bearing(self, what: str) -> Iterator[None]:
@@ -257,40 +260,9 @@ class Journal:
                 raise CheckpointError(text) from error
             log.warning("%s; as no step has asked for it, its calls are made again", text)
 
-    def _remember(self, step: str, fingerprint: str, *group: Any) -> None:
-        known = self._steps.get(step)
-        if known is None or known.fingerprint != fingerprint:
-            return
-        _, _, results, last = group  # checks, or what kind of entry this is
-        if last == "retried":
-            known.remember_retries(ended_in(group))
-        else:
-            known.remember(ended_in(group), _parts(last, len(results)))
-
-    def append(
-        self, step: StepJournal, origins: Sequence[Origin], *columns: list[Any], single: bool, kind: str = ""
-    ) -> None:
-        """
-        Write down calls of a step that have ended, or are "retried".
-
-        Args:
-            columns: results and checks; or failed attempts.
-
-        Raises:
-            CheckpointError: if that cannot be done.
-        """
-        try:
-            marks, alike = [step.name, step.fingerprint], grouped(origins, *columns, single=single)
-            kinds = [kind] if kind else []
-            groups = [self.codec.encode([*marks, *group, *kinds]) for group in alike]
-            data = b"".join([frame(payload, self._key) for payload in groups])
-            if step.by_default and len(data) > LARGE * len(origins):
-                raise ValueError(f"more than {LARGE // 1024} KiB for each; journal=True keeps them")
-            self._files.append(self._name, data)
-        except Exception as error:  # of the disk, or of a value that cannot be kept
-            raise CheckpointError(
-                f"step {step.name!r}: the journal cannot keep what its calls gave: {describe_error(error)}"
-            ) from error
+    def append(self, frames: bytes) -> None:
+        """Write down what has ended."""
+        self._files.append(self._name, frames)
 
     def rotate(self, checkpoint: int) -> None:
         """A checkpoint is captured at this instant: what was written so far is in it."""
@@ -373,10 +345,15 @@ class StepJournal:
     def known(self) -> Mapping[Origin, object]:
         return self._known
 
-    def remember(self, ended: Sequence[Ended], checks: Iterable[int | None]) -> None:
-        """Calls that ended in an earlier life; the last that is said of one counts."""
-        for (origin, results), element in zip(ended, checks, strict=True):
-            self._known[origin] = element, results
+    def remember(self, group: Sequence[Any]) -> None:
+        """Calls of an earlier life, those of one frame; the last that is said of one counts."""
+        *_, results, last = group  # checks, or what kind of frame this is
+        ended = ended_in(group)
+        if last == "retried":
+            self._failures.update((origin, Retried(*failures)) for origin, failures in ended)
+            return
+        for (origin, found), element in zip(ended, _parts(last, len(results)), strict=True):
+            self._known[origin] = element, found
 
     def take(self, origin: Origin, element: Any) -> Sequence[Any] | None:
         found = self._known.pop(origin, None) if self._known else None
@@ -405,29 +382,40 @@ class StepJournal:
             self._keep(origins, results, checks(elements, self._journal.codec), single=single)
 
     def _keep(self, origins: Sequence[Origin], *columns: list[Any], single: bool, kind: str = "") -> None:
+        """
+        Write down calls that have ended, or are "retried".
+
+        Args:
+            columns: results and checks; or failed attempts.
+
+        Raises:
+            CheckpointError: if that cannot be done, and the step has asked for it.
+        """
         if self._has_ended:
             return
+        journal, marks, kinds = self._journal, [self.name, self.fingerprint], [kind] if kind else []
         try:
-            self._journal.append(self, origins, *columns, single=single, kind=kind)
-        except CheckpointError as error:
+            groups = grouped(origins, *columns, single=single)
+            payloads = [journal.codec.encode([*marks, *group, *kinds]) for group in groups]
+            data = b"".join([frame(payload, journal.key) for payload in payloads])
+            if self.by_default and len(data) > LARGE * len(origins):
+                raise ValueError(f"more than {LARGE // 1024} KiB for each; journal=True keeps them")
+            journal.append(data)
+        except Exception as error:  # of the disk, or of a value that cannot be kept
+            text = f"step {self.name!r}: the journal cannot keep what its calls gave: {describe_error(error)}"
             if not self.by_default:
-                raise
+                raise CheckpointError(text) from error
             self._has_ended = True
             log.warning(
                 "%s; from now on its calls are not written down, and those after a checkpoint are made again "
                 "after a crash (journal=False says that they may be)",
-                error,
+                text,
             )
 
     def when_safe(self, then: Callable[[], None]) -> None:
         self._journal.when_safe(then)
 
     # ------------------------------------------------------------------ attempts
-
-    def remember_retries(self, calls: Sequence[Ended]) -> None:
-        """Calls that were being retried in an earlier life; the last that is said of one counts."""
-        for origin, failures in calls:
-            self._failures[origin] = Retried(*failures)
 
     def retried(self, origin: Origin) -> Retried | None:
         found = self._failures.pop(origin, None) if self._failures else None

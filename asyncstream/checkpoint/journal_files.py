@@ -99,23 +99,15 @@ class FolderFiles:
 
     async def sync(self) -> None:
         dirty, self._dirty = self._dirty, set()
-        # of its own: the file may be closed meanwhile
-        files = [os.dup(self._open[name]) for name in dirty if name in self._open]
-        closed = [self._path(name) for name in dirty if name not in self._open]
         names, self._is_named = not self._is_named, True
 
         def work() -> None:
-            try:
-                for path in closed:
-                    with suppress(FileNotFoundError), path.open("rb+") as file:  # else a checkpoint has it
-                        os.fsync(file.fileno())
-                for number in files:
-                    os.fsync(number)
-                if names:
-                    sync_folder(self._folder)
-            finally:
-                for number in files:
-                    os.close(number)
+            for path in map(self._path, dirty):
+                # opened once more, for it may be closed meanwhile; one that is gone is in a checkpoint
+                with suppress(FileNotFoundError), path.open("rb+") as file:
+                    os.fsync(file.fileno())
+            if names:
+                sync_folder(self._folder)
 
         await aside(work)
 

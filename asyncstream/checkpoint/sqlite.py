@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from asyncstream.aside import aside
+from asyncstream.aside import done_aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
@@ -31,8 +31,6 @@ from asyncstream.shown import Shown
 from asyncstream.validation import text
 
 __all__ = ("SqliteStore",)
-
-T = TypeVar("T")
 
 _APPLICATION = 0x61737472
 """SQLite's application id of a database that was made for checkpoints ("astr")."""
@@ -69,30 +67,29 @@ class SqliteStore(CheckpointStore, Shown):
 
     # ------------------------------------------------------------------ the lease
 
-    async def acquire(self, holder: Holder, seconds: float) -> Lease:
-        def work(database: sqlite3.Connection) -> Lease:
+    @done_aside
+    def acquire(self, holder: Holder, seconds: float) -> Lease:
+        with self._changing() as database:
             lease = following(self._row(database)[0], holder, seconds, time_ms(), str(self))
             self._write_lease(database, lease)
-            return lease
+        return lease
 
-        return await self._change(None, work)
-
-    async def renew(self, lease: Lease, seconds: float) -> None:
-        def work(database: sqlite3.Connection) -> None:
+    @done_aside
+    def renew(self, lease: Lease, seconds: float) -> None:
+        with self._changing(lease) as database:
             self._write_lease(database, lease.renewed(time_ms() + round(seconds * 1000)))
 
-        await self._change(lease, work)
-
-    async def release(self, lease: Lease) -> None:
-        def work(database: sqlite3.Connection) -> None:
+    @done_aside
+    def release(self, lease: Lease) -> None:
+        with self._changing() as database:
             current = self._row(database)[0]
             if current is not None and current.number == lease.number:
                 self._write_lease(database, lease.given_back())
 
-        await self._change(None, work)
-
-    async def holder(self) -> Lease | None:
-        return await self._look(lambda database: self._row(database)[0])
+    @done_aside
+    def holder(self) -> Lease | None:
+        with self._looking() as database:
+            return self._row(database)[0]
 
     def _row(self, database: sqlite3.Connection) -> tuple[Lease | None, int]:
         """The lease that was given last, and the largest number of a manifest, 0 for none."""
@@ -111,110 +108,100 @@ class SqliteStore(CheckpointStore, Shown):
 
     # ------------------------------------------------------------------ parts and manifests
 
-    async def put(self, lease: Lease, part: str, data: bytes) -> None:
-        statement = f"INSERT OR REPLACE INTO {self._parts} VALUES (?, ?)"
-        await self._change(lease, lambda database: database.execute(statement, (part, data)))
+    @done_aside
+    def put(self, lease: Lease, part: str, data: bytes) -> None:
+        with self._changing(lease) as database:
+            database.execute(f"INSERT OR REPLACE INTO {self._parts} VALUES (?, ?)", (part, data))
 
-    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
-        def work(database: sqlite3.Connection) -> None:
+    @done_aside
+    def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        with self._changing(lease) as database:
             database.execute(f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?)", (number, manifest))
             database.execute(f"UPDATE {self._lease} SET newest = ?", (number,))
 
-        await self._change(lease, work)
-
-    async def numbers(self) -> list[int]:
-        def work(database: sqlite3.Connection) -> list[int]:
+    @done_aside
+    def numbers(self) -> list[int]:
+        with self._looking() as database:
             found = {*self._every(database, self._table, "number")}
             newest = self._row(database)[1]  # which must be there: if not, `read` says that it is lost
             return sorted(found | {newest} if newest else found)
 
-        return await self._look(work)
-
-    async def parts(self) -> list[str]:
-        return await self._look(lambda database: self._every(database, self._parts, "name"))
+    @done_aside
+    def parts(self) -> list[str]:
+        with self._looking() as database:
+            return self._every(database, self._parts, "name")
 
     def _every(self, database: sqlite3.Connection, table: str, column: str) -> list[Any]:
         found = database.execute(f"SELECT {column} FROM {table}") if self._has(database, table) else ()
         return [row[0] for row in found]
 
-    async def read(self, what: int | str) -> bytes:
-        return await self._look(lambda database: self._read(database, what))
+    @done_aside
+    def read(self, what: int | str) -> bytes:
+        with self._looking() as database:
+            return self._read(database, what)
 
-    async def manifests(self, numbers: Collection[int]) -> Manifests:
-        def read(database: sqlite3.Connection, number: int) -> bytes:
-            with self._naming():
-                return self._read(database, number)
-
-        return await self._look(lambda database: manifests_by(partial(read, database), numbers))
+    @done_aside
+    def manifests(self, numbers: Collection[int]) -> Manifests:
+        with self._looking() as database:
+            return manifests_by(partial(self._read, database), numbers)
 
     def _read(self, database: sqlite3.Connection, what: int | str) -> bytes:
         table, column = (self._table, "number") if isinstance(what, int) else (self._parts, "name")
         row = None
-        if self._has(database, table):
-            # damage may have made something else of it
-            select = f"SELECT cast(data AS blob) FROM {table} WHERE {column} = ?"
-            row = database.execute(select, (what,)).fetchone()
-        if row is None:
-            raise missing(what, self._row(database)[1], str(self))
+        with self._naming():
+            if self._has(database, table):
+                # damage may have made something else of it
+                select = f"SELECT cast(data AS blob) FROM {table} WHERE {column} = ?"
+                row = database.execute(select, (what,)).fetchone()
+            if row is None:
+                raise missing(what, self._row(database)[1], str(self))
         return row[0] or b""
 
-    async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
-        def work(database: sqlite3.Connection) -> None:
+    @done_aside
+    def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:
+        with self._changing(lease) as database:
             forget = f"DELETE FROM {self._table} WHERE number = ?"
             database.executemany(forget, [(number,) for number in numbers])
             if self._row(database)[1] in numbers:
                 database.execute(f"UPDATE {self._lease} SET newest = 0")
             database.executemany(f"DELETE FROM {self._parts} WHERE name = ?", [(part,) for part in parts])
 
-        await self._change(lease, work)
-
     # ------------------------------------------------------------------ the database
 
-    async def _look(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Read; nothing is made."""
-        return await aside(
-            lambda: self._connected(
-                self._path if os.path.exists(self._path) else ":memory:", work, looking_at
-            )
-        )
+    @contextmanager
+    def _looking(self) -> Iterator[sqlite3.Connection]:
+        """To read; nothing is made."""
+        path = self._path if os.path.exists(self._path) else ":memory:"
+        with self._connected(path, looking_at) as database:
+            yield database
 
-    async def _change(self, lease: Lease | None, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Write, in one transaction, if this lease is the one that was given last."""
-
-        def change(database: sqlite3.Connection) -> T:
+    @contextmanager
+    def _changing(self, lease: Lease | None = None) -> Iterator[sqlite3.Connection]:
+        """To write, in one transaction, if this lease is the one that was given last."""
+        if not os.path.exists(self._path):
+            self._make_database()
+        with self._connected(self._path) as database:
             write_ahead(database, timeout=_PATIENCE)
             database.execute("PRAGMA synchronous=FULL")
             database.execute("BEGIN IMMEDIATE")
             try:
                 self._make_tables(database)
-                if lease is not None:
-                    current = self._row(database)[0]
-                    if current is None or current.number != lease.number:
-                        raise lost(lease, current, str(self))
-                result = work(database)
+                current = self._row(database)[0]
+                if lease is not None and (current is None or current.number != lease.number):
+                    raise lost(lease, current, str(self))
+                yield database
                 database.execute("COMMIT")
             finally:
                 if database.in_transaction:
                     database.execute("ROLLBACK")
-            return result
-
-        def with_database() -> T:
-            if not os.path.exists(self._path):
-                self._make_database()
-            return self._connected(self._path, change)
-
-        return await aside(with_database)
 
     def _make_database(self) -> None:
         """Make it under another name first: an empty file is then always a file that has lost something."""
         unfinished = f"{self._path}.{os.urandom(4).hex()}.unfinished"  # `_UNFINISHED_BYTES` longer
-
-        def work(database: sqlite3.Connection) -> None:
-            database.execute(f"PRAGMA application_id={_APPLICATION}")
-            self._make_tables(database)
-
         try:
-            self._connected(unfinished, work)
+            with self._connected(unfinished) as database:
+                database.execute(f"PRAGMA application_id={_APPLICATION}")
+                self._make_tables(database)
             with suppress(FileExistsError):  # another process was faster
                 name_file(unfinished, Path(self._path))
         except OSError as error:
@@ -239,12 +226,10 @@ class SqliteStore(CheckpointStore, Shown):
     def _has(database: sqlite3.Connection, table: str) -> bool:
         return database.execute(f"PRAGMA table_info({table})").fetchone() is not None
 
+    @contextmanager
     def _connected(
-        self,
-        path: str,
-        work: Callable[[sqlite3.Connection], T],
-        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
-    ) -> T:
+        self, path: str, connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+    ) -> Iterator[sqlite3.Connection]:
         # a connection each time: it may be another thread, and what is wrong with the file shows at once
         with self._naming():
             if path == self._path and not os.path.getsize(path):
@@ -255,7 +240,7 @@ class SqliteStore(CheckpointStore, Shown):
                 is_ours = database.execute("PRAGMA application_id").fetchone() == (_APPLICATION,)
                 if is_ours and not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                     raise DamagedCheckpoint(f"{path} has lost its tables")
-                return work(database)
+                yield database
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

@@ -111,16 +111,12 @@ def freeze(value: Any) -> Frozen[Any]:
     return Frozen(lambda: pickle.loads(data.getbuffer()), data.tell())
 
 
-class _NotPlain(pickle.PicklingError):
-    """There is something of a class, or a copy would be too large."""
-
-
 class _Bounded(io.BytesIO):
     """Memory for `_MUCH` bytes."""
 
     def write(self, data: Any) -> int:
         if self.tell() > _MUCH:
-            raise _NotPlain
+            raise pickle.PicklingError
         return super().write(data)
 
 
@@ -132,7 +128,7 @@ class _PlainPickler(pickle.Pickler):
         self.fast = True
 
     def reducer_override(self, value: Any) -> Any:
-        raise _NotPlain
+        raise pickle.PicklingError
 
 
 class _Pickler(pickle.Pickler):

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -61,20 +61,16 @@ class DiskState(StateBackend):
         PipelineError: if an argument is wrong.
     """
 
-    directory: Path
+    directory: str | PathLike[str]
+    _: KW_ONLY
     young_rows: int = 200_000
     cache_bytes: int = 64 << 20
 
-    def __init__(
-        self,
-        directory: str | PathLike[str],
-        *,
-        young_rows: int = 200_000,
-        cache_bytes: int = 64 << 20,
-    ) -> None:
-        object.__setattr__(self, "directory", Path(lasting(file_path("directory", directory, "a directory"))))
-        object.__setattr__(self, "young_rows", count("young_rows", young_rows))
-        object.__setattr__(self, "cache_bytes", count("cache_bytes", cache_bytes, least=1 << 20))
+    def __post_init__(self) -> None:
+        directory = Path(lasting(file_path("directory", self.directory, "a directory")))
+        object.__setattr__(self, "directory", directory)
+        count("young_rows", self.young_rows)
+        count("cache_bytes", self.cache_bytes, least=1 << 20)
 
     def open(self) -> Stored:
         return Database(self)
@@ -95,15 +91,14 @@ class Database(Stored):
     def __init__(self, settings: DiskState) -> None:
         rocksdict = module_of("disk", "rocksdict", "state on disk")
         super().__init__(str(settings.directory), recent_rows=settings.young_rows)
-        self._lock = _claimed(settings.directory)
+        directory = Path(settings.directory)
+        self._lock = _claimed(directory)
         self._options = rocksdict.ReadOptions
         self._batch = rocksdict.WriteBatch
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - declared as a method
         try:
-            self._database: Any = rocksdict.Rdict(
-                str(settings.directory / ROWS), options=_options(settings.cache_bytes)
-            )
+            self._database: Any = rocksdict.Rdict(str(directory / ROWS), _options(settings.cache_bytes))
         except Exception as error:  # rocksdict has no class of its own for what RocksDB says
             self._lock.close()
             raise StateError(f"state cannot be kept in {self._where}: {describe_error(error)}") from error

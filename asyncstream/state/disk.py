@@ -195,7 +195,8 @@ class DiskRows:
                 changed[name], is_new = with_row(stored, changed.get(name, held), entry, place)
                 self._count += is_new
             size = self._write(changed.items())
-            stored.recent.renew(changed)
+            # that something was looked for before it was put does not say that it is wanted again
+            stored.recent.forget(changed)
         self._rest_no_more(names)
         for namespace in {namespace for namespace, _, _ in entries}:
             number = as_int(namespace)
@@ -279,13 +280,9 @@ class DiskRows:
         if not self._count:
             return
         prefix = self._names.of(namespace)
-        names: list[bytes] = []
-        count = 0
-        for name, _ in self._rows(prefix, behind(prefix)):
-            count += 1
-            if count <= _FEW + 1:
-                names.append(name)
-        self._delete(names, prefix, behind(prefix), count)
+        rows = self._rows(prefix, behind(prefix))
+        names = [name for name, _ in islice(rows, _FEW + 1)]
+        self._delete(names, prefix, behind(prefix), len(names) + sum(1 for _ in rows))
         if names and namespace == self._low:
             self._low_is_exact = False
 

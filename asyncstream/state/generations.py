@@ -32,7 +32,6 @@ from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 from asyncstream.errors import InternalError
-from asyncstream.state.capture import detached
 from asyncstream.state.disk import DiskRows
 from asyncstream.state.rows import (
     MISSING,
@@ -111,7 +110,6 @@ class Generations:
 
     def __init__(self, old: OldRows | None) -> None:
         self.merges = 0
-        self._notes = True
         self._left: int | None = None
         self.clear_young()
         self.keep_old_in(MemoryRows() if old is None else old)
@@ -126,10 +124,6 @@ class Generations:
         """Have the oldest generation, which is all that there is, there and no longer in memory."""
         old.load((namespace, self._old.of(namespace).items()) for namespace in self._old.namespaces())
         self.keep_old_in(old)
-
-    def forget_removals(self) -> None:
-        """No delta is asked for: note no removals any more but of what a cut has frozen."""
-        self._notes = False
 
     # ------------------------------------------------------------------ older with each checkpoint
 
@@ -312,15 +306,6 @@ class Generations:
                 return True
         return namespace in self._old
 
-    def _older(self, namespace: Hashable, key: Hashable) -> Any:
-        """A value that may be changed, of a row that is not young."""
-        value = self._frozen_value(namespace, key)
-        return self._old.get(namespace, key) if value is MISSING else self._copied(value)
-
-    def _copied(self, value: Any) -> Any:
-        """An equal value that may be changed."""
-        return detached(value)
-
     def _frozen_value(self, namespace: Hashable, key: Hashable) -> Any:
         frozen = self._frozen
         if frozen is None or namespace in self._dropped:
@@ -349,8 +334,7 @@ class Generations:
 
     def _note_dropped(self, namespace: Hashable) -> None:
         self._gone.pop(namespace, None)
-        if self._notes or self._frozen is not None:
-            self._dropped.add(namespace)
+        self._dropped.add(namespace)
 
 
 def _spread(values: Collection[Any], most: int) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
@@ -55,22 +55,6 @@ class Recent:
         newer[name] = held
         if len(newer) >= self._limit:
             self._older, self._newer = newer, {}
-
-    def renew(self, changed: Mapping[bytes, Any]) -> None:
-        """
-        This stands there now.
-
-        Of no interest is what was not known, and what is new there: that something was looked for before it
-        was put does not say that it is wanted again.
-        """
-        newer, older = self._newer, self._older
-        for name, held in changed.items():
-            rows = newer if name in newer else older
-            if rows.get(name):
-                rows[name] = held
-            else:
-                newer.pop(name, None)
-                older.pop(name, None)
 
     def forget(self, names: Iterable[bytes]) -> None:
         """Nothing is known of these names any more."""

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 from asyncstream.errors import InternalError
 from asyncstream.state.capture import IMMUTABLE, detached
-from asyncstream.state.disk import DiskRows
 from asyncstream.state.generations import Delta, Generations, OldRows
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import (
@@ -168,14 +167,19 @@ class Table(Generations):
         if self.has_older:
             was_frozen = self._frozen_value(namespace, key) is not MISSING
             if self._old.remove(namespace, key) or was_frozen:
-                if was_frozen or self._notes:
-                    self._gone.setdefault(namespace, set()).add(key)
+                self._gone.setdefault(namespace, set()).add(key)
                 return True
         return found
 
+    def _older(self, namespace: Hashable, key: Hashable) -> Any:
+        """A value that may be changed, of a row that is not young."""
+        value = self._frozen_value(namespace, key)
+        return self._old.get(namespace, key) if value is MISSING else self._copied(value)
+
     def _copied(self, value: Any) -> Any:
+        """An equal value that may be changed."""
         try:
-            return super()._copied(value)
+            return detached(value)
         except Exception:  # of a class that refuses a copy: another is made of what is kept of it
             if self.is_bound:
                 raise
@@ -193,31 +197,28 @@ class Table(Generations):
         """The same, of which not all need be in memory at once; nothing may change meanwhile."""
         if self._remote is None or not self.has_older:
             return self.whole(namespace).items()
-        return self._each_away(self._remote, namespace)
-
-    def _each_away(self, remote: DiskRows, namespace: Hashable) -> Iterator[tuple[Any, Any]]:
-        above = dict(self._above(NO_ROWS, namespace))
-        for _, key, value in remote.entries(namespace):
-            yield key, above.pop(key, value)
-        yield from above.items()
+        entries = self._with_those_here(self._remote.entries(namespace), [namespace])
+        return ((key, value) for _, key, value in entries)
 
     def unordered(self) -> Iterator[Entry]:
         """
         (namespace, key, value) of every row, in no order, to be read only; not all need be in memory at once.
         """
         if self._remote is None or not self.has_older:
-            yield from self.items()
-            return
-        above = {
+            return self.items()
+        return self._with_those_here(self._remote.unordered(), self.here())
+
+    def _with_those_here(self, away: Iterable[Entry], namespaces: Iterable[Any]) -> Iterator[Entry]:
+        """Rows that are away, as they are now, and those that are in memory alone, of these namespaces."""
+        here = {
             (namespace, key): value
-            for namespace in self.here()
+            for namespace in namespaces
             for key, value in self._above(NO_ROWS, namespace).items()
         }
-        for place, value in above.items():
+        for namespace, key, value in away:
+            yield namespace, key, here.pop((namespace, key), value)
+        for place, value in here.items():
             yield *place, value
-        for entry in self._remote.unordered():
-            if not above or entry[:2] not in above:
-                yield entry
 
     def adopt(self, namespace: Hashable) -> Rows:
         """All rows of a namespace, young from now on: they may be changed and removed without more ado."""

@@ -7,7 +7,7 @@ itself and gives when it is asked. They are kept whole each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -71,13 +71,11 @@ class Cut:
     What a step remembers that has changed since the last cut, and its cells.
 
     Attributes:
-        tables: those that have changed.
-        deltas: how, by table.
+        deltas: of each table that has changed, how.
         about: the cells as they are now, not yet copied, and what else a snapshot says besides its tables.
     """
 
-    tables: Sequence[Table]
-    deltas: Mapping[str, Delta]
+    deltas: Mapping[Table, Delta]
     about: dict[str, Any]
 
 
@@ -98,7 +96,6 @@ class Tables:
         self._cleaning: list[Callable[[], None]] = []
         self._restored: list[Callable[[], Iterator[None] | None]] = []
         self._new_old: Callable[[], OldRows] | None = None
-        self._notes = True
 
     def declare(self, table: AnyTable) -> AnyTable:
         """
@@ -123,7 +120,6 @@ class Tables:
         """
         self._derived.append(table)
         self._settle_in(table)
-        table.forget_removals()
         return table
 
     def handed_on(self) -> Tables:
@@ -146,23 +142,18 @@ class Tables:
         self.give_cells(cells)
         run_through(self._tell_restored())
 
-    def keep_old_in(self, new_old: Callable[[], OldRows], *, notes: bool) -> None:
+    def keep_old_in(self, new_old: Callable[[], OldRows]) -> None:
         """
-        Have the oldest generation elsewhere of every table that may be, of those too that are declared later.
-
-        Args:
-            new_old: makes a place for that of one table.
-            notes: deltas are asked for; otherwise no removals are noted.
+        Have the oldest generation of every table that may be elsewhere in a place that `new_old` makes, of
+        those too that are declared later.
         """
-        self._new_old, self._notes = new_old, notes
+        self._new_old = new_old
         for table in (*self._tables.values(), *self._derived):
             self._settle_in(table)
 
     def _settle_in(self, table: Table) -> None:
         if self._new_old is not None and table.may_be_away:
             table.keep_old_in(self._new_old())
-            if not self._notes:
-                table.forget_removals()
 
     def leave(self) -> None:
         """What is kept elsewhere goes away."""
@@ -232,13 +223,12 @@ class Tables:
         """What has changed since the last cut; `merging` is to be run through before the next."""
         for listener in self._finishing:
             listener()
-        tables = self.every()
-        deltas = {table.name: delta for table in tables if (delta := table.cut())}
+        deltas = {table: delta for table in self.every() if (delta := table.cut())}
         for table in self._derived:
             table.cut()
         for listener in self._listeners:
             listener()
-        return Cut([table for table in tables if table.name in deltas], deltas, self._about())
+        return Cut(deltas, self._about())
 
     def merging(self) -> Iterator[None]:
         """Makes what was cut old, in slices; other things may happen between two of them."""

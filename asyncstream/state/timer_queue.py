@@ -230,13 +230,12 @@ class TimerQueue:
                 if is_remote and self._away <= until and self._first() >= self._away:
                     self._bring(until)
                 if run and not (heap and heap[0] < run[0]):
-                    leads, timestamp = True, run.popleft()
-                elif heap:
-                    leads, timestamp = False, heappop(heap)
+                    if run[0] > until:
+                        break
+                    timestamp = run.popleft()
+                elif heap and heap[0] <= until:
+                    timestamp = heappop(heap)
                 else:
-                    break
-                if timestamp > until:
-                    self._put_back(timestamp, leads)
                     break
                 if timestamp > reached:
                     reached = timestamp
@@ -273,7 +272,7 @@ class TimerQueue:
                 if len(bucket) < 2:
                     del buckets[timestamp]
                 else:
-                    self._put_back(timestamp, leads)
+                    heappush(heap, timestamp)
                     parts[timestamp] = left
                 for timer in left:
                     if deleted and timer in deleted.get(timestamp, ()):
@@ -389,13 +388,6 @@ class TimerQueue:
         """The same, which is gone then."""
         run, heap = self._run, self._heap
         return heappop(heap) if not run or (heap and heap[0] < run[0]) else run.popleft()
-
-    def _put_back(self, timestamp: int, leads: bool) -> None:
-        """Have the first timestamp again, which was in the run, or not."""
-        if leads:
-            self._run.appendleft(timestamp)
-        else:
-            heappush(self._heap, timestamp)
 
     def _rebuild(self, timestamps: Iterable[int] | None = None) -> None:
         """Look all timers over again that are in memory, or those of these timestamps."""

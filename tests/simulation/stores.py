@@ -385,20 +385,18 @@ def kept_in(kind: str, path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     async def at_once(work: Callable[[], T]) -> T:
         return work()
 
-    def connected(store: SqliteStore, path: str, work: Callable[[Any], T], *how: Any) -> T:
-        def by_steps(database: sqlite3.Connection) -> T:
-            def rule(action: int, what: str | None, *_: str | None) -> int:
-                if not disk.step():
-                    return sqlite3.SQLITE_DENY
-                is_about_power = action == sqlite3.SQLITE_PRAGMA and what == "synchronous"
-                return sqlite3.SQLITE_IGNORE if is_about_power else sqlite3.SQLITE_OK
+    @contextmanager
+    def connected(store: SqliteStore, path: str, *how: Any) -> Iterator[sqlite3.Connection]:
+        def rule(action: int, what: str | None, *_: str | None) -> int:
+            if not disk.step():
+                return sqlite3.SQLITE_DENY
+            is_about_power = action == sqlite3.SQLITE_PRAGMA and what == "synchronous"
+            return sqlite3.SQLITE_IGNORE if is_about_power else sqlite3.SQLITE_OK
 
+        with connect(store, path, *how) as database:
             database.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes long
             database.set_authorizer(rule)
-            return work(database)
-
-        done: T = connect(store, path, by_steps, *how)
-        return done
+            yield database
 
     connect: Callable[..., Any] = SqliteStore._connected
 
@@ -407,8 +405,7 @@ def kept_in(kind: str, path: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     _hear_audit_events()
     with patch.context() as patched:
         patched.setattr(driver, "SimulatedStore", lambda life: Watched(life, kept, disk))
-        for module in ("asyncstream.aside", "asyncstream.checkpoint.sqlite"):
-            patched.setattr(f"{module}.aside", at_once)
+        patched.setattr("asyncstream.aside.aside", at_once)
         patched.setattr(SqliteStore, "_connected", connected)
         patched.setattr(os, "fsync", disk.sync)
         yield

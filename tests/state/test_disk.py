@@ -270,7 +270,7 @@ def test_a_lost_directory_loses_no_rows_in_silence(tmp_path: Path) -> None:
 
 def test_timers_that_are_on_disk_take_no_memory(opened: Stored) -> None:
     tables = Tables()
-    tables.keep_old_in(lambda: DiskRows(opened), notes=True)
+    tables.keep_old_in(lambda: DiskRows(opened))
     queue = TimerQueue(tables.declare(timer_table("timers")))
     for turn in range(5):
         for timestamp in range(1000):
@@ -288,7 +288,7 @@ def test_timers_that_are_on_disk_take_no_memory(opened: Stored) -> None:
 
 def test_timers_later_than_64_bits_can_say_fire_last(opened: Stored) -> None:
     tables = Tables()
-    tables.keep_old_in(lambda: DiskRows(opened), notes=True)
+    tables.keep_old_in(lambda: DiskRows(opened))
     queue = TimerQueue(tables.declare(timer_table("timers")))
     times = [2**63 + 5, 7, 2**63, 2**63 - 1, 2**70]
     for timestamp in times:

@@ -257,11 +257,8 @@ def test_a_table_that_is_declared_after_a_restore_holds_what_was_kept() -> None:
     assert contents(second.declare(Table("t"))) == {(0, 10): [("k", [1])]}
 
 
-@pytest.mark.parametrize("notes", [True, False], ids=["for a delta", "for none"])
-def test_namespace_whose_rows_were_removed_during_a_checkpoint_is_gone(notes: bool) -> None:
+def test_namespace_whose_rows_were_removed_during_a_checkpoint_is_gone() -> None:
     table, other = Table("t"), Table("other")
-    if not notes:
-        table.forget_removals()
     table.put(1, "a", [1])
     table.cut()
     table.remove(1, "a")

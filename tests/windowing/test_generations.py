@@ -131,8 +131,8 @@ class Durable:
 
     def write(self, cut: Cut, about: dict[str, Any]) -> None:
         self.about = about
-        for table in cut.tables:
-            delta, key_of = cut.deltas[table.name], table.save_key
+        for table, delta in cut.deltas.items():
+            key_of = table.save_key
             rows = {
                 plain_namespace(namespace): {key_of(key): detached(table.save(v)) for key, v in some.items()}
                 for namespace, some in delta.rows.items()

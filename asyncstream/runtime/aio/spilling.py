@@ -64,7 +64,7 @@ class Spilling:
 
     def take(self, step: str, operator: Operator) -> None:
         """Keep on disk what the operator of this step, which is not open yet, remembers."""
-        operator.tables.keep_old_in(partial(self.rows, step), notes=self._checkpointer is not None)
+        operator.tables.keep_old_in(partial(self.rows, step))
 
     def is_full(self, tables: Tables) -> bool:
         """Whether there are so many young rows that they are to be brought to disk."""

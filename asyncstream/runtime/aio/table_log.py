@@ -219,8 +219,8 @@ class TableLog:
         while self.cuts:
             step, cut = self.cuts[0]
             encoded = {
-                table.name: encode_delta(step, cut.deltas[table.name], table, self._codec)
-                for table in cut.tables
+                table.name: encode_delta(step, delta, table, self._codec)
+                for table, delta in cut.deltas.items()
             }
             for name, chunks in encoded.items():
                 self._chain(step, name).append(chunks)

@@ -275,9 +275,9 @@ def reading(steps: Collection[str]) -> Iterator[None]:
 def entry_of(cuts: Mapping[str, Cut]) -> bytes:
     """The entry of what has changed, pickled; empty if nothing has."""
     entry = {
-        step: {table.name: _saved(table, cut.deltas[table.name]) for table in cut.tables}
+        step: {table.name: _saved(table, delta) for table, delta in cut.deltas.items()}
         for step, cut in cuts.items()
-        if cut.tables
+        if cut.deltas
     }
     return dumps_state(entry) if entry else b""
 
