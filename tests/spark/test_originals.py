@@ -101,13 +101,13 @@ def test_rows_are_the_same_whether_columns_are_copied_or_not(way: str, shuffled:
 
 def test_untouched_columns_are_not_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[pa.DataType] = []
-    array = rows._array
+    array = rows.array_of
 
     def counted(values: list[Any], kind: pa.DataType) -> pa.Array:
         made.append(kind)
         return array(values, kind)
 
-    monkeypatch.setattr(rows, "_array", counted)
+    monkeypatch.setattr(rows, "array_of", counted)
     kept = Originals()
     elements = [row | {"more": 1} for batch in incoming() for row in elements_of(batch, kept)]
     written(RowWriter("out", OUT, kept), elements, 100)
