@@ -5,7 +5,6 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, NoWatermarks, WatermarkStrategy
@@ -16,9 +15,7 @@ from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS, delay_ms, timed_inputs
 from asyncstream.runtime.spark.stages import StageKind, stages_of
 
-__all__ = ("check_policy", "differences", "not_asked_to", "refuse_unknown", "replays")
-
-POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+__all__ = ("differences", "not_asked_to", "refuse_unknown", "replays")
 
 
 def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> None:
@@ -90,24 +87,6 @@ def _check_delays(graph: Graph) -> None:
                 f"steps {', '.join(map(repr, delays.values()))} wait for different times; a stream on Spark "
                 "has one watermark for all that an input is read for, so give them the same delay"
             )
-
-
-def check_policy(conf: Any, clocks: Iterable[frozenset[str]]) -> None:
-    """
-    Refuse a session whose streams follow the fastest of several inputs: all of the others would be late.
-
-    Args:
-        conf: of the session.
-        clocks: by input, the steps that give it event time.
-
-    Raises:
-        PipelineError: naming the setting.
-    """
-    if sum(map(bool, clocks)) > 1 and conf.get(POLICY, "min").lower() != "min":
-        raise PipelineError(
-            f"event time follows the slowest of several inputs, and the session has {POLICY} "
-            f"= {conf.get(POLICY)!r}, by which those of the slower are late: spark.conf.unset({POLICY!r})"
-        )
 
 
 def replays(steps: Iterable[OperatorStep], *, streaming: bool) -> bool:
