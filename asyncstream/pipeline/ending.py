@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.frames import FrameSink
@@ -16,6 +16,7 @@ from asyncstream.errors import MissingExtra
 from asyncstream.operators.failures import OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline.frame_result import FrameResult
+from asyncstream.pipeline.handle import Handle
 from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
@@ -33,11 +34,8 @@ __all__ = ("Ending", "StreamEnd", "shown_on_error")
 T = TypeVar("T")
 
 
-class Ending(Generic[T]):
+class Ending(Handle[T]):
     """The methods of a stream that end it."""
-
-    _graph: Graph
-    _output: Output
 
     @overload
     def to(self, sink: Sink[T], *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd: ...
