@@ -6,7 +6,8 @@ from asyncstream.pipeline.frame_result import FrameResult
 from asyncstream.pipeline.joined import AsOf, CoGroup, Join, Joined
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.per_key import KeyedResults, PatternMatches
-from asyncstream.pipeline.pipeline import Pipeline, SourceStream
+from asyncstream.pipeline.pipeline import Pipeline
+from asyncstream.pipeline.starting import SourceStream
 from asyncstream.pipeline.stream import AsyncResults, SideStreams, Stream
 from asyncstream.pipeline.tabling import StreamTable
 

@@ -4,26 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.aside import running_loop
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock, checked_clock
-from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
-from asyncstream.connectors.frames import Frame
-from asyncstream.connectors.inbox import Inbox
-from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
-from asyncstream.pipeline.missing_methods import Unfinished
-from asyncstream.pipeline.sources_and_sinks import as_sink, as_source, element_type
-from asyncstream.pipeline.stream import Stream
+from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
+from asyncstream.pipeline.starting import Starting
 from asyncstream.plan import (
     Graph,
     Guarantee,
-    Output,
     SinkStep,
     SourceStep,
     as_html,
@@ -42,7 +37,6 @@ from asyncstream.validation import (
     Duration,
     choice,
     duration_seconds,
-    file_path,
     flag,
     function,
     refuse,
@@ -55,12 +49,10 @@ if TYPE_CHECKING:
 
     from asyncstream.runtime.spark import SparkPlan
 
-__all__ = ("Pipeline", "SourceStream")
-
-T = TypeVar("T")
+__all__ = ("Pipeline",)
 
 
-class Pipeline(Unfinished):
+class Pipeline(Starting):
     """
     A plan of sources, steps and sinks, built by method calls and run any number of times.
 
@@ -98,73 +90,6 @@ class Pipeline(Unfinished):
     def __repr__(self) -> str:
         steps = len(list(self._graph))
         return f"<Pipeline {self.name!r} of {steps} {'step' if steps == 1 else 'steps'}>"
-
-    # ------------------------------------------------------------------ sources
-
-    @overload
-    def source(self, source: Source[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: Frame, *, name: str | None = None) -> SourceStream[dict[str, Any]]: ...
-    @overload
-    def source(self, source: Iterable[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: AsyncIterable[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(
-        self, source: Callable[[], AsyncIterable[T]], *, name: str | None = None
-    ) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: Callable[[], Iterable[T]], *, name: str | None = None) -> SourceStream[T]: ...
-    def source(self, source: Any, *, name: str | None = None) -> SourceStream[Any]:
-        """
-        Start a stream.
-
-        Args:
-            source: a `Source`; an iterable or async iterable of elements; a frame of Polars or pandas, a
-                pyarrow table or a relation of DuckDB, whose rows are dicts; the receiving end of an anyio
-                memory stream; or a function without arguments that makes one for each run, for what can be
-                iterated over only once.
-        """
-        return SourceStream(self._graph, self._add("source", name, as_source(source)))
-
-    @overload
-    def submissions(
-        self, *, limit: int = 1024, inbox: Inbox | Place | None = None, name: str | None = None
-    ) -> Stream[Any]: ...
-    @overload
-    def submissions(
-        self, of: type[T], *, limit: int = 1024, inbox: Inbox | Place | None = None, name: str | None = None
-    ) -> Stream[T]: ...
-    def submissions(
-        self,
-        of: type[Any] | None = None,
-        *,
-        limit: int = 1024,
-        inbox: Inbox | Place | None = None,
-        name: str | None = None,
-    ) -> Stream[Any]:
-        """
-        Start a stream of what is handed to `job.submit`; `limit` elements may wait, then it waits.
-
-        Args:
-            of: their type, for type checkers; elements are not looked at.
-            inbox: keep each element on the disk, from before `submit` returns until a checkpoint covers it:
-                an `Inbox`, or the path of its file. Such a job needs `checkpoints=`.
-        """
-        element_type(of)
-        if inbox is None:
-            return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
-        kept = inbox if isinstance(inbox, Inbox) else Inbox(file_path("inbox", inbox, "a database file"))
-        return Stream(self._graph, self._add("submissions", name, DurableSubmissions(kept, limit)))
-
-    def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:
-        details: dict[str, object] = {"from": type(source).__name__} if kind == "source" else {}
-        if isinstance(source, DurableSubmissions):
-            details["inbox"] = source.inbox.path
-        required = ("rejected",) if source.rejects else ()
-        step = SourceStep(self._graph.name_for(kind, name), source, kind, required=required, details=details)
-        self._graph.add(step)
-        return Output(step.name)
 
     def with_ends(
         self,
@@ -471,18 +396,3 @@ def _loop_factory(uvloop: bool) -> Callable[[], Any] | None:
     except ImportError:
         raise PipelineError("uvloop=True: there is no uvloop for this platform") from None
     return library.new_event_loop
-
-
-class SourceStream(Stream[T]):
-    """What comes out of a source: its elements, and on the side what it could not read as one."""
-
-    @property
-    def rejected(self) -> Stream[Any]:
-        """What the source could not read as an element; needs a source that was told to reject."""
-        step = self._graph[self._output.step]
-        if not isinstance(step, SourceStep) or "rejected" not in step.required:
-            raise PipelineError(
-                f"source {step.name!r} rejects nothing; those of files and brokers do with "
-                "on_malformed='reject', and one of several with rejects=True besides"
-            )
-        return Stream(self._graph, Output(self._output.step, "rejected"))
