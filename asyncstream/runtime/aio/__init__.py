@@ -24,7 +24,7 @@ from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.progress import JobProgress, SourceProgress
 from asyncstream.runtime.aio.recovery import StepRecovery
 from asyncstream.runtime.aio.restarts import Restarts
-from asyncstream.runtime.aio.run import OPEN_SECONDS
+from asyncstream.runtime.aio.run_parts import OPEN_SECONDS
 from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.status import (
     CheckpointStatus,
