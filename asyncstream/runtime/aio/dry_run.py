@@ -110,7 +110,7 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
         give_back_ends(history, graph)
     return DryRun(
         pipeline,
-        None if answers is None else answers.found.info,
+        None if answers is None else answers.info,
         {number: str(damage) for number, damage in history.passed_over.items()},
         () if answers is None else tuple(_in_order(answers, graph, wiring)),
         (*refusals, *map(str, () if answers is None else answers.refusals)),
