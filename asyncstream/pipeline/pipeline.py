@@ -324,7 +324,8 @@ class Pipeline(Starting):
             inputs: what to read in place of each source, by its name: all bounded or all streams. Of several
                 streams the order stays that with which a checkpoint began: Spark tells them apart by it.
             outputs: the columns of what reaches each sink, by its name: a StructType or text, "id bigint". An
-                element must have each of them, None where there is no value.
+                element must have each of them, None where there is no value; inside a struct, what a dict
+                does not have is null.
             key_groups: into how many groups keys are divided, each of which one task at a time works on; a
                 stream with a checkpoint cannot change it. By default two for each partition of Spark's
                 setting `spark.sql.shuffle.partitions`, or of `partitions` if those are more; one for each

@@ -60,14 +60,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     written together, by `write_stream`.
 
     Args:
-        inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
-        outputs: the columns of what the sink steps are given, by step name, also as text: "id bigint". Each
-            element must have all of them, None where there is no value; inside a struct, what a dict does not
-            have is null. Other sinks get nothing.
+        inputs, outputs: as for `Pipeline.on_spark`.
 
     Raises:
-        PipelineError: if the plan cannot run, or does something that Spark cannot.
-        CheckpointError: if the checkpoint to start from does not fit.
+        PipelineError, CheckpointError: as there.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class BoundedReader(DataSourceReader):
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._make = settings.make
         self._name = settings.name
-        self._writer = _writer(settings, schema)
+        self._writer = RowWriter(f"source {settings.name}", schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         with _naming(self._name):
@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "or write what comes into a file, a table or a log first"
             )
         self._settings = settings
-        self._writer = _writer(settings, schema)
+        self._writer = RowWriter(f"source {settings.name}", schema)
         self._most = most
         self._starting = starting
         self._wait: float | None = None
@@ -180,10 +180,6 @@ def _naming(name: str) -> Iterator[None]:
             raise
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             raise SourceError(f"source {name!r}: {describe_error(error)}") from error
-
-
-def _writer(settings: SourceSettings, schema: StructType) -> RowWriter:
-    return RowWriter(f"source {settings.name}", schema)
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> bytes:
