@@ -17,8 +17,9 @@ from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, 
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
 from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.ingestion import IngestionTimeSpec
+from asyncstream.operators.quiet import AdvanceWhenQuietSpec
 from asyncstream.operators.spec import EventTime
-from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
+from asyncstream.operators.timestamps import EventTimeSpec
 from asyncstream.operators.union import UnionSpec
 from asyncstream.pipeline.calling import Calling
 from asyncstream.pipeline.ending import Ending, shown_on_error
