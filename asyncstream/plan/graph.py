@@ -19,7 +19,7 @@ from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
-from asyncstream.operators.exclusive import serves
+from asyncstream.operators.exclusive import give_back, serves, take
 from asyncstream.operators.spec import MOST_FRAMES
 from asyncstream.plan.steps import Input, OperatorStep, Output, SinkStep, SourceStep, Step, ends_of
 from asyncstream.validation import text
@@ -68,8 +68,29 @@ class Graph:
 
     @property
     def in_use(self) -> bool:
-        """A run is under way; sources and sinks serve one at a time."""
+        """A run is under way."""
         return serves(self)
+
+    def take(self, user: object) -> None:
+        """
+        Have this serve `user` alone, with its sources and sinks, which other pipelines may have, too.
+
+        Two jobs that read one source would each have a part of its elements, and the first that ends would
+        close the sink of the other. Raises `PipelineError` if one of all serves another, and takes none then.
+        """
+        try:
+            for step, end in self._all_ends():
+                take(user, step, end)
+            take(user, self.name, self)
+        except BaseException:
+            self.give_back(user)
+            raise
+
+    def give_back(self, user: object) -> None:
+        """Let others have what of it serves `user`."""
+        for _, end in self._all_ends():
+            give_back(user, end)
+        give_back(user, self)
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps.values())
@@ -164,7 +185,7 @@ class Graph:
                 other.add(step)
         return other
 
-    def ends(self) -> Iterator[tuple[str, object]]:
+    def _all_ends(self) -> Iterator[tuple[str, object]]:
         """Sources, what these read once, and sinks, each with the name of its step."""
         for step in self:
             if not isinstance(step, OperatorStep):

@@ -4,7 +4,7 @@ Drives a pipeline in an asyncio event loop. In reading order:
 | modules | what they are |
 |---|---|
 | `reading`, `writing` | what pulls a source; what feeds a sink |
-| `ends`, `naming` | of both: each serves one run at a time; names the step in their errors |
+| `naming` | how errors of both come to name their step |
 | `wiring`, `run`, `run_parts`, `run_tasks` | one run: connected, from opening to closing, its tasks |
 | `job`, `exchange`, `tickets` | what the user holds of a run; what goes in and out, also from other threads |
 | `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |

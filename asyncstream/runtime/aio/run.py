@@ -37,7 +37,6 @@ from asyncstream.errors import AsyncStreamError, SinkError, SourceError, describ
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.ends import give_back_ends
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.journeys import Followed, Tracer
 from asyncstream.runtime.aio.reading import SourceDriver
@@ -388,7 +387,7 @@ class Run:
         self.loop_watch.end()
         if not self.finished.done():
             self.finished.set_result(None)
-        give_back_ends(self, self.graph)
+        self.graph.give_back(self)
 
     async def _closed(self, work: Coroutine[Any, Any, None]) -> None:
         """The first error decides, but all is closed."""
