@@ -1,8 +1,7 @@
 """The fluent face of the package: `Pipeline` and the streams that come out of its steps."""
 
 from asyncstream.pipeline.connected import Broadcast, Connected, ConnectedToBroadcast, Several
-from asyncstream.pipeline.ending import StreamEnd
-from asyncstream.pipeline.frame_result import FrameResult
+from asyncstream.pipeline.ending import FrameResult, StreamEnd
 from asyncstream.pipeline.joined import AsOf, CoGroup, Join, Joined
 from asyncstream.pipeline.keyed import KeyedStream, PolicyResults, WindowedStream, WindowResults
 from asyncstream.pipeline.per_key import KeyedResults, PatternMatches
