@@ -38,21 +38,13 @@ F = TypeVar("F")
 class Ending(Handle[T]):
     """The methods of a stream that end it."""
 
-    @overload
-    def to(self, sink: Sink[T], *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd: ...
-    @overload
     def to(
-        self, sink: MutableSequence[T], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    @overload
-    def to(
-        self, sink: MemoryObjectSendStream[T], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    @overload
-    def to(
-        self, sink: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    def to(self, sink: Any, *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd:
+        self,
+        sink: Sink[T] | MutableSequence[T] | MemoryObjectSendStream[T] | Callable[[T], object],
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> StreamEnd:
         """
         End the stream in a sink.
 

@@ -35,15 +35,12 @@ class Starting(Unfinished):
     @overload
     def source(self, source: Frame, *, name: str | None = None) -> SourceStream[dict[str, Any]]: ...
     @overload
-    def source(self, source: Iterable[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: AsyncIterable[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
     def source(
-        self, source: Callable[[], AsyncIterable[T]], *, name: str | None = None
+        self,
+        source: Iterable[T] | AsyncIterable[T] | Callable[[], AsyncIterable[T]] | Callable[[], Iterable[T]],
+        *,
+        name: str | None = None,
     ) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: Callable[[], Iterable[T]], *, name: str | None = None) -> SourceStream[T]: ...
     def source(self, source: Any, *, name: str | None = None) -> SourceStream[Any]:
         """
         Start a stream.
