@@ -36,7 +36,7 @@ __all__ = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CallContext:
     """
     The call that a piece of code is part of.

@@ -24,12 +24,7 @@ from asyncstream.state.snapshots import is_snapshot
 from asyncstream.state.timer_queue import OnTimer, Timer
 from asyncstream.state.upgrade import upgraded_process
 
-__all__ = (
-    "KeyedFunction",
-    "KeyedFunctionOperator",
-    "KeyedProcessFunction",
-    "KeyedProcessOperator",
-)
+__all__ = ("KeyedFunction", "KeyedFunctionOperator", "KeyedProcessFunction", "KeyedProcessOperator")
 
 RUNAWAY = 1_000_000
 """Timers that callbacks may set, beyond one for each that is left, while the end of input fires these."""
@@ -208,11 +203,7 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
             self._function.close()
 
     def metrics(self) -> dict[str, int]:
-        return {
-            **self._failures.metrics(),
-            "state_entries": len(self._state),
-            **super().metrics(),
-        }
+        return {**self._failures.metrics(), "state_entries": len(self._state), **super().metrics()}
 
     def _firing(self) -> OnTimer:
         """

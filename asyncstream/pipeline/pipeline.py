@@ -33,15 +33,7 @@ from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.threads import ThreadedJob
 from asyncstream.state import StateBackend
-from asyncstream.validation import (
-    Duration,
-    choice,
-    duration_seconds,
-    flag,
-    function,
-    refuse,
-    text,
-)
+from asyncstream.validation import Duration, choice, duration_seconds, flag, function, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession

@@ -28,16 +28,7 @@ from asyncstream.pipeline.sources_and_sinks import element_type
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.pipeline.windowing import Windowing
 from asyncstream.plan import Graph, Output
-from asyncstream.validation import (
-    Duration,
-    Fields,
-    choice,
-    duration_ms,
-    instance,
-    refuse,
-    selector,
-    text,
-)
+from asyncstream.validation import Duration, Fields, choice, duration_ms, instance, refuse, selector, text
 
 if TYPE_CHECKING:
     from asyncstream.pipeline.keyed import KeyedStream
@@ -268,12 +259,7 @@ class Stream(Joining[T], Tabling[T], Calling[T], Windowing[T], Ending[T]):
     # ------------------------------------------------------------------ inside
 
     def _per_element(
-        self,
-        kind: str,
-        applies: type[PerElement],
-        fn: object,
-        on_error: OnError,
-        name: str | None,
+        self, kind: str, applies: type[PerElement], fn: object, on_error: OnError, name: str | None
     ) -> Stream[Any]:
         function = selector("fn", fn, yields=kind == "flat_map", gives=kind != "map")
         spec = PerElementSpec(applies, function, on_error_choice(on_error))

@@ -35,16 +35,7 @@ from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
-__all__ = (
-    "Bound",
-    "Outcome",
-    "StepRecovery",
-    "Survey",
-    "fence",
-    "signed",
-    "survey",
-    "transactional_sinks",
-)
+__all__ = ("Bound", "Outcome", "StepRecovery", "Survey", "fence", "signed", "survey", "transactional_sinks")
 
 
 Outcome: TypeAlias = Literal["kept", "changed", "migrated", "from nothing", "dropped", "refused"]

@@ -121,11 +121,7 @@ def _check_event_time(step: str, strategy: WatermarkStrategy, *, first: bool) ->
 
 
 def differences(
-    graph: Graph,
-    *,
-    streaming: bool,
-    processing_time: bool,
-    at_once: Mapping[str, int | None],
+    graph: Graph, *, streaming: bool, processing_time: bool, at_once: Mapping[str, int | None]
 ) -> list[str]:
     """
     What the user will find different from the same pipeline embedded, a sentence each.
