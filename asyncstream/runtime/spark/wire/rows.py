@@ -103,11 +103,9 @@ def values_of(column: pa.Array) -> list[Any]:
     # as distances, because NumPy gives a time that is beyond Python's as a number, and says nothing
     since = column.to_numpy(zero_copy_only=False).view(unit).tolist()
     times = [None if after is None else epoch + after for after in since]
-    return (
-        times
-        if zone is None or kind.tz == "UTC"
-        else [None if time is None else zone.fromutc(time) for time in times]
-    )
+    if zone is None or kind.tz == "UTC":
+        return times
+    return [None if time is None else zone.fromutc(time) for time in times]
 
 
 def _has_maps(kind: pa.DataType) -> bool:
