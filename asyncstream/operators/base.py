@@ -104,6 +104,10 @@ class OperatorContext:
     checkpoint: Callable[[Callable[[bool], None]], None] | None = None
     may_end: bool = True
 
+    def open_ms(self) -> int:
+        """Processing time without that in which those who feed the step were held: nothing could be heard."""
+        return self.clock.now_ms() - self.held_ms()
+
 
 class Operator:
     """

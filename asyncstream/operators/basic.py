@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from asyncstream.elements import Timestamps
 from asyncstream.errors import safe_repr
@@ -42,6 +42,9 @@ from asyncstream.operators.spec import Spec
 from asyncstream.state.keys import check_key
 
 __all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "PerElement", "PerElementSpec", "several")
+
+_Batch: TypeAlias = tuple[Sequence[Any], Timestamps]
+"""Elements and their timestamps."""
 
 
 class PerElement(Operator):
@@ -89,7 +92,7 @@ class PerElement(Operator):
                 return (step.out, *sides)
             step = step.out
 
-    def _through(self, values: Sequence[Any], timestamps: Timestamps) -> tuple[Sequence[Any], Timestamps]:
+    def _through(self, values: Sequence[Any], timestamps: Timestamps) -> _Batch:
         """What comes of these elements; what is before one that fails is passed on already."""
         results = self._results(values)
         count, start = len(values), 0
@@ -120,9 +123,7 @@ class PerElement(Operator):
         """What the function gives for each of the elements, when asked."""
         return map(self._function, values)
 
-    def _made(
-        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _made(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> _Batch:
         """What goes on of these elements, of which each has a result; perhaps there are none."""
         raise TypeError(f"{type(self).__name__} does not override _made")
 
@@ -160,9 +161,7 @@ class Map(PerElement):
                 return
             step, value = behind, result
 
-    def _made(
-        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _made(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> _Batch:
         if results and (self._unproven or type(results[0]) not in self._kinds.known):
             self._check(values, timestamps, results)
         return results, timestamps
@@ -188,9 +187,7 @@ class Filter(PerElement):
     Snapshot holds: nothing.
     """
 
-    def _made(
-        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _made(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> _Batch:
         start = 0
         for place in () if _VERDICTS.issuperset(map(type, results)) else range(len(results)):
             try:
@@ -208,9 +205,7 @@ class Filter(PerElement):
             values, timestamps, results = values[start:], timestamps and timestamps[start:], results[start:]
         return self._kept(values, timestamps, results)
 
-    def _kept(
-        self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _kept(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> _Batch:
         return list(compress(values, verdicts)), compressed(timestamps, verdicts)
 
 
@@ -237,9 +232,7 @@ class Branch(Filter):
     OTHERS = "others"
     sides = (OTHERS,)
 
-    def _kept(
-        self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _kept(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> _Batch:
         kept = super()._kept(values, timestamps, verdicts)
         if kept[0]:
             self.out.process_batch(*kept)  # at once: it goes before the others of this batch
@@ -260,9 +253,7 @@ class CheckKey(PerElement):
     def _results(self, values: Sequence[Any]) -> Iterator[Any]:
         return map(_checked_key, map(self._function, values))
 
-    def _made(
-        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _made(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> _Batch:
         return values, timestamps
 
 
@@ -285,9 +276,7 @@ class FlatMap(PerElement):
     def _results(self, values: Sequence[Any]) -> Iterator[Any]:
         return map(several, map(self._function, values))
 
-    def _made(
-        self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]
-    ) -> tuple[Sequence[Any], Timestamps]:
+    def _made(self, values: Sequence[Any], timestamps: Timestamps, results: list[Any]) -> _Batch:
         flat: list[Any] = []
         for new in results:
             flat += new

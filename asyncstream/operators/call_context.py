@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
@@ -35,6 +36,7 @@ __all__ = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class CallContext:
     """
     The call that a piece of code is part of.
@@ -44,12 +46,8 @@ class CallContext:
         origin: what tells the element from all others; None: that is not known.
     """
 
-    __slots__ = ("_key", "origin", "step")
-
-    def __init__(self, step: str, origin: Origin | None) -> None:
-        self.step = step
-        self.origin = origin
-        self._key: str | None = None
+    step: str
+    origin: Origin | None
 
     @property
     def idempotency_key(self) -> str:
@@ -60,17 +58,12 @@ class CallContext:
         Raises:
             PipelineError: if the element's origin is not known.
         """
-        if self._key is None:
-            if self.origin is None:
-                raise PipelineError(
-                    f"step {self.step!r}: the element has no position in a source to make an idempotency key "
-                    "of; say what tells it from others, effect=function of the element"
-                )
-            self._key = digest(self.step, *self.origin)
-        return self._key
-
-    def __repr__(self) -> str:
-        return f"CallContext(step={self.step!r}, origin={self.origin!r})"
+        if self.origin is None:
+            raise PipelineError(
+                f"step {self.step!r}: the element has no position in a source to make an idempotency key "
+                "of; say what tells it from others, effect=function of the element"
+            )
+        return digest(self.step, *self.origin)
 
 
 class CallingStep(NamedTuple):

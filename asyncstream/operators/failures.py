@@ -17,15 +17,7 @@ from asyncstream.operators.results import NotAValue
 from asyncstream.operators.whereabouts import RecentFailures
 from asyncstream.validation import choice
 
-__all__ = (
-    "FAILED",
-    "Failures",
-    "OnError",
-    "attempts_of",
-    "failure_counters",
-    "on_error_choice",
-    "routed_to",
-)
+__all__ = ("FAILED", "Failures", "OnError", "attempts_of", "failure_counters", "on_error_choice", "routed_to")
 
 OnError: TypeAlias = Literal["fail", "skip", "route"]
 """What becomes of an element whose function raised: the job fails, it is counted, or it goes to `failed`."""

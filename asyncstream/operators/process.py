@@ -24,12 +24,7 @@ from asyncstream.state.snapshots import is_snapshot
 from asyncstream.state.timer_queue import OnTimer, Timer
 from asyncstream.state.upgrade import upgraded_process
 
-__all__ = (
-    "KeyedFunction",
-    "KeyedFunctionOperator",
-    "KeyedProcessFunction",
-    "KeyedProcessOperator",
-)
+__all__ = ("KeyedFunction", "KeyedFunctionOperator", "KeyedProcessFunction", "KeyedProcessOperator")
 
 RUNAWAY = 1_000_000
 """Timers that callbacks may set, beyond one for each that is left, while the end of input fires these."""
@@ -149,53 +144,34 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
         key_by: Callable[[Any], Any],
         process_element: Callable[..., object],
     ) -> None:
-        """Have elements processed in order, by this method of the function."""
+        """
+        Have elements processed in order, by this method of the function. Of one that fails, where the job
+        goes on all the same, nothing is emitted.
+        """
         elements = pairs(values, timestamps)
-        if not self._failures.fatal:
-            self._process_each(elements, key_by, process_element)
-            return
         ctx, state, emitter, emit = self._ctx, self._state, self._emitter, self._emitter.emit
+        is_borne = not self._failures.fatal
         ctx.domain = None
-        value = None
-        try:
-            for value, timestamp in elements:
-                ctx.key = state.key = key_by(value)
-                if timestamp is not None:
-                    ctx.timestamp = emitter.timestamp = timestamp
-                else:
-                    emitter.timestamp = None
-                    if ctx.timestamp_or_none is not None:
-                        ctx._forget_timestamp()
-                if (result := process_element(value, ctx, emit)) is not None:
-                    nothing_returned(result, self._kinds, self.context.name)
-        except BaseException as error:
-            emitter.flush()
-            self.fail_on(value, error)
-        emitter.flush()
-
-    def _process_each(
-        self,
-        elements: Iterator[tuple[Any, int | None]],
-        key_by: Callable[[Any], Any],
-        process_element: Callable[..., object],
-    ) -> None:
-        """As `process_with`, and of an element that fails nothing is emitted."""
-        ctx, state, emitter, emit = self._ctx, self._state, self._emitter, self._emitter.emit
-        ctx.domain = None
-        for value, timestamp in elements:
-            mark = emitter.mark()
+        value = timestamp = mark = None
+        is_done = False
+        while not is_done:
             try:
-                ctx.key = state.key = key_by(value)
-                if timestamp is not None:
-                    ctx.timestamp = emitter.timestamp = timestamp
-                else:
-                    emitter.timestamp = None
-                    if ctx.timestamp_or_none is not None:
-                        ctx._forget_timestamp()
-                if (result := process_element(value, ctx, emit)) is not None:
-                    nothing_returned(result, self._kinds, self.context.name)
+                for value, timestamp in elements:
+                    if is_borne:
+                        mark = emitter.mark()
+                    ctx.key = state.key = key_by(value)
+                    if timestamp is not None:
+                        ctx.timestamp = emitter.timestamp = timestamp
+                    else:
+                        emitter.timestamp = None
+                        if ctx.timestamp_or_none is not None:
+                            ctx._forget_timestamp()
+                    if (result := process_element(value, ctx, emit)) is not None:
+                        nothing_returned(result, self._kinds, self.context.name)
+                is_done = True
             except BaseException as error:
-                emitter.take_back(mark)
+                if mark is not None:
+                    emitter.take_back(mark)
                 emitter.flush()
                 self._failures.take(value, timestamp, error)
         emitter.flush()
@@ -227,11 +203,7 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
             self._function.close()
 
     def metrics(self) -> dict[str, int]:
-        return {
-            **self._failures.metrics(),
-            "state_entries": len(self._state),
-            **super().metrics(),
-        }
+        return {**self._failures.metrics(), "state_entries": len(self._state), **super().metrics()}
 
     def _firing(self) -> OnTimer:
         """

@@ -1,6 +1,5 @@
 """
-Gives elements their event time, and the stream its watermarks and idleness; keeps event time going where
-there are no elements.
+Gives elements their event time, and the stream its watermarks and idleness.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from asyncstream.operators.whereabouts import TimeReached
 from asyncstream.state.schema import Schema, described
 from asyncstream.validation import instant_ms
 
-__all__ = ("AdvanceWhenQuiet", "AdvanceWhenQuietSpec", "AssignEventTime", "EventTimeSpec")
+__all__ = ("AssignEventTime", "EventTimeSpec")
 
 _BY_TIME: Final = (AscendingTimestamps, BoundedOutOfOrderness, NoWatermarks)
 """Strategies that look at timestamps, and not at elements; a subclass may do otherwise."""
@@ -81,7 +80,7 @@ class AssignEventTime(Operator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         if self._idle_after_ms is not None:
-            self._heard_ms = _open_ms(context)
+            self._heard_ms = context.open_ms()
             context.wake_at(context.clock.now_ms() + self._idle_after_ms)
 
     # ------------------------------------------------------------------ splits
@@ -95,14 +94,14 @@ class AssignEventTime(Operator):
         """
         self._splits = SplitTimes(self._strategy, self._idle_after_ms, self._max_drift_ms)
         self._splits.restore(self._kept_splits)
-        self._splits.assign((), _open_ms(self.context))  # the source tells of the first that it has
+        self._splits.assign((), self.context.open_ms())  # the source tells of the first that it has
         self._hold = hold
 
     def assign_splits(self, names: Sequence[str]) -> None:
         """These are the splits from now on."""
         if self._splits is None:
             return
-        self._splits.assign(names, _open_ms(self.context))
+        self._splits.assign(names, self.context.open_ms())
         if self._idle_after_ms is not None:
             self.context.wake_at(self.context.clock.now_ms() + self._idle_after_ms)
         self._follow_slowest()
@@ -110,7 +109,7 @@ class AssignEventTime(Operator):
     def enter_split(self, name: str) -> None:
         """The elements that come next are of this split."""
         if self._splits is not None:
-            self._generator = self._splits.enter(name, _open_ms(self.context))
+            self._generator = self._splits.enter(name, self.context.open_ms())
 
     def _follow_slowest(self) -> None:
         """Splits have moved, turned idle, or come or gone: say what that makes of the stream."""
@@ -123,7 +122,7 @@ class AssignEventTime(Operator):
         if self._splits.is_idle is not self._idle:
             self._idle = not self._idle
             super().set_idle(self._idle)
-        if self._splits.align(_open_ms(self.context)) and self._hold is not None:
+        if self._splits.align(self.context.open_ms()) and self._hold is not None:
             self._hold(self._splits.ahead)
 
     # ------------------------------------------------------------------ elements
@@ -198,7 +197,7 @@ class AssignEventTime(Operator):
         """Watermarks from upstream end here."""
 
     def _heard(self) -> None:
-        self._heard_ms = _open_ms(self.context)
+        self._heard_ms = self.context.open_ms()
         if self._idle:
             self._idle = False
             super().set_idle(False)
@@ -245,11 +244,6 @@ class AssignEventTime(Operator):
         self._told_ms = kept_ms(more[1]) if len(more) > 1 else None
         self._knows_unit = True  # the first one was another run's
         self._generator.restore(generator)
-
-
-def _open_ms(context: OperatorContext) -> int:
-    """Processing time without that in which those who feed the step were held, as nothing could be heard."""
-    return context.clock.now_ms() - context.held_ms()
 
 
 def _instant(stamp: object) -> int:
@@ -310,94 +304,3 @@ class EventTimeSpec(Spec):
 
     def with_watermarks(self, strategy: WatermarkStrategy) -> EventTimeSpec:
         return replace(self, gives=EventTime(strategy))
-
-
-class AdvanceWhenQuiet(Operator):
-    """
-    Emits when: an element or a watermark arrives; and while no element does, watermarks of its own.
-
-    After `quiet_ms` of processing time without an element, event time goes on from the last watermark as the
-    clock does, so that windows close and timers fire on a stream that has fallen silent. An element that
-    comes after such a watermark is late for it; the same input may then give other results another time.
-    Snapshot holds: the watermark that was passed on.
-
-    Args:
-        quiet_ms: how long a silence is waited out.
-    """
-
-    def __init__(self, quiet_ms: int) -> None:
-        super().__init__()
-        self._quiet_ms = quiet_ms
-        self._watermark = MIN_TIMESTAMP
-        self._at_heard = MIN_TIMESTAMP  # the watermark when the last element came
-        self._heard_ms = 0
-        self._ended = False
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        self._heard_ms = _open_ms(context)
-        context.wake_at(context.clock.now_ms() + self._quiet_ms)
-
-    def process_batch(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        self._heard_ms, self._at_heard = _open_ms(self.context), self._watermark
-        self.out.process_batch(values, timestamps)
-
-    def advance_watermark(self, timestamp: int) -> None:
-        if timestamp == MAX_TIMESTAMP:  # not in the snapshot: after a restore, the source says it again
-            self._ended = True
-        elif timestamp > self._watermark:
-            self._watermark = self._at_heard = timestamp
-        else:
-            return
-        super().advance_watermark(timestamp)
-
-    def restore_watermark(self, timestamp: int) -> None:
-        if timestamp > self._watermark:  # of a step that has been added since
-            self._watermark = self._at_heard = timestamp
-            super().restore_watermark(timestamp)
-
-    def advance_clock(self, now_ms: int) -> None:
-        if self._ended:
-            return
-        held_ms = self.context.held_ms()
-        if self.context.is_held():
-            self._heard_ms = now_ms - held_ms  # it is we who keep the stream quiet
-        silent_ms = now_ms - held_ms - self._heard_ms
-        if silent_ms < self._quiet_ms:
-            self.context.wake_at(self._heard_ms + held_ms + self._quiet_ms)
-            return
-        self.context.wake_at(now_ms + self._quiet_ms)
-        if self._at_heard > MIN_TIMESTAMP and self._at_heard + silent_ms > self._watermark:
-            self._watermark = self._at_heard + silent_ms
-            super().advance_watermark(self._watermark)
-
-    def time_reached(self) -> TimeReached:
-        return TimeReached(self._watermark, None)
-
-    def snapshot(self) -> Any:
-        return self._watermark
-
-    def restore(self, state: Any) -> None:
-        self._watermark = self._at_heard = kept_ms(state)
-
-
-@dataclass(frozen=True)
-class AdvanceWhenQuietSpec(Spec):
-    """Keeps event time going where there are no elements, after a silence."""
-
-    after_ms: int
-
-    operator = AdvanceWhenQuiet
-    keeps_only_watermarks = True
-    clock = ClockUse.MAY_EMIT
-    prolongs_event_time = True
-
-    def build(self) -> AdvanceWhenQuiet:
-        return AdvanceWhenQuiet(self.after_ms)
-
-    @property
-    def schema(self) -> Schema:
-        return Schema(settings={"after_ms": self.after_ms})
-
-    def keeps_origins(self, tag: str | None) -> bool:
-        return True

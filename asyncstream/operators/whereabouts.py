@@ -134,11 +134,6 @@ class RecentFailures(deque[Failure]):
             outcome,
             self._unsaid,
             last.text,
-            extra={
-                "step": self._step,
-                "outcome": outcome,
-                "elements": self._unsaid,
-                "error_type": last.kind,
-            },
+            extra={"step": self._step, "outcome": outcome, "elements": self._unsaid, "error_type": last.kind},
         )
         self._unsaid = 0

@@ -15,7 +15,7 @@ from asyncstream.connectors.outlets import Answers, Publication, Published, Resu
 from asyncstream.errors import MissingExtra
 from asyncstream.operators.failures import OnError, on_error_choice, routed_to
 from asyncstream.operators.functions import FailedCall
-from asyncstream.pipeline.frame_result import FrameResult
+from asyncstream.pipeline.handle import Handle
 from asyncstream.pipeline.missing_methods import Unfinished
 from asyncstream.pipeline.sources_and_sinks import as_sink
 from asyncstream.plan import Graph, Input, Output, SinkStep
@@ -26,34 +26,25 @@ if TYPE_CHECKING:
     import polars
     from anyio.streams.memory import MemoryObjectSendStream
 
+    from asyncstream.pipeline.pipeline import Pipeline
     from asyncstream.pipeline.stream import Stream
 
-__all__ = ("Ending", "StreamEnd", "shown_on_error")
+__all__ = ("Ending", "FrameResult", "StreamEnd", "shown_on_error")
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 
-class Ending(Generic[T]):
+class Ending(Handle[T]):
     """The methods of a stream that end it."""
 
-    _graph: Graph
-    _output: Output
-
-    @overload
-    def to(self, sink: Sink[T], *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd: ...
-    @overload
     def to(
-        self, sink: MutableSequence[T], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    @overload
-    def to(
-        self, sink: MemoryObjectSendStream[T], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    @overload
-    def to(
-        self, sink: Callable[[T], object], *, on_error: OnError = "fail", name: str | None = None
-    ) -> StreamEnd: ...
-    def to(self, sink: Any, *, on_error: OnError = "fail", name: str | None = None) -> StreamEnd:
+        self,
+        sink: Sink[T] | MutableSequence[T] | MemoryObjectSendStream[T] | Callable[[T], object],
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> StreamEnd:
         """
         End the stream in a sink.
 
@@ -214,6 +205,59 @@ class StreamEnd(Unfinished):
         from asyncstream.pipeline.stream import Stream
 
         return Stream[Any](self._graph, Output(self._step.name)).failed
+
+
+class FrameResult(Generic[F]):
+    """
+    Where a stream ends in a frame: `run` runs the pipeline and gives it.
+
+        frame = await flights.async_map(with_plane).to_polars().run()
+
+    Of a pipeline that ends in several places, or that is run in another way, `result()` is the frame
+    afterwards.
+    """
+
+    def __init__(self, graph: Graph, sink: FrameSink, convert: Callable[[Any], F]) -> None:
+        self._graph = graph
+        self._sink = sink
+        self._convert = convert
+
+    def result(self) -> F:
+        """
+        The frame, of the last run that has come to the end of its input.
+
+        Raises:
+            SinkError: if there is none.
+        """
+        return self._convert(self._sink.table())
+
+    async def run(self, **options: Any) -> F:
+        """
+        Run the pipeline to its end, and give the frame.
+
+        Args:
+            options: as for `Pipeline.run`.
+
+        Raises:
+            AsyncStreamError: as `Pipeline.run`.
+        """
+        await self._pipeline().run(**options)
+        return self.result()
+
+    def run_blocking(self, **options: Any) -> F:
+        """
+        The same in an event loop of its own, for programs that have none.
+
+        Args:
+            options: as for `Pipeline.run_blocking`.
+        """
+        self._pipeline().run_blocking(**options)
+        return self.result()
+
+    def _pipeline(self) -> Pipeline:
+        from asyncstream.pipeline.pipeline import Pipeline  # which is made of streams
+
+        return Pipeline._of(self._graph)
 
 
 def shown_on_error(on_error: OnError) -> dict[str, object]:

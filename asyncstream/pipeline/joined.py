@@ -110,12 +110,7 @@ class Join(Unfinished, TwoKeyedStreams, Generic[L, R]):
         self._how: How = choice("how", how, ("inner", "left", "right", "full"))
 
     def within(
-        self,
-        before: Duration,
-        after: Duration,
-        *,
-        inclusive: Inclusive = "both",
-        name: str | None = None,
+        self, before: Duration, after: Duration, *, inclusive: Inclusive = "both", name: str | None = None
     ) -> Joined[tuple[L, R]]:
         """
         Pairs whose right element is from `before` its left one to `after` it: an interval join.

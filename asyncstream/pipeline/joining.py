@@ -4,10 +4,10 @@ The methods of a stream that bring it together with others, element by element.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from asyncstream.joins import How
-from asyncstream.plan import Graph, Output
+from asyncstream.pipeline.handle import Handle
 
 if TYPE_CHECKING:
     from asyncstream.pipeline.connected import Broadcast, Connected, ConnectedToBroadcast, Several
@@ -20,11 +20,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Joining(Generic[T]):
+class Joining(Handle[T]):
     """The methods of a stream that bring it together with others."""
-
-    _graph: Graph
-    _output: Output
 
     @overload
     def connect(self, other: Stream[U], /) -> Connected[T, U]: ...

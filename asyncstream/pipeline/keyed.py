@@ -37,13 +37,7 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.policies import EXPIRED, SKIPPED
 
-__all__ = (
-    "KeyedStream",
-    "PolicyResults",
-    "WindowResults",
-    "WindowedStream",
-    "shown_plan",
-)
+__all__ = ("KeyedStream", "PolicyResults", "WindowResults", "WindowedStream", "shown_plan")
 
 T = TypeVar("T")
 U = TypeVar("U")

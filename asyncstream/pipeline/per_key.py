@@ -28,16 +28,7 @@ from asyncstream.operators.spec import Spec
 from asyncstream.pipeline.stream import SideStreams, Stream
 from asyncstream.plan import Graph, Output
 from asyncstream.state import TimeToLive
-from asyncstream.validation import (
-    Duration,
-    choice,
-    count,
-    duration_ms,
-    flag,
-    function,
-    refuse,
-    selector,
-)
+from asyncstream.validation import Duration, choice, count, duration_ms, flag, function, refuse, selector
 
 __all__ = ("KeyedResults", "PatternMatches", "PerKey")
 
@@ -148,11 +139,7 @@ class PerKey(Stream[T], Generic[K, T]):
         return self._results("top", name, spec, details)
 
     def reduce(
-        self,
-        fn: Callable[[T, T], T],
-        *,
-        ttl: Duration | TimeToLive | None = None,
-        name: str | None = None,
+        self, fn: Callable[[T, T], T], *, ttl: Duration | TimeToLive | None = None, name: str | None = None
     ) -> KeyedResults[T]:
         """
         Fold the elements of each key as they come; emits for each element what they come to so far.

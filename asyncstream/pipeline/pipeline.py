@@ -4,26 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncstream.aside import running_loop
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE
 from asyncstream.checkpoint import Checkpoints, Place, checkpoints_of
 from asyncstream.clock import Clock, checked_clock
-from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.base import Sink, TransactionalSink
 from asyncstream.connectors.durable import DurableSubmissions
-from asyncstream.connectors.frames import Frame
-from asyncstream.connectors.inbox import Inbox
-from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
-from asyncstream.pipeline.missing_methods import Unfinished
-from asyncstream.pipeline.sources_and_sinks import as_sink, as_source, element_type
-from asyncstream.pipeline.stream import Stream
+from asyncstream.pipeline.sources_and_sinks import as_sink, as_source
+from asyncstream.pipeline.starting import Starting
 from asyncstream.plan import (
     Graph,
     Guarantee,
-    Output,
     SinkStep,
     SourceStep,
     as_html,
@@ -38,16 +33,7 @@ from asyncstream.runtime.aio.restarts import Restarts, run_with_restarts
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.threads import ThreadedJob
 from asyncstream.state import StateBackend
-from asyncstream.validation import (
-    Duration,
-    choice,
-    duration_seconds,
-    file_path,
-    flag,
-    function,
-    refuse,
-    text,
-)
+from asyncstream.validation import Duration, choice, duration_seconds, flag, function, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -55,12 +41,10 @@ if TYPE_CHECKING:
 
     from asyncstream.runtime.spark import SparkPlan
 
-__all__ = ("Pipeline", "SourceStream")
-
-T = TypeVar("T")
+__all__ = ("Pipeline",)
 
 
-class Pipeline(Unfinished):
+class Pipeline(Starting):
     """
     A plan of sources, steps and sinks, built by method calls and run any number of times.
 
@@ -98,73 +82,6 @@ class Pipeline(Unfinished):
     def __repr__(self) -> str:
         steps = len(list(self._graph))
         return f"<Pipeline {self.name!r} of {steps} {'step' if steps == 1 else 'steps'}>"
-
-    # ------------------------------------------------------------------ sources
-
-    @overload
-    def source(self, source: Source[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: Frame, *, name: str | None = None) -> SourceStream[dict[str, Any]]: ...
-    @overload
-    def source(self, source: Iterable[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: AsyncIterable[T], *, name: str | None = None) -> SourceStream[T]: ...
-    @overload
-    def source(
-        self, source: Callable[[], AsyncIterable[T]], *, name: str | None = None
-    ) -> SourceStream[T]: ...
-    @overload
-    def source(self, source: Callable[[], Iterable[T]], *, name: str | None = None) -> SourceStream[T]: ...
-    def source(self, source: Any, *, name: str | None = None) -> SourceStream[Any]:
-        """
-        Start a stream.
-
-        Args:
-            source: a `Source`; an iterable or async iterable of elements; a frame of Polars or pandas, a
-                pyarrow table or a relation of DuckDB, whose rows are dicts; the receiving end of an anyio
-                memory stream; or a function without arguments that makes one for each run, for what can be
-                iterated over only once.
-        """
-        return SourceStream(self._graph, self._add("source", name, as_source(source)))
-
-    @overload
-    def submissions(
-        self, *, limit: int = 1024, inbox: Inbox | Place | None = None, name: str | None = None
-    ) -> Stream[Any]: ...
-    @overload
-    def submissions(
-        self, of: type[T], *, limit: int = 1024, inbox: Inbox | Place | None = None, name: str | None = None
-    ) -> Stream[T]: ...
-    def submissions(
-        self,
-        of: type[Any] | None = None,
-        *,
-        limit: int = 1024,
-        inbox: Inbox | Place | None = None,
-        name: str | None = None,
-    ) -> Stream[Any]:
-        """
-        Start a stream of what is handed to `job.submit`; `limit` elements may wait, then it waits.
-
-        Args:
-            of: their type, for type checkers; elements are not looked at.
-            inbox: keep each element on the disk, from before `submit` returns until a checkpoint covers it:
-                an `Inbox`, or the path of its file. Such a job needs `checkpoints=`.
-        """
-        element_type(of)
-        if inbox is None:
-            return Stream(self._graph, self._add("submissions", name, Submissions(limit)))
-        kept = inbox if isinstance(inbox, Inbox) else Inbox(file_path("inbox", inbox, "a database file"))
-        return Stream(self._graph, self._add("submissions", name, DurableSubmissions(kept, limit)))
-
-    def _add(self, kind: str, name: str | None, source: Source[Any]) -> Output:
-        details: dict[str, object] = {"from": type(source).__name__} if kind == "source" else {}
-        if isinstance(source, DurableSubmissions):
-            details["inbox"] = source.inbox.path
-        required = ("rejected",) if source.rejects else ()
-        step = SourceStep(self._graph.name_for(kind, name), source, kind, required=required, details=details)
-        self._graph.add(step)
-        return Output(step.name)
 
     def with_ends(
         self,
@@ -399,7 +316,8 @@ class Pipeline(Unfinished):
             inputs: what to read in place of each source, by its name: all bounded or all streams. Of several
                 streams the order stays that with which a checkpoint began: Spark tells them apart by it.
             outputs: the columns of what reaches each sink, by its name: a StructType or text, "id bigint". An
-                element must have each of them, None where there is no value.
+                element must have each of them, None where there is no value; inside a struct, what a dict
+                does not have is null.
             key_groups: into how many groups keys are divided, each of which one task at a time works on; a
                 stream with a checkpoint cannot change it. By default two for each partition of Spark's
                 setting `spark.sql.shuffle.partitions`, or of `partitions` if those are more; one for each
@@ -471,18 +389,3 @@ def _loop_factory(uvloop: bool) -> Callable[[], Any] | None:
     except ImportError:
         raise PipelineError("uvloop=True: there is no uvloop for this platform") from None
     return library.new_event_loop
-
-
-class SourceStream(Stream[T]):
-    """What comes out of a source: its elements, and on the side what it could not read as one."""
-
-    @property
-    def rejected(self) -> Stream[Any]:
-        """What the source could not read as an element; needs a source that was told to reject."""
-        step = self._graph[self._output.step]
-        if not isinstance(step, SourceStep) or "rejected" not in step.required:
-            raise PipelineError(
-                f"source {step.name!r} rejects nothing; those of files and brokers do with "
-                "on_malformed='reject', and one of several with rejects=True besides"
-            )
-        return Stream(self._graph, Output(self._output.step, "rejected"))

@@ -7,47 +7,30 @@ arguments at once, and returns the stream that comes out. Nothing runs before th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from asyncstream.async_wait import AsyncWaitOptions, AsyncWaitSettings, AsyncWaitSpec
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, WatermarkStrategy
-from asyncstream.guards.guard import Guard, written
-from asyncstream.guards.in_threads import THREADS, InThreads
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map, PerElement, PerElementSpec
 from asyncstream.operators.failures import FAILED, OnError, on_error_choice
-from asyncstream.operators.functions import AsyncFunction, FailedCall
+from asyncstream.operators.functions import FailedCall
 from asyncstream.operators.ingestion import IngestionTimeSpec
-from asyncstream.operators.spec import EventTime, Spec
-from asyncstream.operators.timestamps import AdvanceWhenQuietSpec, EventTimeSpec
+from asyncstream.operators.quiet import AdvanceWhenQuietSpec
+from asyncstream.operators.spec import EventTime
+from asyncstream.operators.timestamps import EventTimeSpec
 from asyncstream.operators.union import UnionSpec
-from asyncstream.pipeline.batching import Batching
+from asyncstream.pipeline.calling import Calling
 from asyncstream.pipeline.ending import Ending, shown_on_error
 from asyncstream.pipeline.joining import Joining
-from asyncstream.pipeline.missing_methods import Fluent
 from asyncstream.pipeline.sources_and_sinks import element_type
 from asyncstream.pipeline.tabling import Tabling
 from asyncstream.pipeline.windowing import Windowing
-from asyncstream.plan import Graph, Input, OperatorStep, Output
-from asyncstream.shown import shown_length
-from asyncstream.validation import (
-    Duration,
-    Fields,
-    check_options,
-    choice,
-    duration_ms,
-    instance,
-    refuse,
-    selector,
-    text,
-)
+from asyncstream.plan import Graph, Output
+from asyncstream.validation import Duration, Fields, choice, duration_ms, instance, refuse, selector, text
 
 if TYPE_CHECKING:
-    from anyio import CapacityLimiter
-
     from asyncstream.pipeline.keyed import KeyedStream
 
 __all__ = ("AsyncResults", "SideStreams", "Stream")
@@ -56,25 +39,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 K = TypeVar("K")
 
-_OF_CALLS: Final = tuple(AsyncWaitOptions.__annotations__)
-_OF_THREADS: Final = ("threads", *(option for option in _OF_CALLS if option != "concurrency"))
-"""The options of async steps, and of those whose calls are made in threads."""
 
-
-class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T]):
+class Stream(Joining[T], Tabling[T], Calling[T], Windowing[T], Ending[T]):
     """
     A stream of elements of type T.
 
     All steps take `name=`: it must be unique in the pipeline, and names the step in errors, metrics and
     snapshots. A step without one gets a name from its kind and position.
     """
-
-    def __init__(self, graph: Graph, output: Output) -> None:
-        self._graph = graph
-        self._output = output
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._output}>"
 
     @property
     def failed(self) -> Stream[FailedCall]:
@@ -246,77 +218,6 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
         spec = AdvanceWhenQuietSpec(duration_ms("after", after))
         return Stream(self._graph, self._step("advance_when_quiet", name, spec, {"after": after}))
 
-    # ------------------------------------------------------------------ async calls
-
-    def async_map(
-        self,
-        fn: Callable[[T], Awaitable[U]] | AsyncFunction[T, U],
-        *,
-        name: str | None = None,
-        **options: Unpack[AsyncWaitOptions],
-    ) -> AsyncResults[U]:
-        """
-        Each element becomes `await fn(element)`; many calls run at once.
-
-        Args:
-            fn: an `async def` of one element, or an `AsyncFunction`.
-            options: see `AsyncWaitOptions`: `order`, `concurrency`, `buffer`, `timeout`, `on_timeout`,
-                `on_error`, `isolation`, `replay`, `copy_input`, `effect`, `journal`.
-
-        Raises:
-            PipelineError: if an argument is not as described.
-        """
-        return self._async_step("async_map", name, fn, options)
-
-    def async_flat_map(
-        self,
-        fn: Callable[[T], Awaitable[Iterable[U]]] | AsyncFunction[T, Iterable[U]],
-        *,
-        name: str | None = None,
-        **options: Unpack[AsyncWaitOptions],
-    ) -> AsyncResults[U]:
-        """
-        Each element becomes any number of elements: those of the iterable that `await fn(element)` gives.
-
-        Everything else is as for `async_map`.
-        """
-        return self._async_step("async_flat_map", name, fn, options)
-
-    def thread_map(
-        self,
-        fn: Callable[[T], U],
-        *,
-        threads: int | CapacityLimiter = THREADS,
-        name: str | None = None,
-        **options: Unpack[AsyncWaitOptions],
-    ) -> AsyncResults[U]:
-        """
-        Each element becomes `fn(element)`, called in a thread, where it may block; many calls run at once.
-
-        It is `async_map` with `guards.in_threads(fn, threads=threads)`; give that to `async_map` or
-        `async_flat_map` yourself to put guards around it. Checkpoints remain usable when the function becomes
-        an `async def`.
-
-        A thread cannot be ended from outside: a call that has timed out keeps its thread until it returns,
-        and shows as `overdue` in the metrics; a stop waits for running calls, as for anything that ignores
-        its cancellation. The function may call `anyio.from_thread.check_cancelled()` to see if it is still
-        wanted.
-
-        Args:
-            fn: a plain function of one element.
-            threads: how many calls may run at once; or an `anyio.CapacityLimiter` that is shared with others.
-            options: as for `async_map`, without `concurrency`.
-
-        Raises:
-            PipelineError: if an argument is not as described.
-        """
-        if "concurrency" in options:
-            advice = "threads= says how many calls run at once"
-            raise refuse("concurrency", "none for thread_map", options["concurrency"], advice)
-        check_options("thread_map", options, _OF_THREADS)
-        function = InThreads(fn, threads=threads)
-        return self._async_step("async_map", name, function, {**options, "concurrency": function.threads})
-
     # ------------------------------------------------------------------ keys and windows
 
     @overload
@@ -357,79 +258,18 @@ class Stream(Fluent, Joining[T], Tabling[T], Batching[T], Windowing[T], Ending[T
 
     # ------------------------------------------------------------------ inside
 
-    def _check_together(self, what: str, *others: object) -> None:
-        """
-        Refuse what this stream cannot be brought together with.
-
-        Raises:
-            PipelineError: if there is none, or one of them is no stream, or belongs to another pipeline.
-        """
-        if not others:
-            raise PipelineError(f"{what}: expected at least one other stream, got none")
-        for other in others:
-            if not isinstance(other, Stream):
-                several = "give them one by one, not in a list" if isinstance(other, list | tuple) else ""
-                raise refuse(what, "a stream", other, several)
-            if other._graph is not self._graph:
-                raise PipelineError(f"{what}: {other!r} belongs to another pipeline")
-
     def _per_element(
-        self,
-        kind: str,
-        applies: type[PerElement],
-        fn: object,
-        on_error: OnError,
-        name: str | None,
+        self, kind: str, applies: type[PerElement], fn: object, on_error: OnError, name: str | None
     ) -> Stream[Any]:
         function = selector("fn", fn, yields=kind == "flat_map", gives=kind != "map")
         spec = PerElementSpec(applies, function, on_error_choice(on_error))
         return Stream(self._graph, self._step(kind, name, spec, {"fn": fn} | shown_on_error(on_error)))
-
-    def _step(
-        self,
-        kind: str,
-        name: str | None,
-        spec: Spec,
-        details: Mapping[str, object],
-        outputs: tuple[Output, ...] = (),
-    ) -> Output:
-        """Add a step that reads this stream, or these outputs, one for each of its ports."""
-        name = self._graph.name_for(kind, name)
-        shown = {key: _shown(value) for key, value in details.items()}
-        read = outputs or (self._output,)
-        compared = len(read) > 1 and any(key is not None for key in spec.keys)
-        known = [self._graph.known_as(output) if compared else () for output in read]
-        inputs = tuple(Input(*each) for each in zip(read, spec.keys, known, strict=True))
-        self._graph.add(OperatorStep(name, kind, inputs, spec, shown))
-        return Output(name)
 
     def _routed(self, tag: str, argument: str) -> Stream[FailedCall]:
         step = self._graph[self._output.step]
         if tag not in step.required:
             raise PipelineError(f"step {step.name!r} sends nothing to .{tag}; give it {argument}='route'")
         return Stream(self._graph, Output(step.name, tag))
-
-    def _key(self) -> Callable[[Any], Any] | None:
-        return None
-
-    def _async_step(
-        self, kind: str, name: str | None, fn: Any, options: AsyncWaitOptions
-    ) -> AsyncResults[Any]:
-        check_options(kind, options, _OF_CALLS)
-        checked: dict[str, Any] = {**options}  # by the settings, which take what users may pass
-        settings = AsyncWaitSettings(fn, key_by=self._key(), flat=kind == "async_flat_map", **checked)
-        spec = AsyncWaitSpec(settings)
-        if spec.needs_origins:
-            argument = "effect" if settings.effect else "journal"
-            self._graph.check_origins([Input(self._output)], argument=argument)
-        details = {
-            "fn": fn,
-            "order": settings.order.value,
-            "concurrency": settings.concurrency,
-            "buffer": settings.buffer_size,
-            "timeout": settings.timeout,
-        }
-        return AsyncResults(self._graph, self._step(kind, name, spec, details))
 
 
 class AsyncResults(Stream[T]):
@@ -473,18 +313,3 @@ class SideStreams(Stream[T]):
         if self._sides is not None:
             choice("tag", tag, self._sides)
         return Stream(self._graph, Output(self._output.step, text("tag", tag)))
-
-
-def _shown(value: object) -> object:
-    """How a setting is shown: functions by their name, guards around them as they are written."""
-    if isinstance(value, InThreads):
-        return f"{_shown(value.fn)} in threads"
-    if isinstance(value, Guard):
-        return f"{written(type(value))}({_shown(value.inner)})"
-    if isinstance(value, AsyncFunction):
-        return type(value).__name__
-    if isinstance(value, partial):
-        return _shown(value.func)
-    if isinstance(value, timedelta):
-        return shown_length(value)
-    return getattr(value, "__name__", type(value).__name__) if callable(value) else value

@@ -12,8 +12,9 @@ from asyncstream.keyed import By, Change, Changes, DeduplicateSpec, Keep, change
 from asyncstream.lookup import MISSED, Asked, How, Joined, LookupTable, ReadLookupSpec, StreamLookupSpec
 from asyncstream.operators.functions import AsyncFunction, call_of
 from asyncstream.operators.spec import Spec
+from asyncstream.pipeline.handle import Handle
 from asyncstream.pipeline.missing_methods import Unfinished
-from asyncstream.plan import Graph, Output
+from asyncstream.plan import Output
 from asyncstream.shown import Shown
 from asyncstream.state import TimeToLive
 from asyncstream.validation import (
@@ -58,11 +59,8 @@ class StreamTable(Unfinished, Shown, Generic[R]):
         self.deleted = deleted
 
 
-class Tabling(Generic[T]):
+class Tabling(Handle[T]):
     """The methods of a stream that have to do with tables."""
-
-    _graph: Graph
-    _output: Output
 
     @overload
     def as_table(
@@ -95,11 +93,11 @@ class Tabling(Generic[T]):
             deleted: whether a row says that the one of its key is gone: a function, or the name of a field.
                 Of a change log `-D` says so, too.
         """
-        stream = cast("Stream[Any]", self)
-        key_by = stream._key() if key is None else selector("key", key)
+        key_by = self._key() if key is None else selector("key", key)
         if key_by is None:
             raise refuse("key", "the key of a row, for this stream has none", key, "e.g. as_table('id')")
-        return StreamTable(stream, key_by, None if deleted is None else selector("deleted", deleted))
+        is_gone = None if deleted is None else selector("deleted", deleted)
+        return StreamTable(cast("Stream[Any]", self), key_by, is_gone)
 
     @overload
     def lookup(
@@ -180,8 +178,7 @@ class Tabling(Generic[T]):
         """
         from asyncstream.pipeline.stream import Stream  # which has the methods of this class
 
-        stream = cast("Stream[Any]", self)
-        key_by = stream._key() if on is None else selector("on", on)
+        key_by = self._key() if on is None else selector("on", on)
         if key_by is None:
             raise refuse("on", "the key of an element's row, for this stream has no key", on)
         if into is not None:
@@ -191,7 +188,7 @@ class Tabling(Generic[T]):
             call_of(
                 "missing", missing, "element", expected="an async def of one element, or an AsyncFunction"
             )
-        spec, shown, outputs = _spec_of(stream, table, joined)
+        spec, shown, outputs = _spec_of(self, table, joined)
         details = {"table": shown, "on": on, "into": into, "how": how}
         if missing is None and options:
             raise refuse("lookup", "no options of calls without missing=", sorted(options))
@@ -200,7 +197,7 @@ class Tabling(Generic[T]):
             if options.get(option) == "route":
                 raise refuse(option, "'fail' or 'skip'", "route", "have missing= give None instead")
         with self._graph.together():
-            found: Stream[Any] = Stream(self._graph, stream._step("lookup", name, spec, details, outputs))
+            found: Stream[Any] = Stream(self._graph, self._step("lookup", name, spec, details, outputs))
             if missing is None:
                 return found
             missed: Stream[Any] = Stream(self._graph, Output(found._output.step, MISSED))
@@ -261,8 +258,7 @@ class Tabling(Generic[T]):
         """
         from asyncstream.pipeline.per_key import PerKey
 
-        stream = cast("Stream[Any]", self)
-        keyed = stream if key is None else stream.key_by(key)
+        keyed: Any = self if key is None else cast("Stream[Any]", self).key_by(key)
         if not isinstance(keyed, PerKey):
             raise refuse("key", "what makes elements the same, for this stream has no key", key)
         if within is not None:  # not a TimeToLive: what begins the time anew is said by `keep` and `by`
@@ -278,7 +274,7 @@ class Tabling(Generic[T]):
         return keyed._results("deduplicate", name, spec, details)
 
 
-def _spec_of(stream: Stream[Any], table: object, joined: Joined) -> tuple[Spec, str, tuple[Output, ...]]:
+def _spec_of(stream: Handle[Any], table: object, joined: Joined) -> tuple[Spec, str, tuple[Output, ...]]:
     """The spec of a lookup, what the table is in words, and what the step reads."""
     if isinstance(table, LookupTable):
         return ReadLookupSpec(table, joined), table.shown, (stream._output,)

@@ -5,10 +5,10 @@ The methods of a stream that make windows of it with no key of their own: of all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, overload
 
 from asyncstream.operators.spec import no_key
-from asyncstream.plan import Graph
+from asyncstream.pipeline.handle import Handle
 from asyncstream.validation import Duration, check_options
 from asyncstream.windowing.assigners import TimeKind, WindowAssigner
 from asyncstream.windowing.policies import EXPIRED, SKIPPED, Extent, PolicyWindow, policy_spec
@@ -37,10 +37,8 @@ class _PolicyOptions(TypedDict, total=False):
 _OPTIONS: Final = ("function", *_PolicyOptions.__annotations__)
 
 
-class Windowing(Generic[T]):
+class Windowing(Handle[T]):
     """The methods of a stream that make windows of it."""
-
-    _graph: Graph
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[None, T]:
         """Group all elements by windows, whatever their key."""
@@ -82,7 +80,6 @@ class Windowing(Generic[T]):
         from asyncstream.pipeline.keyed import PolicyResults
 
         check_options("policy_window", options, _OPTIONS)
-        stream = cast("Stream[T]", self)
-        spec = policy_spec(length, slide, stream._key(), options)
-        output = stream._step("policy_window", name, spec, {"length": length, "slide": slide, **options})
+        spec = policy_spec(length, slide, self._key(), options)
+        output = self._step("policy_window", name, spec, {"length": length, "slide": slide, **options})
         return PolicyResults(self._graph, output, (spec.settings.late, SKIPPED, EXPIRED))

@@ -4,8 +4,9 @@ A graph in words and as a picture (Mermaid).
 
 from __future__ import annotations
 
-from asyncstream.plan.graph import Graph, SinkStep, SourceStep, Step
+from asyncstream.plan.graph import Graph
 from asyncstream.plan.guarantees import guarantees
+from asyncstream.plan.steps import SinkStep, SourceStep, Step
 
 __all__ = ("as_mermaid", "as_text", "settings_of")
 

@@ -10,168 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from sys import getrecursionlimit
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from asyncstream.connectors.base import Sink, Source, TransactionalSink
+from asyncstream.connectors.base import Sink, Source
 from asyncstream.connectors.durable import DurableSubmissions
-from asyncstream.connectors.memory import Items
 from asyncstream.connectors.outlets import Results
 from asyncstream.connectors.submissions import Submissions
 from asyncstream.errors import PipelineError
-from asyncstream.operators.exclusive import serves
-from asyncstream.operators.failures import OnError
-from asyncstream.operators.spec import MOST_FRAMES, KeyBy, Spec, no_key
-from asyncstream.state.schema import Schema
+from asyncstream.operators.exclusive import give_back, serves, take
+from asyncstream.operators.spec import MOST_FRAMES
+from asyncstream.plan.steps import Input, OperatorStep, Output, SinkStep, SourceStep, Step, ends_of
 from asyncstream.validation import text
 
-__all__ = ("Graph", "Input", "OperatorStep", "Output", "Reader", "SinkStep", "SourceStep", "Step")
+__all__ = ("Graph", "Reader")
 
 
 RESERVED: Final = 250
 """Calls inside one another that the event loop, what is around it and the user's function may need."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """
-    One output of a step: what a reader reads.
-
-    Attributes:
-        step: name of the step.
-        tag: None for the main output, else the side output's tag.
-    """
-
-    step: str
-    tag: str | None = None
-
-    def __str__(self) -> str:
-        return self.step if self.tag is None else f"{self.step}.{self.tag}"
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """
-    What one port of a step reads; the place in the step's `inputs` is the number of the port.
-
-    Attributes:
-        output: whose elements.
-        key_by: gives the key of an element, where one operator must see all elements of a key, in order;
-            None: any operator of the step may work on any element.
-        known_as: what `Graph.known_as` gives of it.
-    """
-
-    output: Output
-    key_by: KeyBy | None = None
-    known_as: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class SourceStep:
-    """
-    Elements enter here.
-
-    Attributes:
-        name: unique in the graph.
-        source: where elements come from.
-        kind: the method that has added it, as it is shown.
-        inputs: none.
-        required: tags that must have a reader.
-        details: settings worth showing, by name.
-    """
-
-    name: str
-    source: Source[Any]
-    kind: str = "source"
-    inputs: tuple[Input, ...] = ()
-    required: tuple[str, ...] = ()
-    details: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def schema(self) -> Schema | None:
-        """What its position means; None: it has none."""
-        if type(self.source).position is Source.position:
-            return None
-        return Schema({"source": type(self.source).__name__})
-
-
-@dataclass(frozen=True, eq=False)
-class OperatorStep:
-    """
-    Elements are worked on here.
-
-    Attributes:
-        name: unique in the graph.
-        kind: the method that has added it, as it is shown.
-        inputs: what it reads, by port.
-        spec: what it does; builds its operators, with a port for each input, and answers for them.
-        details: settings worth showing, by name.
-        schema: what its operator remembers, as that is when the step is planned: a run may change what the
-            user's objects hold. None: nothing.
-    """
-
-    name: str
-    kind: str
-    inputs: tuple[Input, ...]
-    spec: Spec
-    details: Mapping[str, object] = field(default_factory=dict)
-    schema: Schema | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        spec, schema = self.spec, self.spec.schema
-        if schema is not None and spec.calls is None:  # what waits for calls finds its key again
-            names = ("key",) if len(spec.keys) == 1 else ("key of the left", "key of the right")
-            schema = schema.reading(dict(zip(names, spec.keys, strict=False)))
-            if keys := [key for key in spec.keys if key is not None]:
-                schema = schema.grouped(any(key is not no_key for key in keys))
-                schema = schema.joining([one.known_as for one in self.inputs])
-        object.__setattr__(self, "schema", schema)  # frozen: only here
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Tags that must have a reader, because elements would vanish without one."""
-        return self.spec.required
-
-    @property
-    def is_keyed(self) -> bool:
-        """Whether an operator must see all elements of a key."""
-        return any(one.key_by is not None for one in self.inputs)
-
-
-@dataclass(frozen=True, eq=False)
-class SinkStep:
-    """
-    Elements leave here.
-
-    Attributes:
-        name: unique in the graph.
-        sink: where elements go.
-        inputs: what it reads.
-        kind: the method that has added it, as it is shown.
-        details: settings worth showing, by name.
-        required: tags that must have a reader: "failed", if it is told what the sink refuses.
-        on_error: what becomes of an element that the sink refuses.
-    """
-
-    name: str
-    sink: Sink[Any]
-    inputs: tuple[Input, ...]
-    kind: str = "sink"
-    required: tuple[str, ...] = ()
-    on_error: OnError = "fail"
-    details: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def schema(self) -> Schema | None:
-        """What waits to be written, or where a transactional sink stands; None: it is not missed."""
-        if self.kind == "discard":
-            return None
-        is_bound = isinstance(self.sink, TransactionalSink)
-        return Schema({"sink": type(self.sink).__name__} if is_bound else {})
-
-
-Step: TypeAlias = SourceStep | OperatorStep | SinkStep
 
 
 class Reader(NamedTuple):
@@ -207,12 +64,33 @@ class Graph:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What is copied or unpickled has ends of its own."""
         self.__dict__.update(state)
-        self._ends = {id(end): step for step in self for end in _ends_of(step)}
+        self._ends = {id(end): step for step in self for end in ends_of(step)}
 
     @property
     def in_use(self) -> bool:
-        """A run is under way; sources and sinks serve one at a time."""
+        """A run is under way."""
         return serves(self)
+
+    def take(self, user: object) -> None:
+        """
+        Have this serve `user` alone, with its sources and sinks, which other pipelines may have, too.
+
+        Two jobs that read one source would each have a part of its elements, and the first that ends would
+        close the sink of the other. Raises `PipelineError` if one of all serves another, and takes none then.
+        """
+        try:
+            for step, end in self._all_ends():
+                take(user, step, end)
+            take(user, self.name, self)
+        except BaseException:
+            self.give_back(user)
+            raise
+
+    def give_back(self, user: object) -> None:
+        """Let others have what of it serves `user`."""
+        for _, end in self._all_ends():
+            give_back(user, end)
+        give_back(user, self)
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps.values())
@@ -256,7 +134,7 @@ class Graph:
             raise PipelineError(
                 f"step {step.name!r}: the pipeline is running, and goes on without it; add all steps before"
             )
-        for end in _ends_of(step):
+        for end in ends_of(step):
             other = self._ends.setdefault(id(end), step)
             if other is not step:
                 raise PipelineError(
@@ -307,11 +185,11 @@ class Graph:
                 other.add(step)
         return other
 
-    def ends(self) -> Iterator[tuple[str, object]]:
+    def _all_ends(self) -> Iterator[tuple[str, object]]:
         """Sources, what these read once, and sinks, each with the name of its step."""
         for step in self:
             if not isinstance(step, OperatorStep):
-                for end in _ends_of(step):
+                for end in ends_of(step):
                     yield step.name, end
 
     def unnamed_with_state(self) -> list[str]:
@@ -479,15 +357,3 @@ class Graph:
 
 def _is_chained(step: Step) -> bool:
     return isinstance(step, OperatorStep) and step.spec.is_chained
-
-
-def _ends_of(step: Step) -> Iterator[object]:
-    """What serves a step alone: its source and what that reads once, its sink, an object with user's code."""
-    if isinstance(step, SourceStep):
-        yield step.source
-        if isinstance(step.source, Items) and step.source.once is not None:
-            yield step.source.once
-    elif isinstance(step, SinkStep):
-        yield step.sink
-    elif step.spec.owns is not None:
-        yield step.spec.owns

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.memory import ListSink
 from asyncstream.connectors.outlets import Outlet
-from asyncstream.plan.graph import Graph, OperatorStep, SinkStep, SourceStep
+from asyncstream.plan.graph import Graph
+from asyncstream.plan.steps import OperatorStep, SinkStep, SourceStep
 
 __all__ = ("Guarantee", "Level", "guarantees", "left_behind")
 

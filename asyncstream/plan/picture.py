@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from asyncstream.plan.describe import settings_of
-from asyncstream.plan.graph import Graph, OperatorStep, Output, SinkStep, SourceStep, Step
+from asyncstream.plan.graph import Graph
+from asyncstream.plan.steps import OperatorStep, Output, SinkStep, SourceStep, Step
 
 __all__ = ("as_html",)
 

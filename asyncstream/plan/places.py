@@ -16,7 +16,8 @@ from asyncstream.connectors.files.line_sinks import LineSink
 from asyncstream.connectors.files.parts_sink import PartsSink
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.errors import PipelineError
-from asyncstream.plan.graph import Graph, SinkStep, SourceStep
+from asyncstream.plan.graph import Graph
+from asyncstream.plan.steps import SinkStep, SourceStep
 
 __all__ = ("check_places",)
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from asyncstream.operators.base import DISCARD, Fanout, Operator
 from asyncstream.operators.flow import Gate, Intake
-from asyncstream.plan.graph import Graph, Output, Step
+from asyncstream.plan.graph import Graph
+from asyncstream.plan.steps import Output, Step
 
 __all__ = ("Wiring",)
 

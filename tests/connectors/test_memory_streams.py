@@ -256,6 +256,6 @@ def test_wrong_arguments_are_refused() -> None:
             with pytest.raises(PipelineError, match="batch: expected"):
                 MemoryStreamSource(receive, batch=0)
             with pytest.raises(PipelineError, match="sink: expected"):
-                Pipeline().source([1]).to(receive)  # type: ignore[call-overload]
+                Pipeline().source([1]).to(receive)  # type: ignore[arg-type]
 
     run(main())

@@ -15,7 +15,8 @@ from asyncstream.operators.base import Fanout, Operator, OperatorContext
 from asyncstream.operators.basic import Branch, CheckKey, Filter, FlatMap, Map
 from asyncstream.operators.ingestion import AssignIngestionTime
 from asyncstream.operators.origins import Placed, digest, placed
-from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
+from asyncstream.operators.quiet import AdvanceWhenQuiet
+from asyncstream.operators.timestamps import AssignEventTime
 from asyncstream.operators.union import Union
 
 

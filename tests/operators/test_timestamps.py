@@ -19,7 +19,8 @@ from asyncstream import (
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import UserFunctionError
 from asyncstream.operators.base import OperatorContext
-from asyncstream.operators.timestamps import AdvanceWhenQuiet, AssignEventTime
+from asyncstream.operators.quiet import AdvanceWhenQuiet
+from asyncstream.operators.timestamps import AssignEventTime
 from tests.operators.recorder import END, IDLE, RESTORED, Recorder, W, record
 
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="give it on_error='route'"):
         _ = end.failed
     with pytest.raises(PipelineError, match="on_error"):
-        pipeline.source([1]).to([], on_error="ignore")  # type: ignore[call-overload]
+        pipeline.source([1]).to([], on_error="ignore")  # type: ignore[arg-type]
     pipeline = Pipeline()
     end = pipeline.source([1], name="in").to(JsonLinesSink(tmp_path / "out"), name="out", on_error="route")
     with pytest.raises(PipelineError, match=r"'out' sends elements to its output .failed, which"):

@@ -31,7 +31,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
-from asyncstream.runtime.spark.plan import ROCKSDB
+from asyncstream.runtime.spark.session import ROCKSDB
 from asyncstream.runtime.spark.wire import envelope
 from asyncstream.runtime.spark.wire.columns import FEW
 from asyncstream.runtime.spark.wire.keys import group_of

@@ -16,7 +16,8 @@ import pytest
 from asyncstream import Count
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.pipeline import Stream
-from asyncstream.runtime.spark.worker import group_memory, keyed, shipped
+from asyncstream.runtime.spark.worker import group_memory, shipped
+from asyncstream.runtime.spark.worker import turn as turns
 from asyncstream.runtime.spark.worker.group_log import Log, Position
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
@@ -107,11 +108,11 @@ def test_of_many_small_groups_that_a_task_reads_the_collector_is_spared_the_most
         run_stream(on_spark(source.sparkSession, source, windows, key_groups=3, held_bytes=0), Path())
 
     monkeypatch.setattr(Log, "read", noted)
-    monkeypatch.setattr(keyed, "staying", sparing)
+    monkeypatch.setattr(turns, "staying", sparing)
     run()
     assert sizes
     assert not spared, "all together they are small"
-    monkeypatch.setattr(keyed, "SMALL", max(sizes) + 1)
+    monkeypatch.setattr(turns, "SMALL", max(sizes) + 1)
     run()
     assert 0 < len(spared) < len(sizes) // 2
 

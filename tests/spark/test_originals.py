@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import types
 
 from asyncstream.runtime.spark.wire import originals, rows
+from asyncstream.runtime.spark.wire.fitting import array_of
 from asyncstream.runtime.spark.wire.originals import Originals
 from asyncstream.runtime.spark.wire.rows import RowWriter, elements_of
 from tests.spark.cluster import columns
@@ -101,13 +102,12 @@ def test_rows_are_the_same_whether_columns_are_copied_or_not(way: str, shuffled:
 
 def test_untouched_columns_are_not_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[pa.DataType] = []
-    array = rows._array
 
     def counted(values: list[Any], kind: pa.DataType) -> pa.Array:
         made.append(kind)
-        return array(values, kind)
+        return array_of(values, kind)
 
-    monkeypatch.setattr(rows, "_array", counted)
+    monkeypatch.setattr(rows, "array_of", counted)
     kept = Originals()
     elements = [row | {"more": 1} for batch in incoming() for row in elements_of(batch, kept)]
     written(RowWriter("out", OUT, kept), elements, 100)

@@ -41,6 +41,7 @@ from asyncstream.runtime.spark.wire.envelope import BATCH, PAYLOAD, Packer, ente
 from asyncstream.runtime.spark.wire.keys import KeyGroups, label_of
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.worker import loop, outputs, tasks
+from asyncstream.runtime.spark.worker.exits import Exit
 from asyncstream.runtime.spark.worker.loop import (
     LONG_LIVED,
     MOST_READING,
@@ -49,7 +50,7 @@ from asyncstream.runtime.spark.worker.loop import (
     staying,
     token_of,
 )
-from asyncstream.runtime.spark.worker.operators import Exit, Terms
+from asyncstream.runtime.spark.worker.operators import Terms
 from asyncstream.runtime.spark.worker.outputs import write_rows
 from asyncstream.runtime.spark.worker.shipped import Shipped
 from asyncstream.runtime.spark.worker.tasks import StageTask, run_stage

@@ -4,7 +4,7 @@ Drives a pipeline in an asyncio event loop. In reading order:
 | modules | what they are |
 |---|---|
 | `reading`, `writing` | what pulls a source; what feeds a sink |
-| `ends`, `naming` | of both: each serves one run at a time; names the step in their errors |
+| `naming` | how errors of both come to name their step |
 | `wiring`, `run`, `run_parts`, `run_tasks` | one run: connected, from opening to closing, its tasks |
 | `job`, `exchange`, `tickets` | what the user holds of a run; what goes in and out, also from other threads |
 | `threads`, `from_thread`, `process` | a job in a thread of its own, seen from other threads, as a process |
@@ -24,7 +24,7 @@ from asyncstream.runtime.aio.job import Job
 from asyncstream.runtime.aio.progress import JobProgress, SourceProgress
 from asyncstream.runtime.aio.recovery import StepRecovery
 from asyncstream.runtime.aio.restarts import Restarts
-from asyncstream.runtime.aio.run import OPEN_SECONDS
+from asyncstream.runtime.aio.run_parts import OPEN_SECONDS
 from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.status import (
     CheckpointStatus,

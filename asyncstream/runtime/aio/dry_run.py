@@ -18,7 +18,6 @@ from asyncstream.lease import Holder, following, is_free
 from asyncstream.operators.journey import Journeys
 from asyncstream.plan import Graph, SinkStep, SourceStep
 from asyncstream.runtime.aio.checkpoint_checks import check_settings
-from asyncstream.runtime.aio.ends import give_back_ends, take_ends
 from asyncstream.runtime.aio.recovery import StepRecovery, Survey, survey, transactional_sinks
 from asyncstream.runtime.aio.wiring import RunWiring
 
@@ -87,7 +86,7 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     history = History(settings.store, settings.values_codec(), settings.key)
     answers: Survey | None = None
     refusals, holder = [], None
-    take_ends(history, graph)
+    graph.take(history)
     try:
         wiring = RunWiring(graph, _unheard, Journeys(), _unheard)
         current = await settings.store.holder()
@@ -107,10 +106,10 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     except CheckpointError as refusal:
         refusals.append(str(refusal))
     finally:
-        give_back_ends(history, graph)
+        graph.give_back(history)
     return DryRun(
         pipeline,
-        None if answers is None else answers.found.info,
+        None if answers is None else answers.info,
         {number: str(damage) for number, damage in history.passed_over.items()},
         () if answers is None else tuple(_in_order(answers, graph, wiring)),
         (*refusals, *map(str, () if answers is None else answers.refusals)),

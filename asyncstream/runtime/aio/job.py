@@ -18,7 +18,6 @@ from asyncstream.errors import PipelineError
 from asyncstream.metrics import Metric
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
-from asyncstream.runtime.aio.ends import give_back_ends, take_ends
 from asyncstream.runtime.aio.exchange import Exchange
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.inside import refuse_inside
@@ -103,11 +102,11 @@ class Job(Exchange):
         if self._run.graph.in_use:
             raise PipelineError("this pipeline is running already; its sources and sinks serve one job")
         self._process = os.getpid()
-        take_ends(self._run, self._run.graph)
+        self.graph.take(self._run)
         try:
             await self._run.open()
         except BaseException:
-            give_back_ends(self._run, self._run.graph)
+            self.graph.give_back(self._run)
             raise
         if self._cancel_body:
             self._body = asyncio.current_task()

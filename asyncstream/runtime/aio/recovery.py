@@ -35,35 +35,7 @@ from asyncstream.runtime.aio.writing import SinkOperator
 from asyncstream.state import Kept, OldRows
 from asyncstream.state.schema import Schema, compare
 
-__all__ = (
-    "Bound",
-    "Found",
-    "Outcome",
-    "StepRecovery",
-    "Survey",
-    "fence",
-    "signed",
-    "survey",
-    "transactional_sinks",
-)
-
-
-@dataclass(frozen=True)
-class Found:
-    """
-    Where a job goes on from.
-
-    Attributes:
-        info: the checkpoint; None: from the beginning.
-        states: by role, and by the name that the step has now, what was kept of it.
-        parts: by name, those of operators that keep tables and go on with them as they were kept.
-    """
-
-    info: CheckpointInfo | None = None
-    states: Mapping[Role, dict[str, Any]] = field(
-        default_factory=lambda: {"operator": {}, "source": {}, "sink": {}}
-    )
-    parts: dict[str, list[Part]] = field(default_factory=dict)
+__all__ = ("Bound", "Outcome", "StepRecovery", "Survey", "fence", "signed", "survey", "transactional_sinks")
 
 
 Outcome: TypeAlias = Literal["kept", "changed", "migrated", "from nothing", "dropped", "refused"]
@@ -92,15 +64,21 @@ class StepRecovery:
 @dataclass(frozen=True)
 class Survey:
     """
-    What all concerned say to a checkpoint, before anything is changed.
+    Where a job goes on from, and what all concerned say to that, before anything is changed.
 
     Attributes:
-        found: the checkpoint, and the states that fit.
-        steps: by name, what becomes of the steps that it knows, or that refuse it.
+        info: the checkpoint; None: from the beginning.
+        states: by role, and by the name that the step has now, what was kept of it, as far as it fits.
+        parts: by name, those of operators that keep tables and go on with them as they were kept.
+        steps: by name, what becomes of the steps that the checkpoint knows, or that refuse it.
         refusals: why it cannot be gone on from; empty if it can.
     """
 
-    found: Found = field(default_factory=Found)
+    info: CheckpointInfo | None = None
+    states: Mapping[Role, dict[str, Any]] = field(
+        default_factory=lambda: {"operator": {}, "source": {}, "sink": {}}
+    )
+    parts: dict[str, list[Part]] = field(default_factory=dict)
     steps: dict[str, StepRecovery] = field(default_factory=dict)
     refusals: list[CheckpointError | SinkError | SourceError] = field(default_factory=list)
 
@@ -113,9 +91,9 @@ class Survey:
         """The steps whose state a function of `migrate=` has made."""
         return [name for name, step in self.steps.items() if step.outcome == "migrated"]
 
-    def agreed(self) -> Found:
+    def agreed(self) -> Survey:
         """
-        Where a job goes on from, on which all agree.
+        This, if all agree.
 
         Raises:
             CheckpointError: if it does not fit the pipeline.
@@ -130,7 +108,7 @@ class Survey:
             raise type(self.refusals[0])("; ".join(map(str, self.refusals))) from self.refusals[0]
         if self.refusals:
             raise self.refusals[0]
-        return self.found
+        return self
 
 
 def transactional_sinks(wiring: RunWiring) -> Iterator[tuple[str, SinkOperator, TransactionalSink[Any]]]:
@@ -187,17 +165,17 @@ async def survey(
         CheckpointError: if it cannot be read, or steps are missing that it holds state of.
     """
     answers = await _find(settings, history, graph, pipeline, wiring, new_old)
-    found, steps = answers.found, answers.steps
+    steps = answers.steps
     for name, _, sink in transactional_sinks(wiring):
         if name in steps and steps[name].outcome == "refused":
             continue
         sink.writer = writer
         try:
             with bound(name, SinkError), naming(name, SinkError):
-                await sink.can_recover(found.states["sink"].get(name))
+                await sink.can_recover(answers.states["sink"].get(name))
         except SinkError as refusal:
             answers.refuse(name, "sink", refusal)
-    for name, position in found.states["source"].items():
+    for name, position in answers.states["source"].items():
         wiring.sources[name].source.writer = writer
         try:
             with bound(name, SourceError), naming(name, SourceError):
@@ -236,7 +214,7 @@ async def _find(
         {step.name: step.kind for step in graph},
         lambda name, step: step.role != "sink" or name in sinks,
     )
-    answers = Survey(Found(info))
+    answers = Survey(info)
     ends = {step.name for step in graph if isinstance(step, SinkStep)}
     codec = settings.values_codec()
     for old, name in names.items():
@@ -251,9 +229,9 @@ async def _find(
         except CheckpointError as refusal:
             answers.refuse(name, was.role, refusal)
             continue
-        answers.found.states[was.role][name] = with_position(kept, state)
+        answers.states[was.role][name] = with_position(kept, state)
         if isinstance(state, Kept):
-            answers.found.parts[name] = parts[old]
+            answers.parts[name] = parts[old]
         answers.steps[name] = _taken_up(name, was, now, state, by_migration=migrate is not None)
     for old, was in info.steps.items():
         if old not in names:

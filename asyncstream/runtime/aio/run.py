@@ -25,43 +25,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.aside import is_at_work, running_loop, to_its_end
-from asyncstream.async_wait.tasks import CANCEL_PATIENCE, end_tasks, within
+from asyncstream.async_wait.tasks import end_tasks, within
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.clock import Clock
 from asyncstream.connectors.outlets import Outlet
 from asyncstream.connectors.submissions import Submissions
-from asyncstream.errors import AsyncStreamError, SinkError, SourceError, UserFunctionError, describe_error
-from asyncstream.operators.base import Operator, OperatorContext
-from asyncstream.operators.flow import Attended
-from asyncstream.plan import Graph, left_behind
+from asyncstream.errors import AsyncStreamError, SinkError, SourceError, describe_error
+from asyncstream.operators.base import Operator
+from asyncstream.plan import Graph
 from asyncstream.runtime.aio.checkpoints import Checkpointer
-from asyncstream.runtime.aio.ends import give_back_ends
-from asyncstream.runtime.aio.inside import enter
 from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.journeys import Followed, Tracer
 from asyncstream.runtime.aio.reading import SourceDriver
 from asyncstream.runtime.aio.run_parts import RunParts
 from asyncstream.runtime.aio.run_tasks import RunTasks
-from asyncstream.runtime.aio.snapshot import JobSnapshot, positions, restore
-from asyncstream.runtime.aio.spilling import Spilling
+from asyncstream.runtime.aio.snapshot import JobSnapshot
 from asyncstream.runtime.aio.wakeups import Wakeups
 from asyncstream.runtime.aio.watching import LoopWatch
 from asyncstream.runtime.aio.wiring import LOOK, RunWiring
 from asyncstream.state import StateBackend
 
-__all__ = ("OPEN_SECONDS", "Phase", "Run")
+__all__ = ("Phase", "Run")
 
 log = logging.getLogger("asyncstream.job")
 
 PATIENCE = 10.0
 """Seconds that sinks get, after a failure, to write what had reached them."""
-
-OPEN_SECONDS = 300.0
-"""Seconds that a step gets to open: a large model may have to be loaded."""
 
 SLOW = 30.0
 """Seconds after which what is waited for is named in the log."""
@@ -75,13 +67,7 @@ class Run:
 
     Args:
         graph: what to run; has been checked.
-        name: the pipeline's.
-        clock: processing time; the system's if None.
-        snapshot: where an earlier job was stopped.
-        checkpoints: how to keep what must not be lost, and where to go on from.
-        state: where to keep what steps remember; None: in memory.
-        open_seconds: how long a step may take to open.
-        patience: seconds that the user's code gets to end once it is cancelled or closed.
+        open_seconds, patience: `open_timeout` and `end_timeout` of `Pipeline.start`, which says of the rest.
 
     Attributes:
         name: the pipeline's.
@@ -106,29 +92,25 @@ class Run:
         clock: Clock | None,
         snapshot: JobSnapshot | None,
         checkpoints: Checkpoints | None,
-        state: StateBackend | None = None,
-        open_seconds: float = OPEN_SECONDS,
-        patience: float = CANCEL_PATIENCE,
+        state: StateBackend | None,
+        open_seconds: float,
+        patience: float,
     ) -> None:
         self.graph = graph
         self.phase: Phase = "new"
         self.error: BaseException | None = None
         self.is_draining = False
-        self.awaited = 0
-        self.started_ms = 0
+        self.awaited = self.started_ms = 0
         self.tracer: Tracer | None = None
         self.parts: dict[str, SourceDriver | Operator] = {}
         self.name = name
         self._clock = JobClock(clock)
-        self._from = snapshot
         self.checkpointer = (
             None if checkpoints is None else Checkpointer(checkpoints, graph, name, self._clock, self.fail)
         )
-        self._state = state
-        self._spilling: Spilling | None = None
         self._patience = patience
         self._tasks = RunTasks(self, patience, self.fail, self._ended)
-        self._opened = RunParts(self, name, open_seconds, patience)
+        self._opened = RunParts(self, self._tasks, self._clock, snapshot, state, open_seconds, patience)
         self._winding_down = False
         self._finishing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -154,17 +136,11 @@ class Run:
         self.wakeups = Wakeups(self._clock, self.fail)
         self.followed = Followed(self.name, self.tracer)
         self.wiring = RunWiring(self.graph, self.wakeups.has_room, self.followed, self.fail, self.now_ms)
-        journal = None if self.checkpointer is None else self.checkpointer.journal
-        self._tracking = self.graph.tracking(() if journal is None else journal.steps)
-        for name, driver in self.wiring.sources.items():
-            driver.follow(self.followed)
-            if name in self._tracking:
-                driver.number(self.name)
         self.loop_watch = LoopWatch(self.name, self.wiring.parts())
         self.phase = "opening"  # not before: a clock or a part that cannot be made leaves all as it was
         self.loop_watch.begin()
         try:
-            await self._opened.open_in_time(self._open_all())
+            await self._opened.open()
             # not before who opened the job has its turn: leaving at once is to read nothing
             for name, driver in self.wiring.sources.items():
                 if not self._winding_down:  # over what a sink was given by a restore
@@ -175,80 +151,6 @@ class Run:
             await self.close()
             raise
         self.phase = "stopping" if self._winding_down else "running"
-
-    async def _open_all(self) -> None:
-        self._tasks.remember_context()
-        enter(self, "a checkpoint")
-        if self._state is not None:
-            self._spilling = Spilling(self._state, self.checkpointer, self.fail)
-        await self._find_start()
-        await self._open_operators()
-        for name, driver in self.wiring.sources.items():
-            with self._opened.opening(driver, name, SourceError):
-                await driver.start(self._patience)
-        self.parts = self.wiring.parts()  # not before: one that has not been opened knows nothing of itself
-        await self._go_on()
-        for name, sink in self.wiring.sinks.items():
-            self._tasks.spawn(name, sink.run)
-        if self._spilling is not None:
-            self._tasks.help(self._spilling.run, self.wiring.operators)
-        if self.checkpointer is not None:
-            enter(self, "a checkpoint")
-            await self.checkpointer.begin()
-        for name, driver in self.wiring.sources.items():
-            if self.checkpointer is None and not left_behind(self.graph, name):
-                driver.acknowledge_at_once()
-
-    async def _find_start(self) -> None:
-        """Find what an earlier job has left, and let the clock show no time before that."""
-        if self.checkpointer is not None:
-            self._from = JobSnapshot(*await self.checkpointer.load(self.wiring, self._opened.bounded))
-            self._tasks.migrated = self.checkpointer.migrated
-            if self.checkpointer.resumed_from is not None:
-                self._clock.not_before(self.checkpointer.resumed_from.created_ms)
-        elif self._from is not None:
-            self._clock.not_before(self._from.now_ms)
-
-    async def _open_operators(self) -> None:
-        """Tail first: an operator may emit as soon as it is open, also while it is restored."""
-        for name, operator in reversed(self.wiring.operators.items()):
-            kind = SinkError if name in self.wiring.sinks else UserFunctionError
-            with self._opened.opening(operator, name, kind):
-                if self._spilling is not None:
-                    self._spilling.take(name, operator)
-                operator.open(self._context_for(name))
-                if isinstance(operator, Attended):
-                    await operator.start()
-
-    def _context_for(self, name: str) -> OperatorContext:
-        checkpointer, woken = self.checkpointer, self.wiring.woken(name)
-        return OperatorContext(
-            name,
-            clock=self._clock,
-            wake_at=partial(self.wakeups.wake, woken),
-            fail=self.fail,
-            is_held=partial(self.wiring.is_held, name),
-            held_ms=partial(self.wiring.held_ms, name),
-            has_room=partial(self.wiring.has_room, name),
-            wake_with_room=partial(self.wakeups.wake_with_room, woken),
-            work_off=self.wiring.work_off(name),
-            patience=self._patience,
-            keeps_checkpoints=checkpointer is not None,
-            journeys=self.followed,
-            pipeline=self.name,
-            tracks=name in self._tracking,
-            call_log=None if checkpointer is None else checkpointer.call_log(name),
-            checkpoint=None if checkpointer is None else checkpointer.ask,
-        )
-
-    async def _go_on(self) -> None:
-        """Have sources and operators go on where an earlier job was."""
-        if self._from is None:
-            return
-        for name, position in positions(self._from, self.graph, self.wiring.sources).items():
-            with self._opened.bounded(name, SourceError):
-                await self.wiring.sources[name].seek(position)
-        await restore(self._from, self.graph, self.wiring, is_shared=self.checkpointer is None)
 
     # ------------------------------------------------------------------ the end of tasks, and failure
 
@@ -481,12 +383,11 @@ class Run:
             await self._closed(closing)
         if self.checkpointer is not None:
             await self.checkpointer.leave()
-        if self._spilling is not None:
-            self._spilling.close(self.wiring.operators)
+        self._opened.leave()
         self.loop_watch.end()
         if not self.finished.done():
             self.finished.set_result(None)
-        give_back_ends(self, self.graph)
+        self.graph.give_back(self)
 
     async def _closed(self, work: Coroutine[Any, Any, None]) -> None:
         """The first error decides, but all is closed."""

@@ -7,23 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from asyncstream.aside import heed, in_its_loop, to_its_end
 from asyncstream.async_wait.tasks import end_tasks
-from asyncstream.errors import AsyncStreamError, UserFunctionError, tells_its_step
-from asyncstream.operators.base import Operator
+from asyncstream.errors import AsyncStreamError, SinkError, SourceError, UserFunctionError, tells_its_step
+from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Attended
 from asyncstream.operators.whereabouts import RecentFailures
+from asyncstream.plan import left_behind
 from asyncstream.runtime.aio.inside import enter
+from asyncstream.runtime.aio.jobclock import JobClock
 from asyncstream.runtime.aio.naming import is_thrown_in
 from asyncstream.runtime.aio.reading import SourceDriver
+from asyncstream.runtime.aio.run_tasks import RunTasks
+from asyncstream.runtime.aio.snapshot import JobSnapshot, positions, restore
+from asyncstream.runtime.aio.spilling import Spilling
+from asyncstream.state import StateBackend
 
-__all__ = ("RunParts",)
+if TYPE_CHECKING:
+    from asyncstream.runtime.aio.run import Run
+
+__all__ = ("OPEN_SECONDS", "RunParts")
 
 log = logging.getLogger("asyncstream.job")
+
+OPEN_SECONDS = 300.0
+"""Seconds that a step gets to open, if the user does not say: a large model may have to be loaded."""
 
 
 class RunParts:
@@ -31,6 +44,8 @@ class RunParts:
     The parts of one run.
 
     Args:
+        run, tasks, clock: the run, its tasks, and its processing time.
+        snapshot, state: as of the run.
         seconds: what each part gets to open.
         patience: seconds in which it must end when it is cancelled.
 
@@ -41,9 +56,22 @@ class RunParts:
         is_over: they are being closed.
     """
 
-    def __init__(self, owner: object, pipeline: str, seconds: float, patience: float) -> None:
-        self._owner = owner
-        self._pipeline = pipeline
+    def __init__(
+        self,
+        run: Run,
+        tasks: RunTasks,
+        clock: JobClock,
+        snapshot: JobSnapshot | None,
+        state: StateBackend | None,
+        seconds: float,
+        patience: float,
+    ) -> None:
+        self._run = run
+        self._tasks = tasks
+        self._clock = clock
+        self._from = snapshot
+        self._state = state
+        self._spilling: Spilling | None = None
         self._seconds = seconds
         self._patience = patience
         self._overdue: asyncio.Future[tuple[str, type[AsyncStreamError]]] | None = None
@@ -51,9 +79,9 @@ class RunParts:
         self.current = "a checkpoint"
         self.is_over = False
 
-    async def open_in_time(self, work: Coroutine[Any, Any, None]) -> None:
+    async def open(self) -> None:
         """
-        Do what opens all parts, unless one of them takes too long.
+        Open all parts, unless one of them takes too long, and have sinks write; sources are read later.
 
         Raises:
             AsyncStreamError: names the step that failed, or took too long.
@@ -61,7 +89,7 @@ class RunParts:
         # in a task of its own: who opens this job must be able to give up, whatever a step does
         loop = asyncio.get_running_loop()
         overdue = self._overdue = loop.create_future()
-        opening = loop.create_task(work, name="asyncstream open")
+        opening = loop.create_task(self._open_all(), name="asyncstream open")
         opening.add_done_callback(heed)  # an exit goes up through the loop, and not to who waits here
         stubborn: set[asyncio.Task[Any]] = set()
         cancelled: asyncio.CancelledError | None = None
@@ -76,7 +104,7 @@ class RunParts:
             if stubborn:
                 log.error(
                     "pipeline %r: step %r ignored its cancellation while it was opened",
-                    self._pipeline,
+                    self._run.name,
                     self.current,
                 )
         if cancelled is not None:
@@ -89,19 +117,104 @@ class RunParts:
             raise kind(f"step {step!r}: {error}")
         opening.result()
 
+    async def _open_all(self) -> None:
+        run = self._run
+        self._tasks.remember_context()
+        enter(run, "a checkpoint")
+        journal = None if run.checkpointer is None else run.checkpointer.journal
+        tracking = run.graph.tracking(() if journal is None else journal.steps)
+        for name, driver in run.wiring.sources.items():
+            driver.follow(run.followed)
+            if name in tracking:
+                driver.number(run.name)
+        if self._state is not None:
+            self._spilling = Spilling(self._state, run.checkpointer, run.fail)
+        start = await self._find_start()
+        await self._open_operators(tracking)
+        for name, driver in run.wiring.sources.items():
+            with self._opening(driver, name, SourceError):
+                await driver.start(self._patience)
+        run.parts = run.wiring.parts()  # not before: one that has not been opened knows nothing of itself
+        if start is not None:
+            await self._go_on(start)
+        for name, sink in run.wiring.sinks.items():
+            self._tasks.spawn(name, sink.run)
+        if self._spilling is not None:
+            self._tasks.help(self._spilling.run, run.wiring.operators)
+        if run.checkpointer is not None:
+            enter(run, "a checkpoint")
+            await run.checkpointer.begin()
+        for name, driver in run.wiring.sources.items():
+            if run.checkpointer is None and not left_behind(run.graph, name):
+                driver.acknowledge_at_once()
+
+    async def _find_start(self) -> JobSnapshot | None:
+        """What an earlier job has left; lets the clock show no time before that."""
+        checkpointer, found = self._run.checkpointer, self._from
+        if checkpointer is not None:
+            found = JobSnapshot(*await checkpointer.load(self._run.wiring, self._bounded))
+            self._tasks.migrated = checkpointer.migrated
+            if checkpointer.resumed_from is not None:
+                self._clock.not_before(checkpointer.resumed_from.created_ms)
+        elif found is not None:
+            self._clock.not_before(found.now_ms)
+        return found
+
+    async def _open_operators(self, tracking: Collection[str]) -> None:
+        """Tail first: an operator may emit as soon as it is open, also while it is restored."""
+        wiring = self._run.wiring
+        for name, operator in reversed(wiring.operators.items()):
+            kind = SinkError if name in wiring.sinks else UserFunctionError
+            with self._opening(operator, name, kind):
+                if self._spilling is not None:
+                    self._spilling.take(name, operator)
+                operator.open(self._context_for(name, tracks=name in tracking))
+                if isinstance(operator, Attended):
+                    await operator.start()
+
+    def _context_for(self, name: str, *, tracks: bool) -> OperatorContext:
+        run, wiring, checkpointer = self._run, self._run.wiring, self._run.checkpointer
+        woken = wiring.woken(name)
+        return OperatorContext(
+            name,
+            clock=self._clock,
+            wake_at=partial(run.wakeups.wake, woken),
+            fail=run.fail,
+            is_held=partial(wiring.is_held, name),
+            held_ms=partial(wiring.held_ms, name),
+            has_room=partial(wiring.has_room, name),
+            wake_with_room=partial(run.wakeups.wake_with_room, woken),
+            work_off=wiring.work_off(name),
+            patience=self._patience,
+            keeps_checkpoints=checkpointer is not None,
+            journeys=run.followed,
+            pipeline=run.name,
+            tracks=tracks,
+            call_log=None if checkpointer is None else checkpointer.call_log(name),
+            checkpoint=None if checkpointer is None else checkpointer.ask,
+        )
+
+    async def _go_on(self, start: JobSnapshot) -> None:
+        """Have sources and operators go on where an earlier job was."""
+        run = self._run
+        for name, position in positions(start, run.graph, run.wiring.sources).items():
+            with self._bounded(name, SourceError):
+                await run.wiring.sources[name].seek(position)
+        await restore(start, run.graph, run.wiring, is_shared=run.checkpointer is None)
+
     @contextmanager
-    def opening(
+    def _opening(
         self, part: SourceDriver | Operator, step: str, kind: type[AsyncStreamError]
     ) -> Iterator[None]:
         """This block opens `part` of `step`; if that takes too long, a `kind` of error is raised."""
         self.begun.append((step, part))
-        with self.bounded(step, kind):
+        with self._bounded(step, kind):
             yield
 
     @contextmanager
-    def bounded(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:
+    def _bounded(self, step: str, kind: type[AsyncStreamError]) -> Iterator[None]:
         """This block does what belongs to the opening of `step`, in the time that a part gets for that."""
-        enter(self._owner, f"step {step!r}")
+        enter(self._run, f"step {step!r}")
         before, self.current = self.current, step
         timer = asyncio.get_running_loop().call_later(self._seconds, self._note_overdue, step, kind)
         try:
@@ -119,8 +232,13 @@ class RunParts:
         """What closes each, from head to tail, to be awaited before the next is asked for."""
         for step, part in reversed(self.begun):
             self.current, self.is_over = step, True
-            enter(self._owner, f"step {step!r}")
+            enter(self._run, f"step {step!r}")
             yield part.stop(self._patience) if isinstance(part, SourceDriver) else _close(step, part)
+
+    def leave(self) -> None:
+        """Give up the place on disk, when all are closed."""
+        if self._spilling is not None:
+            self._spilling.close(self._run.wiring.operators)
 
 
 async def _close(step: str, operator: Operator) -> None:

@@ -41,10 +41,7 @@ class Spilling:
     """
 
     def __init__(
-        self,
-        settings: StateBackend,
-        checkpointer: Checkpointer | None,
-        fail: Callable[[BaseException], None],
+        self, settings: StateBackend, checkpointer: Checkpointer | None, fail: Callable[[BaseException], None]
     ) -> None:
         _give_up_left()
         self._database = settings.open()

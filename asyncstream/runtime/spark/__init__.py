@@ -3,8 +3,8 @@ Runs a pipeline on Spark, through PySpark: the same operators, cut into stages t
 
 In reading order: `stages` (where a graph is cut), `wire` (how elements travel between them), `worker` (a
 stage at work), `state_transfer` (state that comes from elsewhere, or goes there), `observe` (what is
-counted), `pruning` (which columns are read), `stage_frames` (the stages as DataFrames), `plan` (what the user
-holds of them), and `compatibility` (what Spark does otherwise).
+counted), `pruning` (which columns are read), `stage_frames` (the stages as DataFrames), `ends` (what is given
+to a plan), `plan` (what the user holds of them), and `compatibility` (what Spark does otherwise).
 `enrich` and `column` are single async steps for any PySpark job. Where its rows come from and go to:
 `sources` (any source of ours as a format of Spark's), `once` (what writes a micro-batch once), `json_lines`.
 """

@@ -100,12 +100,7 @@ def enrich_column(
 
 
 def run_column(
-    token: str,
-    stage: Stage,
-    name: str,
-    returns: DataType,
-    at_once: int | None,
-    arrays: Iterator[pa.Array],
+    token: str, stage: Stage, name: str, returns: DataType, at_once: int | None, arrays: Iterator[pa.Array]
 ) -> Iterator[pa.Array]:
     """The values for the rows of one partition; `at_once`: how many tasks share every rate, if known."""
     import pyarrow as pa

@@ -5,7 +5,6 @@ What Spark does otherwise than an asyncio loop, and what it cannot do at all, in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, NoWatermarks, WatermarkStrategy
@@ -16,9 +15,7 @@ from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS, delay_ms, timed_inputs
 from asyncstream.runtime.spark.stages import StageKind, stages_of
 
-__all__ = ("check_policy", "differences", "not_asked_to", "refuse_unknown", "replays")
-
-POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+__all__ = ("differences", "not_asked_to", "refuse_unknown", "replays")
 
 
 def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> None:
@@ -29,7 +26,12 @@ def refuse_unknown(graph: Graph, *, streaming: bool, processing_time: bool) -> N
     stages = stages_of(graph, streaming=streaming)
     for stage in stages[1:]:
         for step in stage.steps:
-            _check_origins(step)
+            if step.spec.needs_origins:
+                raise PipelineError(
+                    f"step {step.name!r}: effect=True goes by the rows of a task, and this is behind a step "
+                    "that brings keys together; put it before, or say what tells its elements from each "
+                    'other: effect="id", or a function of the element'
+                )
     keyed = [number for number, stage in enumerate(stages) if stage.kind is StageKind.KEYED]
     if keyed:  # of a stream: something looks at event time
         for number, stage in enumerate(stages):
@@ -45,18 +47,18 @@ def _check_step(step: OperatorStep) -> None:
             "the job; a task on Spark has none: run this embedded, look up in a stream (as_table), or call "
             "for each element (async_map)"
         )
-    if step.is_keyed:
-        _check_keys(step)
-    if step.spec.event_time is not None:
-        _check_is_told(step.name, step.spec.event_time.strategy)
-
-
-def _check_origins(step: OperatorStep) -> None:
-    if step.spec.needs_origins:
+    for one in step.inputs if step.is_keyed else ():
+        if one.key_by is None and not step.spec.overhears:
+            raise PipelineError(
+                f"step {step.name!r} brings keys together and reads {str(one.output)!r} without a key, so "
+                "every task needs all of that; on Spark an element reaches one task: run this embedded, or "
+                "look up in a stream by a key (as_table)"
+            )
+    if step.spec.event_time is not None and isinstance(step.spec.event_time.strategy, IngestionTime):
         raise PipelineError(
-            f"step {step.name!r}: effect=True goes by the rows of a task, and this is behind a step "
-            "that brings keys together; put it before, or say what tells its elements from each "
-            'other: effect="id", or a function of the element'
+            f"step {step.name!r}: ingestion time is not possible on Spark, where a task may run again, at "
+            "another time; give the DataFrame a column of current_timestamp(), which is one for a "
+            "micro-batch, and read that: event_time(column, AscendingTimestamps())"
         )
 
 
@@ -92,24 +94,6 @@ def _check_delays(graph: Graph) -> None:
             )
 
 
-def check_policy(conf: Any, clocks: Iterable[frozenset[str]]) -> None:
-    """
-    Refuse a session whose streams follow the fastest of several inputs: all of the others would be late.
-
-    Args:
-        conf: of the session.
-        clocks: by input, the steps that give it event time.
-
-    Raises:
-        PipelineError: naming the setting.
-    """
-    if sum(map(bool, clocks)) > 1 and conf.get(POLICY, "min").lower() != "min":
-        raise PipelineError(
-            f"event time follows the slowest of several inputs, and the session has {POLICY} "
-            f"= {conf.get(POLICY)!r}, by which those of the slower are late: spark.conf.unset({POLICY!r})"
-        )
-
-
 def replays(steps: Iterable[OperatorStep], *, streaming: bool) -> bool:
     """Whether event time moves in a job: in a bounded one, if there is a step that can tell."""
     return not streaming and any(step.spec.has_user_timers for step in steps)
@@ -121,25 +105,6 @@ def not_asked_to(step: str) -> PipelineError:
         f"step {step!r} waits for processing time, which a stream on Spark follows only if it is asked to: "
         "on_spark(..., processing_time=True)"
     )
-
-
-def _check_keys(step: OperatorStep) -> None:
-    for one in step.inputs:
-        if one.key_by is None and not step.spec.overhears:
-            raise PipelineError(
-                f"step {step.name!r} brings keys together and reads {str(one.output)!r} without a key, so "
-                "every task needs all of that; on Spark an element reaches one task: run this embedded, or "
-                "look up in a stream by a key (as_table)"
-            )
-
-
-def _check_is_told(step: str, strategy: WatermarkStrategy) -> None:
-    if isinstance(strategy, IngestionTime):
-        raise PipelineError(
-            f"step {step!r}: ingestion time is not possible on Spark, where a task may run again, at another "
-            "time; give the DataFrame a column of current_timestamp(), which is one for a micro-batch, and "
-            "read that: event_time(column, AscendingTimestamps())"
-        )
 
 
 def _check_event_time(step: str, strategy: WatermarkStrategy, *, first: bool) -> None:
@@ -156,11 +121,7 @@ def _check_event_time(step: str, strategy: WatermarkStrategy, *, first: bool) ->
 
 
 def differences(
-    graph: Graph,
-    *,
-    streaming: bool,
-    processing_time: bool,
-    at_once: Mapping[str, int | None],
+    graph: Graph, *, streaming: bool, processing_time: bool, at_once: Mapping[str, int | None]
 ) -> list[str]:
     """
     What the user will find different from the same pipeline embedded, a sentence each.

@@ -5,6 +5,11 @@ An error of a task passes through Spark as text: PySpark's words, those of ours,
 begin with the name of their class, and end where Spark's begin, which are not those of any Java: what a
 service has answered may have such lines too. An error of a writer of micro-batches is that of the user's own
 function, and comes as a traceback, with PySpark's frames above.
+
+A step that has changed is refused by the tasks that find its state (`worker.group_head`). Of a plan that is
+not its checkpoint's, Spark itself knows some before any task runs: how many streams are read, and from which
+folders, how many operators have state, and by which time. It tells that in words that say nothing of steps,
+nor of how to go on.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncstream.runtime.spark.changed_plan import changed_plan_in
+from asyncstream.runtime.spark.worker.group_log import WAY_OUT
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -80,6 +85,32 @@ _WHY_READER_GONE: Final = (
 )
 
 
+_STREAMS: Final = re.compile(
+    r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources"
+)
+
+_OPERATORS: Final = re.compile(
+    r"\[STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)\](?s:.*?)"
+    r"(?:Stateful operators in the metadata: \[(.*)\]; )?Stateful operators in current batch: \[(.*)\]"
+)
+
+_FOLDER: Final = re.compile(
+    r"\[STREAM_FAILED\].*Wrong basePath (.*) for the root path: (.*?)(?: SQLSTATE: .*)?$", re.MULTILINE
+)
+
+_TIME: Final = re.compile(r"Cannot change timeMode from (\w+) to (\w+) between restarts")
+
+_KEYED: Final = "transformWithStateInPySpark"
+"""What Spark calls a keyed stage."""
+
+_TIMES: Final = {"EventTime": "event time", "ProcessingTime": "processing time", "NoTime": "no time"}
+
+_NOTHING_TO_SAVE: Final = (
+    "undo the change, or begin with a new checkpointLocation, behind what has been read; if there was state, "
+    "the folder 'state' is gone"
+)
+
+
 def failure_text(failed: BaseException | StreamingQuery) -> str:
     """
     Why a job has failed: step, error and element first, then the traceback of your function.
@@ -126,7 +157,7 @@ def failure_in(text: str) -> str:
         return _WHY_READER_GONE
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
-    return changed_plan_in(text) or _up_to(_JAVA, text)
+    return _changed_plan_in(text) or _up_to(_JAVA, text)
 
 
 def _up_to(end: re.Pattern[str], text: str) -> str:
@@ -148,3 +179,35 @@ def reason_of(error: BaseException) -> str:
     # of an error that PySpark does not know, the first line only says that there is one
     line = told[min(1, len(told) - 1)] if told[0].startswith("An error occurred while calling") else told[0]
     return _JAVA_CLASS.sub("", line.removeprefix(": ").partition(" SQLSTATE: ")[0]).removesuffix(".")
+
+
+def _changed_plan_in(text: str) -> str:
+    """How a plan differs from that of its checkpoint, if the query has failed for that; else empty."""
+    if found := _STREAMS.search(text):
+        was, now = found.groups()
+        return _told(
+            f"reads another number of streams: {was} there and {now} here, where start_from= counts as one, "
+            "and stays for as long as the checkpoint that began with it; so do the names of several inputs"
+        )
+    if found := _OPERATORS.search(text):
+        before, after = (part.count(_KEYED) for part in found.groups(""))
+        if before != after:
+            return _told(
+                f"has another number of keyed stages: {before} there and {after} here, where plan.describe() "
+                "shows them with their steps",
+                WAY_OUT if before else _NOTHING_TO_SAVE,
+            )
+    if found := _FOLDER.search(text):
+        now, was = found.groups()
+        return _told(
+            f"has read {was} where this one reads {now}; of several inputs, the order of their names tells "
+            "which is which"
+        )
+    if found := _TIME.search(text):
+        was, now = (_TIMES.get(mode, mode) for mode in found.groups())
+        return _told(f"goes by another time: its keyed steps by {was}, and those of this one by {now}")
+    return ""
+
+
+def _told(difference: str, way_out: str = WAY_OUT) -> str:
+    return f"CheckpointError: this stream's checkpoint is of a plan that {difference}; {way_out}"

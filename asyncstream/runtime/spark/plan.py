@@ -7,23 +7,22 @@ stages, `worker.tasks` is what a task does, and `worker.keyed` what Spark's stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, Place, checkpoints_of
 from asyncstream.errors import CheckpointError, PipelineError
-from asyncstream.plan import Graph, OperatorStep, SinkStep, SourceStep, as_text
+from asyncstream.plan import Graph, OperatorStep, as_text
 from asyncstream.runtime.spark.clocks import before, timed_inputs
-from asyncstream.runtime.spark.compatibility import check_policy, differences, refuse_unknown, replays
+from asyncstream.runtime.spark.compatibility import differences, refuse_unknown, replays
+from asyncstream.runtime.spark.ends import are_streams, check_keeping, checked_outputs, read_of
 from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.input_order import places_told
 from asyncstream.runtime.spark.micro_batch import computed
 from asyncstream.runtime.spark.observe import counts_of, observed
-from asyncstream.runtime.spark.pruning import columns_read, pruned
 from asyncstream.runtime.spark.regroup import Notes, go_on
-from asyncstream.runtime.spark.schemas import check_columns, struct_type
-from asyncstream.runtime.spark.session import has_watermark, need_frame, need_session, shuffle_partitions
+from asyncstream.runtime.spark.session import need_session, shuffle_partitions
 from asyncstream.runtime.spark.settings import PlanSettings
 from asyncstream.runtime.spark.stage_frames import StageFrames
 from asyncstream.runtime.spark.stages import StageKind, stages_of
@@ -45,11 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ("SparkPlan",)
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-NOT_ENOUGH = "HDFSBackedStateStoreProvider"
-"""Spark's other provider. Vendors have more than one of RocksDB, which go by other names."""
-
 ALREADY = "SHUFFLE_PARTITIONS_ALREADY_MATCH"
 """Spark's word for state that is divided among so many partitions."""
 
@@ -66,14 +60,10 @@ class SparkPlan(Mapping[str, "DataFrame"]):
     written together, by `write_stream`.
 
     Args:
-        inputs: what the source steps read, by step name: all bounded or all streams. A row becomes a dict.
-        outputs: the columns of what the sink steps are given, by step name, also as text: "id bigint". Each
-            element must have all of them, None where there is no value; inside a struct, what a dict does not
-            have is null. Other sinks get nothing.
+        inputs, outputs: as for `Pipeline.on_spark`.
 
     Raises:
-        PipelineError: if the plan cannot run, or does something that Spark cannot.
-        CheckpointError: if the checkpoint to start from does not fit.
+        PipelineError, CheckpointError: as there.
     """
 
     def __init__(
@@ -91,18 +81,17 @@ class SparkPlan(Mapping[str, "DataFrame"]):
         self._spark = spark
         self._settings = settings
         self._title = title
-        self._streaming = _check_inputs(graph, inputs, spark)
-        inputs = {name: _read(graph, name, frame) for name, frame in inputs.items()}
+        self._streaming = are_streams(graph, inputs, spark)
+        inputs = {name: read_of(graph, name, frame) for name, frame in inputs.items()}
         self._stages = stages_of(graph, streaming=self._streaming)
         self._outputs = {
             name: OutputTask(name, self._route_to(name), schema)
-            for name, schema in _check_outputs(graph, outputs).items()
+            for name, schema in checked_outputs(graph, outputs).items()
         }
         refuse_unknown(graph, streaming=self._streaming, processing_time=settings.processing_time)
         self._has_state = any(stage.kind is StageKind.KEYED for stage in self._stages)
         if self._has_state:
-            _check_session(spark, graph)
-            _check_watermarks(graph, inputs)
+            check_keeping(graph, inputs, spark)
         key_groups, partitions = settings.resolved(shuffle_partitions(spark))
         places = places_told(graph, inputs, spark) if self._streaming else ()
         self._terms = self._common_terms(key_groups, partitions, places)
@@ -357,78 +346,3 @@ def _unnamed(graph: Graph) -> Iterator[str]:
         step = graph[name]
         if isinstance(step, OperatorStep) and step.is_keyed and step.schema is not None:
             yield f"{name} {step.schema.fingerprint()}"
-
-
-def _check_inputs(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSession) -> bool:
-    """Whether the inputs are streams."""
-    sources = [step.name for step in graph if isinstance(step, SourceStep)]
-    _same_names("inputs", "source", sources, inputs)
-    for name, frame in inputs.items():
-        need_frame(f"inputs[{name!r}]", frame, spark)
-        for field in frame.schema.fields:
-            if "spark.watermarkDelayMs" in (field.metadata or {}):
-                column = repr(field.name)
-                raise PipelineError(
-                    f"inputs[{name!r}] has a watermark of Spark's already, on column {column}, and what "
-                    "comes out would not have it; leave withWatermark out, and give the pipeline its event "
-                    "time with stream.event_time(...), or declare it behind. If it has done its work, drop "
-                    f"the column, or take it without: col({column}).alias({column}, metadata={{}})"
-                )
-    kinds = {frame.isStreaming for frame in inputs.values()}
-    if len(kinds) > 1:
-        raise PipelineError("inputs: some are streams and some are bounded; Spark runs one or the other")
-    return bool(kinds.pop())
-
-
-def _read(graph: Graph, name: str, frame: DataFrame) -> DataFrame:
-    """What of its rows an input is read for; raises `PipelineError` for what Python cannot have of that."""
-    if name not in graph.tracking():
-        frame = pruned(frame, columns_read(graph, name))
-    check_columns(f"inputs[{name!r}]", frame.schema)
-    return frame
-
-
-def _check_session(spark: SparkSession, graph: Graph) -> None:
-    """Whether the session can keep state of a stream, and hands it the watermark that the steps mean."""
-    provider = spark.conf.get("spark.sql.streaming.stateStore.providerClass", NOT_ENOUGH)
-    if (provider or NOT_ENOUGH).endswith(NOT_ENOUGH):
-        raise PipelineError(
-            "windows and process functions on a stream need Spark's RocksDB state store: "
-            f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
-        )
-    check_policy(spark.conf, [timed.steps for timed in timed_inputs(graph)])
-
-
-def _check_watermarks(graph: Graph, inputs: Mapping[str, DataFrame]) -> None:
-    """Refuse another watermark in the query of a stream that follows event time: the least of all counts."""
-    follows = any(timed.steps for timed in timed_inputs(graph))
-    for name, frame in inputs.items():
-        if follows and has_watermark(frame):
-            raise PipelineError(
-                f"inputs[{name!r}] comes from a watermark of Spark's, or from keyed steps of another plan; a "
-                "query of Spark's has one watermark for all, so nothing here would ever be over: write what "
-                "comes before this, to a table or a log, and read that in a query of its own"
-            )
-
-
-def _check_outputs(graph: Graph, outputs: Mapping[str, StructType | str]) -> Mapping[str, StructType]:
-    sinks = [step.name for step in graph if isinstance(step, SinkStep) and step.kind != "discard"]
-    for step in graph:
-        if isinstance(step, SinkStep) and step.on_error != "fail":
-            raise PipelineError(f"step {step.name!r}: on_error= of a sink: on Spark the sinks are Spark's")
-    _same_names("outputs", "sink", sinks, outputs)
-    return {name: struct_type(f"outputs[{name!r}]", schema) for name, schema in outputs.items()}
-
-
-def _same_names(argument: str, kind: str, expected: Sequence[str], got: object) -> None:
-    if not isinstance(got, Mapping):
-        shown = ", ".join(f"{name!r}: ..." for name in expected)
-        raise refuse(argument, f"a mapping with one for each {kind}, {{{shown}}}", got)
-    missing, unknown = set(expected) - set(got), set(got) - set(expected)
-    if missing or unknown:
-        problems = [f"there is no {', '.join(map(str, unknown))}"] if unknown else []
-        problems += [f"nothing for {', '.join(sorted(missing))}"] if missing else []
-        raise PipelineError(
-            f"{argument}: expected one for each {kind} of the pipeline ({', '.join(expected)}), "
-            f"{', and '.join(problems)}"
-        )

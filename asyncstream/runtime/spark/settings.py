@@ -28,17 +28,8 @@ class PlanSettings:
     How a pipeline is to run on Spark.
 
     Attributes:
-        key_groups: into how many groups keys are divided; a stream with a checkpoint cannot change it. None:
-            two for each partition of Spark's setting `spark.sql.shuffle.partitions`, or of `partitions` if
-            those are more; one for each where two would be more than 128.
-        partitions: how many tasks share the key groups of a bounded job; None: as many as Spark's setting
-            `spark.sql.shuffle.partitions`, which a stream always uses, but not more than there are groups.
-        start_from: go on from a checkpoint of the embedded engine.
-        processing_time: tell keyed steps of a stream how the clock advances.
-        observe: the name under which Spark tells what is counted, or, for a bounded job, an `Observation` of
-            Spark's; None: nothing is.
-        held_bytes: what each worker process may hold of state, decoded; None: 512 MB, or a quarter of what
-            `spark.executor.pyspark.memory` leaves for it if that is less.
+        key_groups, partitions, processing_time, observe, held_bytes: as for `Pipeline.on_spark`.
+        start_from: the same, with a place made into settings.
     """
 
     key_groups: int | None = None

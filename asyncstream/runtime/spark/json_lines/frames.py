@@ -186,20 +186,18 @@ def _read(
     schema: StructType | str,
     *,
     streaming: bool,
-    time: str | None,
-    on_malformed: OnMalformed,
-    max_line_bytes: int,
     partitions: int | None,
-    **limits: int | None,
+    **options: Any,
 ) -> DataFrame:
+    """`options` are the other settings."""
     need_session("spark", spark)
     columns = check_columns(struct_type("schema", schema))
-    _check_time(columns, time)
+    _check_time(columns, options["time"])
     if partitions is None:
         partitions = shuffle_partitions(spark)
     folder = os.path.abspath(folder_path(path))
-    settings = ReadSettings(folder, time, on_malformed, max_line_bytes, partitions, **limits)
-    if on_malformed == "reject":
+    settings = ReadSettings(folder, partitions=partitions, **options)
+    if settings.on_malformed == "reject":
         if REJECTED in columns.fieldNames():
             raise refuse(
                 "schema", f"no column {REJECTED!r}, which holds rejected lines", columns.fieldNames()

@@ -19,6 +19,7 @@ from asyncstream.connectors import Source, SplitSource
 from asyncstream.errors import AsyncStreamError, PipelineError, SourceError, describe_error
 from asyncstream.runtime.spark.sources.pulled import Offset, Pulled
 from asyncstream.runtime.spark.sources.register import SourceSettings
+from asyncstream.runtime.spark.wire.columns import streamed
 from asyncstream.runtime.spark.wire.rows import RowWriter
 from asyncstream.runtime.spark.worker.loop import loop_thread
 from asyncstream.runtime.spark.worker.operators import telling_the_cause
@@ -77,7 +78,7 @@ class BoundedReader(DataSourceReader):
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._make = settings.make
         self._name = settings.name
-        self._writer = _writer(settings, schema)
+        self._writer = RowWriter(f"source {settings.name}", schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         with _naming(self._name):
@@ -118,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "or write what comes into a file, a table or a log first"
             )
         self._settings = settings
-        self._writer = _writer(settings, schema)
+        self._writer = RowWriter(f"source {settings.name}", schema)
         self._most = most
         self._starting = starting
         self._wait: float | None = None
@@ -147,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with _naming(self._settings.name):
             splits = loop_thread().call(self._pulled.values(start, end))
-            return [InputPartition(_packed(self._writer.batches(values))) for values in splits.values()]
+            return [InputPartition(streamed(list(self._writer.batches(each)))) for each in splits.values()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_stream(partition.value) as batches:
@@ -180,17 +181,3 @@ def _naming(name: str) -> Iterator[None]:
             raise
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             raise SourceError(f"source {name!r}: {describe_error(error)}") from error
-
-
-def _writer(settings: SourceSettings, schema: StructType) -> RowWriter:
-    return RowWriter(f"source {settings.name}", schema)
-
-
-def _packed(batches: Iterator[pa.RecordBatch]) -> bytes:
-    every = list(batches)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, every[0].schema) as stream:
-        for batch in every:
-            stream.write_batch(batch)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed

@@ -31,7 +31,7 @@ from asyncstream.windowing.partials import Folding
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ("FEW", "Columns", "Finished", "Picked", "Picks", "picked", "picks_of")
+__all__ = ("FEW", "Columns", "Finished", "Picked", "Picks", "picked", "picks_of", "streamed")
 
 PART: Final = 1_000
 """Rows that are made dicts, and taken in, at a time: so many are in the processor's cache yet."""
@@ -60,23 +60,14 @@ class Columns(Sequence[Any]):
         return elements_of(self._batch.slice(range(len(self))[place], 1))[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rows, (self._data(),)
-
-    def _data(self) -> bytes:
-        import pyarrow as pa
-
-        buffer = pa.BufferOutputStream()
-        with pa.ipc.new_stream(buffer, self._batch.schema) as stream:
-            stream.write_batch(self._batch)
-        data: bytes = buffer.getvalue().to_pybytes()
-        return data
+        return _rows, (streamed([self._batch]),)
 
 
 class Finished(Columns):
     """Rows as an output has them, of which unpickling makes the Arrow batch again."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _batch, (self._data(),)
+        return _batch, (streamed([self._batch]),)
 
 
 class _Stamps(Sequence[int]):
@@ -93,6 +84,18 @@ class _Stamps(Sequence[int]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _numbers, (self._numbers.tobytes(),)
+
+
+def streamed(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """Batches of the same columns, of which there is at least one, as Arrow's stream of them."""
+    import pyarrow as pa
+
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    data: bytes = buffer.getvalue().to_pybytes()
+    return data
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""What runs in Spark's Python workers: read `stage_run`, then `tasks` and `keyed`, which Spark calls."""
+"""What runs in Spark's workers: read `stage_run` and `turn`, then `tasks` and `keyed`, which Spark calls."""

@@ -16,13 +16,7 @@ from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.wire.batches import States
 from asyncstream.runtime.spark.wire.keys import GROUPING
 from asyncstream.runtime.spark.wire.values import Classes, loads
-from asyncstream.runtime.spark.worker.group_log import (
-    WAY_OUT,
-    Position,
-    entries_of,
-    kept_tables,
-    reading,
-)
+from asyncstream.runtime.spark.worker.group_log import WAY_OUT, Position, entries_of, kept_tables, reading
 from asyncstream.state.schema import Schema, compare
 
 __all__ = ("Head", "Kind", "remembered")

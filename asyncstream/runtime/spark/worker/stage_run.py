@@ -22,8 +22,9 @@ from asyncstream.runtime.spark.observe import grown, tally
 from asyncstream.runtime.spark.state_transfer import take_up
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving, States
 from asyncstream.runtime.spark.wire.columns import Picked
+from asyncstream.runtime.spark.worker.exits import MarkingExit
 from asyncstream.runtime.spark.worker.loop import Resident
-from asyncstream.runtime.spark.worker.operators import MarkingExit, StageOperators, Terms, opening
+from asyncstream.runtime.spark.worker.operators import StageOperators, Terms, opening
 
 __all__ = ("StageRun",)
 

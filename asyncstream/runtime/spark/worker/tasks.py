@@ -122,23 +122,16 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             loop.call(run.close())
 
 
+@dataclass
 class _Crossing:
     """One task's elements on their way through a stage, from Arrow batches to Arrow batches."""
 
-    def __init__(
-        self,
-        task: StageTask,
-        loop: LoopThread,
-        run: StageRun,
-        reader: _Reader,
-        writer: OutputRows | _Envelopes,
-    ) -> None:
-        self._task = task
-        self._call = loop.call
-        self._run = run
-        self._reader = reader
-        self._writer = writer
-        self._taken_in = 0  # bytes, since something has come out
+    _task: StageTask
+    _loop: LoopThread
+    _run: StageRun
+    _reader: _Reader
+    _writer: OutputRows | _Envelopes
+    _taken_in: int = 0  # bytes, since something has come out
 
     def all_of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What leaves while these batches come in, and when there are no more."""
@@ -158,8 +151,8 @@ class _Crossing:
 
     def _pass_by(self, by_column: Picked) -> Iterator[pa.RecordBatch]:
         """Have rows go on in their columns, behind what came before them."""
-        yield from self._writer.write(*self._call(self._run.feed((), pack_few=True)))
-        event_time_ms = self._call(self._run.pass_by(by_column))
+        yield from self._writer.write(*self._loop.call(self._run.feed((), pack_few=True)))
+        event_time_ms = self._loop.call(self._run.pass_by(by_column))
         yield from self._writer.write(by_column.leaving, event_time_ms)
 
     def _take_in(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -169,7 +162,7 @@ class _Crossing:
         if items is not None:
             self._taken_in += block.nbytes
             pack_few = self._taken_in >= PACKED_BYTES
-            leaving, event_time_ms = self._call(self._run.feed(items, pack_few=pack_few))
+            leaving, event_time_ms = self._loop.call(self._run.feed(items, pack_few=pack_few))
             self._taken_in = 0 if leaving else self._taken_in
             yield from self._writer.write(leaving, event_time_ms)
 
@@ -179,8 +172,8 @@ class _Crossing:
         for batch in self._reader.held_for_others():
             yield from writer.hand_on(batch, list(range(batch.num_rows)))
         for items in self._reader.held():
-            yield from writer.write(*self._call(self._run.feed(items, pack_few=True)))
-        leaving, event_time_ms = self._call(self._run.finish())
+            yield from writer.write(*self._loop.call(self._run.feed(items, pack_few=True)))
+        leaving, event_time_ms = self._loop.call(self._run.finish())
         if task.known_ms > MIN_TIMESTAMP:
             event_time_ms = max(event_time_ms, task.known_ms + 1)
         yield from writer.write(leaving, event_time_ms, self._run.counts())
