@@ -632,8 +632,8 @@ async def test_a_sink_that_has_been_added_starts_again_after_a_crash_before_the_
 
     async def life(sinks: str, *, crashes: bool = False) -> None:
         pipeline = Pipeline()
-        numbers = pipeline.source(list(range(20)), name="in")
-        numbers = numbers.async_map(sleeping(0.01), concurrency=1, name="call")
+        source = pipeline.source(list(range(20)), name="in")
+        numbers = source.async_map(sleeping(0.01), concurrency=1, name="call")
         for name in sinks:
             numbers.to(JsonLinesSink(tmp_path / name), name=name)
         with pytest.raises(RuntimeError) if crashes else nullcontext():
