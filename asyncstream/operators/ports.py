@@ -31,6 +31,7 @@ has not caught up, is still to bring elements, all of which would be late.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Mark, Timestamps
@@ -145,6 +146,7 @@ class Valve:
         self.operator = operator
         self._holds_back = holds_back
         self._idle = False
+        self._slowest = self.ports[0]  # when all were last looked at
 
     def moved(self, port: Port) -> None:
         """An input has a new watermark."""
@@ -198,9 +200,12 @@ class Valve:
             self.operator.restore_watermark(lowest)
 
     def _follow_slowest(self) -> None:
-        awaited = [port.watermark for port in self.ports if self._awaits(port)]
+        if self._slowest.watermark <= self.watermark and self._awaits(self._slowest):
+            return  # so the others need not be looked at
+        awaited = [port for port in self.ports if self._awaits(port)]
         if awaited:
-            self._advance(min(awaited))
+            self._slowest = min(awaited, key=attrgetter("watermark"))
+            self._advance(self._slowest.watermark)
 
     def _awaits(self, port: Port) -> bool:
         return port.is_active() and (self._holds_back or port.watermark >= self.watermark)

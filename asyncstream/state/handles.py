@@ -257,7 +257,7 @@ class MapState(State, Generic[K, V]):
         return self._ages is None or self._ages.is_live_entry(self._row(), key)
 
     def __len__(self) -> int:
-        """How many entries there are; does not count as reading them."""
+        """How many entries there are; does not count as reading them. With a `ttl` each is looked at."""
         found = self._live(self._row())
         return 0 if found is MISSING else len(found)
 

@@ -56,7 +56,7 @@ class PaneStore:
         has_epochs: whether an element in a slice before the latest is put there by `put`.
         numbers: gives the numbers of first elements; None: windows are slices themselves.
         ends: the end of each slice that there is, by its start.
-        starts: theirs, in their order.
+        starts: theirs, in their order; none where each window is one slice, for those are found as they are.
         windows: the whole windows that there are.
     """
 
@@ -97,12 +97,15 @@ class PaneStore:
     def open(self, place: Span) -> None:
         """Have a slice from now on."""
         start, end = place
-        insort(self.starts, start)
         self.ends[start] = end
+        if not self._is_disjoint:
+            insort(self.starts, start)
 
     def drop(self, place: Span) -> None:
         """Have no such slice."""
-        del self.ends[place[0]], self.starts[bisect_left(self.starts, place[0])]
+        del self.ends[place[0]]
+        if not self._is_disjoint:
+            del self.starts[bisect_left(self.starts, place[0])]
         self._blocks.drop(place[0])
         self.slices.drop(place)
         self._closed.drop(place)
@@ -222,6 +225,8 @@ class PaneStore:
         They are to be read, not changed: a key that is in one slice only still shares that one's.
         """
         slices, closed, blocks = self.slices, self._closed, self._blocks
+        if self._is_disjoint:
+            return slices.each(window)
         covered = self._cover(window, makes=not slices.is_remote)  # there memory is not to hold what is not
         places = [place for place in covered if place in slices or place in closed or blocks.rows(place)]
         if not places:
@@ -326,7 +331,7 @@ class PaneStore:
             if place != self._slicing.slice_at(place[0]):
                 raise ValueError(f"{place} is no slice of these windows, as (start, end) in milliseconds")
             self.ends[place[0]] = place[1]
-        self.starts[:] = sorted(self.ends)
+        self.starts[:] = () if self._is_disjoint else sorted(self.ends)
         self._blocks.clear()
         self.windows = set(self.whole.namespaces())
 

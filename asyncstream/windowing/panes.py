@@ -470,7 +470,7 @@ class PaneWindowOperator(PlainWindowOperator):
         for window in self._late.namespaces():
             schedule.keep(window, window, "window")
         seen: set[Span] = set()
-        for start in panes.starts:
+        for start in sorted(panes.ends):
             windows = self._slicing.windows_of(start)
             schedule.keep((start, panes.ends[start]), max(windows), "slice")
             for window in windows:

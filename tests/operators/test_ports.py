@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,6 +133,37 @@ def test_inputs_that_hold_back_give_the_least_watermark_of_those_not_idle(
         told = [entry[1] for entry in recorder.seen if entry[0] == W]
         assert (told[-1] if told else MIN_TIMESTAMP) == reached
         assert told == sorted(set(told))
+
+
+@pytest.mark.parametrize("holds_back", [True, False])
+def test_a_watermark_costs_the_same_however_many_inputs_wait_for_another(holds_back: bool) -> None:
+    def calls(inputs: int) -> int:
+        class Many(MultiInput):
+            def __init__(self) -> None:
+                super().__init__(*[self.process_batch] * inputs, holds_back=holds_back)
+
+        count = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        operator = Many()
+        recorder = record(operator)
+        for number, port in enumerate(operator.ports):
+            port.advance_watermark(number)  # each is ahead of those before
+        operator.port(0).advance_watermark(0)
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            for at_ms in range(inputs, inputs + 10):
+                operator.port(inputs - 1).advance_watermark(at_ms)
+        finally:
+            sys.setprofile(before)
+        assert recorder.seen == [(W, 0)]
+        return count
+
+    assert calls(100) == calls(3)
 
 
 def test_wiring_connects_by_the_place_of_the_input() -> None:

@@ -6,7 +6,9 @@ import asyncio
 import math
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,8 @@ from asyncstream import (
     PipelineError,
     SessionWindows,
     SlidingWindows,
+    Source,
+    SourceBatch,
     SourceError,
     SqliteSink,
     Stream,
@@ -49,6 +53,7 @@ from asyncstream.windowing import (
     Trigger,
 )
 from tests.naming import shown
+from tests.runtime.parts import sleeping
 
 EVENTS = [{"k": "ab"[n % 2], "t": n * 100, "x": 1, "y": n} for n in range(20)]
 
@@ -617,6 +622,75 @@ async def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
         await pipeline([{"a": 1}], file()).run(checkpoints=settings)
     with pytest.raises(CheckpointError, match=r"'out' .* sink was 'JsonLinesSink' and is 'SqliteSink'"):
         await pipeline(lines(), table).run(checkpoints=settings)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_sink_that_has_been_added_starts_again_after_a_crash_before_the_next_checkpoint(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+
+    async def life(sinks: str, *, crashes: bool = False) -> None:
+        pipeline = Pipeline()
+        source = pipeline.source(list(range(20)), name="in")
+        numbers = source.async_map(sleeping(0.01), concurrency=1, name="call")
+        for name in sinks:
+            numbers.to(JsonLinesSink(tmp_path / name), name=name)
+        with pytest.raises(RuntimeError) if crashes else nullcontext():
+            async with pipeline.start(checkpoints=Checkpoints(store=store, every=3600)) as job:
+                if crashes:
+                    await asyncio.sleep(0.1)  # of virtual time
+                    raise RuntimeError
+                await job.wait()
+
+    def written(name: str) -> list[str]:
+        path = tmp_path / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    await life("a", crashes=True)
+    for sinks in ("ab", "abc"):
+        await life(sinks, crashes=True)
+        assert written(sinks[-1])
+    await life("abc")
+    for name in "abc":
+        assert written(name) == [str(number) for number in range(20)]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_a_source_that_has_been_added_goes_on_where_it_first_began() -> None:
+    newest, out = 5, list[int]()
+
+    class FromTheLatest(Source[int]):
+        """What has come since it was opened for the first time."""
+
+        async def open(self) -> None:
+            self.at = newest
+
+        async def read(self) -> SourceBatch[int] | None:
+            values = list(range(self.at, newest))
+            self.at = newest
+            return SourceBatch(values) if values else None
+
+        def position(self) -> int:
+            return self.at
+
+        async def seek(self, position: int) -> None:
+            self.at = position
+
+    def build(names: str) -> Pipeline:
+        pipeline = Pipeline()
+        for name in names:
+            pipeline.source(FromTheLatest(), name=name).to(out, name=f"from {name}")
+        return pipeline
+
+    settings = Checkpoints(store=MemoryStore(), every=3600)
+    await build("a").run(checkpoints=settings)
+    with pytest.raises(RuntimeError):
+        async with build("ab").start(checkpoints=settings):
+            raise RuntimeError
+    newest = 7
+    await build("ab").run(checkpoints=settings)
+    assert out == [5, 6, 5, 6]
 
 
 BY_FIELD: dict[str, Callable[[str], Step]] = {

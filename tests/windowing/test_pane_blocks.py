@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncstream.state.tables import Tables
 from asyncstream.windowing import (
     AggregateFunction,
     Aggregates,
@@ -24,6 +25,7 @@ from asyncstream.windowing import (
     Max,
     SlidingWindows,
     Sum,
+    TumblingWindows,
     WindowAssigner,
     WindowOperator,
     WindowPlan,
@@ -31,6 +33,7 @@ from asyncstream.windowing import (
 )
 from asyncstream.windowing.pane_blocks import Blocks
 from asyncstream.windowing.pane_schedule import Schedule
+from asyncstream.windowing.pane_store import PaneStore
 from tests.tiers import examples
 from tests.windowing.harness import Harness, Step, ms
 
@@ -104,6 +107,23 @@ def test_windows_of_many_slices_give_what_the_general_operator_gives(
     expected = Harness(lambda: WindowOperator(itemgetter(0), plan)).run(script)
     found = Harness(lambda: window_operator(itemgetter(0), plan), on_disk=on_disk)
     assert found.run(script) == expected
+
+
+def test_windows_that_are_one_slice_each_are_kept_in_no_order() -> None:
+    """It would be moved for each that opens or goes: in a stream without watermarks there may be millions."""
+    panes = PaneStore(WindowPlan(TumblingWindows(ms(5)), aggregate=Count()), Tables())
+    for start in (10, 0, 5):
+        panes.open((start, start + 5))
+        panes.put((start, start + 5), "key", start)
+    assert not panes.starts
+    panes.index()
+    assert not panes.starts
+    assert list(panes.each((5, 10))) == [("key", 1)]
+    for start in (0, 10, 5):
+        assert not panes.is_empty()
+        panes.drop((start, start + 5))
+    assert panes.is_empty()
+    assert not list(panes.each((5, 10)))
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,9 @@ U = TypeVar("U")
 END: Final = object()
 NOTHING: Final = object()
 
+_BATCH_BYTES: Final = 2**22
+"""Behind so many one read ends: a thousand long lines may be more than memory has room for."""
+
 _WORTHWHILE: Final = 64
 """Elements; looking ahead takes as long as reading some of them one by one."""
 
@@ -127,8 +130,11 @@ class LineSource(FileSource[T]):
         lines = self._opened()
         values: list[Any] = []
         rejected: list[RejectedLine] = []
+        began = lines.offset
         try:
             while (room := self._batch - len(values) - len(rejected)) > 0:
+                if lines.offset - began >= _BATCH_BYTES and (values or rejected):
+                    break
                 # what is behind a malformed line may be malformed as well: then looking ahead is for nothing
                 if room >= _WORTHWHILE and not rejected and (found := self._ahead(lines, room)):
                     values += found
@@ -295,7 +301,7 @@ class JsonLinesSource(LineSource[T]):
             "fail" with `SourceError`, or "start_over" from its beginning.
         on_malformed: "fail" with `SourceError`, after all elements before the line were delivered; or
             "reject": the line goes to the source's `rejected` output as a `RejectedLine`.
-        batch: how many values one read brings at most.
+        batch: how many values one read brings at most; fewer of long lines: about 4 MiB.
         max_line_bytes: a longer line is malformed; it is never held in memory.
         compression: "gzip", "zstd" or None; "infer": by the ending `.gz` or `.zst` of its name.
     """

@@ -27,7 +27,8 @@ twice, so a save that was given up and succeeds all the same does no harm. What 
 that the codec refuses) would fail every time: it fails the job at once.
 
 The very first checkpoint is taken before anything is read: it shows that the store works, and no sink ever
-holds something of which no checkpoint knows.
+holds something of which no checkpoint knows. So is that of a job with a source or a sink which the one it
+goes on from does not know.
 """
 
 from __future__ import annotations
@@ -181,7 +182,9 @@ class Checkpointer:
         found, self.migrated = answers.agreed(), answers.migrated()
         await self._history.clean(self._tenure.lease)
         if found.info is not None:
-            self._is_first = found.info.id != self._number
+            known = found.states["source"].keys() | found.states["sink"].keys()
+            ends = {*wiring.sources, *(name for name, *_ in transactional_sinks(wiring))}
+            self._is_first = found.info.id != self._number or not ends <= known
             self.resumed_from = found.info
             self.last = found.info
             standing = {name: position_in(saved) for name, saved in found.states["source"].items()}
@@ -205,7 +208,7 @@ class Checkpointer:
     # ------------------------------------------------------------------ taking them
 
     async def begin(self) -> None:
-        """Take the first checkpoint, if there is none that was gone on from, and then one every so often."""
+        """Take the first checkpoint, unless the one gone on from will do, and then one every so often."""
         if self.resumed_from is not None and self.resumed_from.size > LARGE:
             await aside(give_back)
         if self._is_first:

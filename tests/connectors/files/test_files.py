@@ -6,6 +6,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ def brief(rejected: list[RejectedLine]) -> list[tuple[int, str]]:
 
 
 # -- JSON lines, reading
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"), [(JsonLinesSource, 5_000_000 * " " + "\n"), (CsvSource, "n\n")], ids=["json", "csv"]
+)
+def test_one_read_ends_behind_some_megabytes_of_lines(tmp_path: Path, kind: Any, head: str) -> None:
+    """However many values it might bring; and a long blank line alone is no end of the file."""
+    lengths = [n % 10 * 12_000 for n in range(240)]
+    data = head + "".join(f'"{length * "x"}"\n' for length in lengths)
+    values, _, positions = read_all(kind(lines_of(tmp_path / "long", data)))
+    assert [len(value if isinstance(value, str) else value["n"]) for value in values] == lengths
+    offsets = [position["offset"] for position in positions]
+    assert all(after - before < 5_000_000 for before, after in pairwise(offsets))
+    assert len(offsets) >= 3
 
 
 @pytest.mark.parametrize(
