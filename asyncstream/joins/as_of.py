@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from asyncstream.elements import Timestamps
-from asyncstream.joins.timed import LEFT, RIGHT, TimedJoin, add, check_timestamp
+from asyncstream.joins.timed import LEFT, RIGHT, Fronts, TimedJoin, add, check_timestamp
 from asyncstream.operators.base import Operator, pairs
 from asyncstream.operators.ports import MultiInput
 from asyncstream.operators.results import FirstKeys
@@ -87,6 +87,7 @@ class AsOfOperator(TimedJoin):
         self._key_of_version: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_version")
         self._events = self.tables.declare(Table("events", may_be_away=True))
         self._versions = self.tables.declare(Table(_VERSIONS, may_be_away=True))
+        self._fronts = Fronts(self._events), Fronts(self._versions)
 
     def _process_events(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         values, stamps, refused = self._in_time(LATE, values, timestamps)
@@ -114,6 +115,7 @@ class AsOfOperator(TimedJoin):
                 self._take_in(key_by(value), at_ms, value, watermark)
         except BaseException as error:
             self.fail_on(value, error)
+        self._fronts[RIGHT].cut()
 
     def _take_in(self, key: Any, timestamp: int, value: Any, watermark: int) -> None:
         """Have one more version, in the place of one of its time."""
@@ -135,24 +137,27 @@ class AsOfOperator(TimedJoin):
             return
         versions = self._versions.peek(None, key)
         waiting = self._events.get(None, key)
-        due = bisect_right(waiting[0], timestamp)
+        fronts = self._fronts[LEFT]
+        first = fronts.get(key, 0)
+        due = bisect_right(waiting[0], timestamp, first)
         place = 0 if versions is MISSING else bisect_right(versions[0], timestamp)
         version = versions[1][place - 1] if place else None
-        for at_ms, value in zip(waiting[0][:due], waiting[1][:due], strict=True):
+        for at_ms, value in zip(waiting[0][first:due], waiting[1][first:due], strict=True):
             self._emit((value, version), at_ms)
-        if due == len(waiting[0]):
-            self._events.remove(None, key)
-        else:
-            for part in waiting:
-                del part[:due]
+        if due < len(waiting[0]):
+            fronts.go(key, waiting, due)
+            return
+        fronts.pop(key, None)
+        self._events.remove(None, key)
 
     def _forget(self, key: Any, versions: Any, timestamp: int) -> None:
         """Keep the version that is valid at this time, and those after it."""
-        gone = max(bisect_right(versions[0], timestamp) - 1, 0)
-        for part in versions:
-            del part[:gone]
-        if len(versions[0]) > 1:
-            self._timers.event.register(versions[0][1], key, RIGHT)
+        times = versions[0]
+        after = max(bisect_right(times, timestamp), 1)
+        if after < len(times):
+            self._timers.event.register(times[after], key, RIGHT)
+        if after > 1:
+            self._fronts[RIGHT].go(key, versions, after - 1)
 
 
 class LatestOperator(MultiInput):

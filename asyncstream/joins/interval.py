@@ -35,7 +35,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
-from asyncstream.joins.timed import LEFT, RIGHT, Buffer, TimedJoin
+from asyncstream.joins.timed import LEFT, RIGHT, Buffer, Fronts, TimedJoin
 from asyncstream.operators.emitting import BURST
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, Spec
@@ -111,6 +111,7 @@ class IntervalJoinOperator(TimedJoin):
         self.tables.declare_cell("buffered", Cell.of(self, "_buffered", "sum"))
         for side in (self._left, self._right):
             self.tables.declare(side.table)
+        self._fronts = Fronts(self._left.table), Fronts(self._right.table)
 
     def metrics(self) -> dict[str, int]:
         return {**super().metrics(), "buffered": self._buffered}
@@ -223,6 +224,7 @@ class IntervalJoinOperator(TimedJoin):
             if not side.is_exact:
                 for key in list(side.table.whole()):
                     self._let_go(side, key, self._timers.watermark)
+                self._fronts[side.number].cut()
         return super().snapshot()
 
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:
@@ -231,28 +233,34 @@ class IntervalJoinOperator(TimedJoin):
         times = self._let_go(side, key, timestamp if side.is_exact else self._timers.watermark)
         if times:
             # a buffer that has been in use is looked at half as often
-            self._wait(side, key, times[0] if side.is_exact else times[-1] + side.keeps_ms)
+            first = self._fronts[side.number].get(key, 0)
+            self._wait(side, key, times[first] if side.is_exact else times[-1] + side.keeps_ms)
 
     def _let_go(self, side: _Side, key: Any, watermark: int) -> list[int]:
-        """Forget what cannot get a partner any more at this watermark; the times of what stays of the key."""
+        """
+        Forget what cannot get a partner any more at this watermark; the times of what stays of the key, if
+        anything does, behind its front.
+        """
         buffer = side.table.get(None, key)
         if buffer is MISSING:
             return []
         times: list[int] = buffer[0]
-        gone = bisect_right(times, reached(watermark) - side.keeps_ms)
+        fronts = self._fronts[side.number]
+        first = fronts.get(key, 0)
+        gone = bisect_right(times, reached(watermark) - side.keeps_ms, first)
         if side.emits_alone:
-            for place in range(gone):
+            for place in range(first, gone):
                 if not buffer[2][place]:
                     value = buffer[1][place]
                     # not by its own time: a run before may have kept it for longer
                     self._emit((value, None) if side is self._left else (None, value), watermark)
-        self._buffered -= gone
+        self._buffered -= gone - first
         if gone == len(times):
+            fronts.pop(key, None)
             side.table.remove(None, key)
             return []
         if gone:
-            for part in buffer:
-                del part[:gone]
+            fronts.go(key, buffer, gone)
         return times
 
 

@@ -41,6 +41,9 @@ _NUMBER: Final = itemgetter(-1)
 _SLICES_WITH_ROWS: Final = 4
 """As many as elements out of order alternate between."""
 
+_FEW: Final = 500
+"""As many starts are moved in a list before it costs more than to remember one that goes."""
+
 
 class PaneStore:
     """
@@ -82,6 +85,7 @@ class PaneStore:
         tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self.ends: dict[int, int] = {}
         self.starts: list[int] = []
+        self._gone: list[int] = []  # those of slices that there are no more, but in `starts`
         self.windows: set[Span] = set()
         overlap_ms = slicing.overlap_ms() if is_shared else (0, 0)
         self._blocks = Blocks(*overlap_ms, self.ends, self.starts, self._block)
@@ -102,13 +106,27 @@ class PaneStore:
             insort(self.starts, start)
 
     def drop(self, place: Span) -> None:
-        """Have no such slice."""
+        """Have no such slice; call `drop_starts` when all have gone that go together."""
         del self.ends[place[0]]
-        if not self._is_disjoint:
+        if len(self.starts) > _FEW:
+            self._gone.append(place[0])
+        elif not self._is_disjoint:
             del self.starts[bisect_left(self.starts, place[0])]
         self._blocks.drop(place[0])
         self.slices.drop(place)
         self._closed.drop(place)
+
+    def drop_starts(self) -> None:
+        """Have those of no slice that has gone: at once, for one by one would move all behind each."""
+        starts, gone = self.starts, iter(self._gone)
+        start = next(gone, None)
+        while start is not None:
+            first = bisect_left(starts, start)
+            start, past = next(gone, None), first + 1
+            while past < len(starts) and starts[past] == start:
+                start, past = next(gone, None), past + 1
+            del starts[first:past]
+        self._gone.clear()
 
     def drop_whole(self, window: Span) -> None:
         """Have no such whole window."""
@@ -280,6 +298,7 @@ class PaneStore:
                     merge(self.own(window, key), accumulator)
         for place in list(self.ends.items()):
             self.drop(place)
+        self.drop_starts()
 
     def _cover(self, window: Span, makes: bool = False) -> Iterable[Span]:
         """
@@ -332,6 +351,7 @@ class PaneStore:
                 raise ValueError(f"{place} is no slice of these windows, as (start, end) in milliseconds")
             self.ends[place[0]] = place[1]
         self.starts[:] = () if self._is_disjoint else sorted(self.ends)
+        self._gone.clear()
         self._blocks.clear()
         self.windows = set(self.whole.namespaces())
 

@@ -377,6 +377,7 @@ class PaneWindowOperator(PlainWindowOperator):
                 yield from self._firing_window(due.place)
             else:
                 self._clean_up(due.place, due.what == "slice")
+        self._panes.drop_starts()
         if watermark >= self._fired_ms or self._panes.is_empty():
             self._fired_ms = min(watermark, MAX_TIMESTAMP)
             self._is_unsure = False

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 from asyncstream.operators.base import OperatorContext, pairs
@@ -114,6 +114,9 @@ _START = attrgetter("start")
 _END = attrgetter("end")
 _TIME_AND_NUMBER = itemgetter(0, 1)
 
+_FEW: Final = 500
+"""As many sessions of a key are moved in a list before it costs more than to remember one that goes."""
+
 
 class SessionWindowOperator(PlainWindowOperator):
     """
@@ -146,6 +149,7 @@ class SessionWindowOperator(PlainWindowOperator):
         self._numbers = count()
         self.tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
         self._waiting = Waiting(Calendar(), Calendar())
+        self._closed: dict[Any, list[Session]] = {}  # by key, in order; in this slice, and still in its list
         self.tables.on_restored(self._rebuilding)
 
     def open(self, context: OperatorContext) -> None:
@@ -315,7 +319,7 @@ class SessionWindowOperator(PlainWindowOperator):
 
     def _firing(self, watermark: float) -> Iterator[None]:
         yield from self._firing_armed(watermark)
-        table, to_clean = self._sessions, self._waiting.to_clean
+        table, to_clean, left_of_slice = self._sessions, self._waiting.to_clean, BURST
         while (come := to_clean.pop(watermark)) is not None:
             for time_ms, key in come[1]:
                 sessions = table.get(None, key)
@@ -326,7 +330,12 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._close(key, sessions, session)
                 else:
                     self._clean_later(key, session)  # it has grown since it fired
-            yield
+            left_of_slice -= len(come[1])
+            if left_of_slice <= 0:
+                left_of_slice = BURST
+                self._let_go()
+                yield
+        self._let_go()
 
     def _firing_armed(self, watermark: float) -> Iterator[None]:
         """Emits what is due by `watermark`, in slices."""
@@ -358,6 +367,7 @@ class SessionWindowOperator(PlainWindowOperator):
                 left_of_slice -= 1
                 if not left_of_slice:
                     left_of_slice = BURST
+                    self._let_go()
                     yield
                 if ticks and at_ms < session.end:
                     self._set_tick(session, ticks.after(session.tick, session.end - 1))
@@ -371,15 +381,34 @@ class SessionWindowOperator(PlainWindowOperator):
                     self._clean_later(key, session)
                 else:
                     self._close(key, sessions, session)
+        self._let_go()
 
     def _close(self, key: Any, sessions: list[Session], session: Session) -> None:
         self._waiting.open -= 1
-        if len(sessions) > 1:
+        if len(sessions) > _FEW:
+            session.waits = MAX_TIMESTAMP + 1
+            self._closed.setdefault(key, []).append(session)
+        elif len(sessions) > 1:
             sessions.remove(session)
         else:
             self._sessions.remove(None, key)
         if self._clears:
             self._clear((session.start, session.end), key)
+
+    def _let_go(self) -> None:
+        """Have none any more in the lists of their keys that have closed in this slice."""
+        while self._closed:
+            key, closed = self._closed.popitem()
+            sessions = self._sessions.get(None, key)
+            if len(closed) == len(sessions):
+                self._sessions.remove(None, key)
+                continue
+            first = bisect_left(sessions, closed[0].end, key=_END)
+            if sessions[first : first + len(closed)] == closed:
+                del sessions[first : first + len(closed)]  # together: one by one would move all behind each
+                continue
+            for session in closed:
+                sessions.remove(session)
 
     def due_ms(self) -> int | None:
         end, when = self._waiting.to_fire.earliest(), self._waiting.to_clean.earliest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from asyncstream.clock import ManualClock
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from asyncstream.joins import timed
 from asyncstream.joins.as_of import AsOfOperator
 from asyncstream.joins.interval import IntervalJoinOperator
 from asyncstream.joins.window_join import WindowJoinOperator
@@ -21,6 +22,14 @@ from tests.joins.models import Step, as_of, interval_join, window_join
 from tests.operators.recorder import RESTORED, Recorder, W
 
 HOWS = ("inner", "left", "right", "full")
+
+
+@pytest.fixture(scope="module", params=[0, 500], autouse=True)
+def few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Buffers of a few elements, whose fronts are cut off together or one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timed, "_FEW", request.param)
+        yield
 
 
 @st.composite
@@ -174,6 +183,41 @@ def test_nothing_is_late_after_a_restart_with_other_bounds(
 @given(steps=histories(), cuts=CUTS)
 def test_as_of(steps: list[Step], cuts: list[int]) -> None:
     check(lambda: AsOfOperator((key_of, key_of)), steps, cuts, as_of(steps))
+
+
+class Moved(list[Any]):
+    """Counts in `total` how many elements others are moved by that go before them."""
+
+    total = 0
+
+    def __delitem__(self, place: Any) -> None:
+        super().__delitem__(place)
+        Moved.total += len(self)
+
+
+@pytest.mark.parametrize(
+    ("make", "side"),
+    [
+        (lambda: AsOfOperator((key_of, key_of)), 0),
+        (lambda: AsOfOperator((key_of, key_of)), 1),
+        (lambda: IntervalJoinOperator((key_of, key_of), 0, 1, "left"), 0),
+        (lambda: IntervalJoinOperator((key_of, key_of), 0, 1, "right"), 1),
+    ],
+)
+def test_what_goes_from_a_key_costs_the_same_however_much_there_is_behind_it(
+    make: Callable[[], MultiInput], side: int
+) -> None:
+    def moved(elements: int) -> int:
+        run = Run(make)
+        run.play([Step(side, "a", number, number) for number in range(elements)])
+        (buffer,) = (rows["a"] for table in run.operator.tables if (rows := table.young.get(None)))
+        buffer[:] = map(Moved, buffer)
+        Moved.total = 0
+        run.play([Step(each, None, elements - 2, -1) for each in (0, 1)])
+        assert len(buffer[0]) <= 2
+        return Moved.total
+
+    assert moved(8_000) < 3 * moved(4_000)
 
 
 @pytest.mark.parametrize("made", [*HOWS, "groups"])

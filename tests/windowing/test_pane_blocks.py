@@ -29,6 +29,7 @@ from asyncstream.windowing import (
     WindowAssigner,
     WindowOperator,
     WindowPlan,
+    pane_store,
     window_operator,
 )
 from asyncstream.windowing.pane_blocks import Blocks
@@ -99,14 +100,17 @@ def windows(draw: st.DrawFn) -> WindowAssigner:
     assigner=windows(),
     lateness=st.sampled_from([0, 10, 30]),
     aggregate=st.sampled_from([ALL, ORDERED]),
+    few=st.sampled_from([0, 500]),
 )
 def test_windows_of_many_slices_give_what_the_general_operator_gives(
-    script: list[Step], assigner: WindowAssigner, lateness: int, aggregate: Any, on_disk: bool
+    script: list[Step], assigner: WindowAssigner, lateness: int, aggregate: Any, few: int, on_disk: bool
 ) -> None:
     plan = WindowPlan(assigner, allowed_lateness_ms=lateness, aggregate=aggregate)
     expected = Harness(lambda: WindowOperator(itemgetter(0), plan)).run(script)
     found = Harness(lambda: window_operator(itemgetter(0), plan), on_disk=on_disk)
-    assert found.run(script) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pane_store, "_FEW", few)
+        assert found.run(script) == expected
 
 
 def test_windows_that_are_one_slice_each_are_kept_in_no_order() -> None:
@@ -124,6 +128,36 @@ def test_windows_that_are_one_slice_each_are_kept_in_no_order() -> None:
         panes.drop((start, start + 5))
     assert panes.is_empty()
     assert not list(panes.each((5, 10)))
+
+
+class Moved(list[int]):
+    """Counts in `total` how often starts are moved by what goes before them."""
+
+    total = 0
+
+    def __delitem__(self, place: Any) -> None:
+        super().__delitem__(place)
+        Moved.total += 1
+
+
+def test_slices_that_are_done_go_together_from_many() -> None:
+    panes = PaneStore(WindowPlan(SlidingWindows(ms(10), ms(5)), aggregate=Count()), Tables())
+    for start in range(0, 20_000, 5):
+        panes.open((start, start + 5))
+    panes.starts = Moved(panes.starts)
+    Moved.total = 0
+    for start in (*range(0, 10_000, 5), 12_000):
+        panes.drop((start, start + 5))
+    panes.drop_starts()
+    assert panes.starts == sorted(panes.ends)
+    assert len(panes.starts) == 1_999
+    for start in range(10_000, 20_000, 5):
+        if start != 12_000:
+            panes.drop((start, start + 5))
+    panes.drop_starts()
+    assert panes.is_empty()
+    assert not panes.starts
+    assert Moved.total < 10
 
 
 @pytest.mark.parametrize(

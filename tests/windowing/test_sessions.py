@@ -22,6 +22,7 @@ from asyncstream.windowing import (
     WindowPlan,
     window_operator,
 )
+from asyncstream.windowing import sessions as sessions_module
 from asyncstream.windowing.base import WindowStep
 from asyncstream.windowing.session_calendar import Calendar
 from asyncstream.windowing.sessions import SessionWindowOperator
@@ -67,9 +68,10 @@ WATERMARK = st.tuples(st.just("wm"), st.integers(0, 70))
     st.sampled_from([0, 3, 50]),
     st.integers(-150, 150) | st.just(MAX_TIMESTAMP - 150),
     st.booleans(),
+    st.sampled_from([0, 500]),
 )
 def test_sessions_are_those_of_the_general_operator_where_many_end_within_a_page(
-    steps: list[Step], gap_ms: int, lateness_ms: int, first_ms: int, batched: bool
+    steps: list[Step], gap_ms: int, lateness_ms: int, first_ms: int, batched: bool, few: int
 ) -> None:
     script: list[Step] = [("wm", first_ms)]  # whoever knows of it after a restart has had it before
     reached = first_ms
@@ -83,10 +85,12 @@ def test_sessions_are_those_of_the_general_operator_where_many_end_within_a_page
             script += [("restart",), ("known", reached)]
     script.append(("wm", MAX_TIMESTAMP))
     plan = WindowPlan(SessionWindows(ms(gap_ms)), aggregate=Count(), allowed_lateness_ms=lateness_ms)
-    expected, found = (
-        Harness(lambda make=make: make(itemgetter(0), plan)).run(script, batched)  # type: ignore[misc]
-        for make in (WindowOperator, SessionWindowOperator)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions_module, "_FEW", few)
+        expected, found = (
+            Harness(lambda make=make: make(itemgetter(0), plan)).run(script, batched)  # type: ignore[misc]
+            for make in (WindowOperator, SessionWindowOperator)
+        )
     assert found == expected
 
 
@@ -111,6 +115,33 @@ def test_an_element_does_not_look_at_each_of_the_sessions_that_are_open() -> Non
     run.watermark(48)
     found = [(result.start_ms, result.end_ms, result.value) for result in run.outputs()]
     assert found == [(0, 19, 4), (20, 25, 1), (30, 36, 2), (40, 45, 1)]
+
+
+class Moved(list[Any]):
+    """Counts in `total` how often the sessions of a key are moved by what goes before them."""
+
+    total = 0
+
+    def __delitem__(self, place: Any) -> None:
+        super().__delitem__(place)
+        Moved.total += 1
+
+    def remove(self, session: Any) -> None:
+        super().remove(session)
+        Moved.total += 1
+
+
+@pytest.mark.parametrize("lateness_ms", [0, 3])
+def test_sessions_that_are_done_go_together_from_many(lateness_ms: int) -> None:
+    plan = WindowPlan(SessionWindows(ms(5)), aggregate=Count(), allowed_lateness_ms=lateness_ms)
+    run = Harness(lambda: window_operator(itemgetter(0), plan))
+    run.operator.process_batch([("a", 1)] * 4_000, [10 * number for number in range(4_000)])
+    (rows,) = (table.rows() for table in run.operator.tables if table.name == "sessions")
+    rows["a"] = Moved(rows["a"])
+    Moved.total = 0
+    run.operator.advance_watermark(10 * 3_000)
+    assert run.operator.metrics()["windows_open"] == len(rows["a"]) == 1_000
+    assert Moved.total < 100
 
 
 def test_two_sessions_of_a_key_fire_at_the_end_of_time_though_both_end_in_its_last_page() -> None:
