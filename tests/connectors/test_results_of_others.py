@@ -95,3 +95,26 @@ async def test_a_job_does_not_take_out_what_another_one_has_written_since(place:
     await run(place, ours, "abc", ahead="allow_behind")
     await run(place, ours, "abcd")
     assert place.found() == [*"abxycd"]
+
+
+async def test_what_is_to_be_kept_is_kept_by_each_start_that_says_so(place: Place) -> None:
+    store = MemoryStore()
+    await run(place, store, "ab", savepoint=True)
+    (*_, savepoint) = await store.numbers()
+    await run(place, store, "xy", restore="none", ahead="allow_behind")
+    for _ in range(3):
+        await run(place, store, "abc", killed=True, restore=savepoint, ahead="allow_behind")
+    await run(place, store, "abc", restore=savepoint, ahead="allow_behind")
+    assert place.found() == [*"abxyc"]
+
+
+@pytest.mark.parametrize("restore", ["newest", "none"])
+async def test_a_start_that_came_to_nothing_does_not_change_what_is_kept(place: Place, restore: Any) -> None:
+    await run(place, MemoryStore(), "ab")
+    store = Full()
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="full"):
+            await run(place, store, "xy", restore=restore, ahead="allow_behind", tolerate=0)
+    store.is_full = False
+    await run(place, store, "xy", restore=restore, ahead="allow_behind")
+    assert place.found() == [*"abxy"]
