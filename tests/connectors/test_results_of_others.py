@@ -118,3 +118,12 @@ async def test_a_start_that_came_to_nothing_does_not_change_what_is_kept(place: 
     store.is_full = False
     await run(place, store, "xy", restore=restore, ahead="allow_behind")
     assert place.found() == [*"abxy"]
+
+
+async def test_what_was_allowed_once_needs_not_be_said_again_after_a_crash(place: Place) -> None:
+    ours = MemoryStore()
+    await run(place, ours, "ab")
+    await run(place, MemoryStore(), "xy", ahead="allow_behind")
+    await run(place, ours, "abc", killed=True, ahead="allow_behind")
+    await run(place, ours, "abc")
+    assert place.found() == [*"abxyc"]
