@@ -63,7 +63,7 @@ class Standing:
         if is_void:
             raise SinkError(
                 f"{what} no longer has the results of the checkpoint: since then a job went on from an "
-                "earlier one, and took them back"
+                "earlier one, and took them back; go on from that one (restore=), or from one before it"
             )
         if target >= self.moved or (position is not None and target >= self.floor):
             return
