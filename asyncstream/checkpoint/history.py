@@ -225,7 +225,8 @@ class History:
                 check_seal(data, self._key)
             if to_decode and info.codec != self._codec.name:
                 raise CheckpointError(
-                    f"it was written with codec={info.codec!r}, and is now read with {self._codec.name!r}"
+                    f"it was written with codec={info.codec!r}, and is now read with {self._codec.name!r}: "
+                    "leave the codec as it was, or begin at the beginning, with restore='none'"
                 )
             taken = {
                 name: [one for part in of_step for one in take(part, await self._whole_chunks(number, part))]

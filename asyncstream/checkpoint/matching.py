@@ -56,13 +56,14 @@ def match(
             if old not in settings.allow_dropped:
                 missing.append(old)
             continue
-        if (kinds[name] != step.kind and name not in settings.migrate) or not is_right(name, step):
+        is_usable = is_right(name, step)
+        if (kinds[name] != step.kind and name not in settings.migrate) or not is_usable:
             was = f"a transactional {step.kind}" if step.role == "sink" else f"a step {step.kind!r}"
             now = "none" if kinds[name] == step.kind else f"a step {kinds[name]!r}"
+            fitting = ", or make its state fit, migrate={step: function}" if is_usable else ""
             raise CheckpointError(
                 f"checkpoint {info.id}: {old!r} was {was}, and {name!r} is {now}; give the step "
-                "another name, and name the old one in allow_dropped, or make its state fit, "
-                "migrate={step: function}"
+                f"another name, and name the old one in allow_dropped{fitting}"
             )
         if name in names.values():
             raise CheckpointError(

@@ -53,7 +53,10 @@ def check_seal(data: bytes, key: bytes | None) -> None:
     if key is None:
         return
     if not is_sealed(data):
-        raise CheckpointError("it was written without a key, and is not trusted with key=")
+        raise CheckpointError(
+            "it was written without a key, and is not trusted with key=: leave that out, or begin at the "
+            "beginning, with restore='none'"
+        )
     if len(data) < _START:
         raise DamagedCheckpoint(f"it ends after {len(data)} bytes, in its seal")
     if not hmac.compare_digest(data[len(_MAGIC) : _START], _seal_of(data[_START:], key)):

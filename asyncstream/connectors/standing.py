@@ -26,7 +26,8 @@ class Standing:
 
     Attributes:
         moved: the position up to which results are in the table.
-        floor: the position to which they can be taken back, at most `moved`.
+        floor: the position to which they can be taken back; above `moved` only until a run that keeps what
+            others have written commits.
         last: the largest position there has been.
         lease: of the job that wrote last; None: none has.
         fence: the number of a later job that is about to take over; 0: there is none.
@@ -62,7 +63,7 @@ class Standing:
         if is_void:
             raise SinkError(
                 f"{what} no longer has the results of the checkpoint: since then a job went on from an "
-                "earlier one, and took them back"
+                "earlier one, and took them back; go on from that one (restore=), or from one before it"
             )
         if target >= self.moved or (position is not None and target >= self.floor):
             return
@@ -82,6 +83,14 @@ class Standing:
         target = position or 0
         can_go_back = position is not None and target >= self.floor
         return target < self.moved and (can_go_back or (writer is not None and writer.ahead == "start_over"))
+
+    def keeps(self, position: int | None, writer: Writer | None) -> bool:
+        """
+        Whether results stay of which a position that was checked does not know. From then on nobody may go
+        back to one that was there before: it would take out, as if they were its own, results of another
+        line. So `floor` becomes the first position of the run that keeps them.
+        """
+        return (position or 0) < self.moved and not self.goes_back(position, writer)
 
 
 def taken_over(what: str, last: Lease | None) -> SinkBroken:

@@ -38,8 +38,19 @@ def test_job_goes_on_from_a_checkpoint_of_its_own_key_only(codec: Any) -> None:
 def test_checkpoint_without_a_key_is_not_believed_where_there_is_one() -> None:
     store = MemoryStore()
     run([], Checkpoints(store=store))
-    with pytest.raises(CheckpointError, match="written without a key, and is not trusted"):
+    with pytest.raises(CheckpointError, match=r"written without a key, and is not trusted.*restore='none'"):
         run([], Checkpoints(store=store, key=KEY))
+    run([], Checkpoints(store=store, key=KEY, restore="none"))
+    run([], Checkpoints(store=store, key=KEY))
+
+
+def test_another_codec_is_refused_until_the_job_begins_at_the_beginning() -> None:
+    store = MemoryStore()
+    run([], Checkpoints(store=store))
+    with pytest.raises(CheckpointError, match=r"with codec='json'.*leave the codec.*restore='none'"):
+        run([], Checkpoints(store=store, codec="pickle"))
+    run([], Checkpoints(store=store, codec="pickle", restore="none"))
+    run([], Checkpoints(store=store, codec="pickle"))
 
 
 def test_every_change_is_found_out() -> None:

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -622,6 +623,11 @@ async def test_another_source_or_sink_is_refused(tmp_path: Any) -> None:
         await pipeline([{"a": 1}], file()).run(checkpoints=settings)
     with pytest.raises(CheckpointError, match=r"'out' .* sink was 'JsonLinesSink' and is 'SqliteSink'"):
         await pipeline(lines(), table).run(checkpoints=settings)
+    plain = list[Any]()
+    for migrate in ({}, {"out": dict}):  # which makes no state that a sink without epochs could use
+        other = replace(settings, migrate=migrate)
+        with pytest.raises(CheckpointError, match=r"'out' was a transactional sink, and .* allow_dropped$"):
+            await pipeline(lines(), plain).run(checkpoints=other)
 
 
 @pytest.mark.usefixtures("virtual_time")

@@ -132,7 +132,10 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                 is_left_over = size == 0 and self._existing == "refuse"  # by a start that came to nothing
                 way = "overwrite" if is_left_over else self._existing
                 if way == "refuse" and size is not None:
-                    raise self._exists()
+                    # kept by a start that came to nothing, it counts as what was there before
+                    if record is None or self.writer is None or self.writer.ahead != "allow_behind":
+                        raise self._exists()
+                    way = "append"
                 if way == "append" and size and self._claim.is_damaged():
                     raise SinkError(
                         f"cannot write behind what is in {self._path}: its record, {self._claim.record}, "

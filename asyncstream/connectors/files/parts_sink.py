@@ -254,7 +254,11 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         self._show(stays)
         self._collected = self._collecting(self._parts[-1] if self._parts else None)
         self._has_epochs = True
-        self._run = os.urandom(8).hex() if position is None else position["run"]
+        last = self._parts[-1] if self._parts else None
+        if position is not None and last == position["last"]:
+            self._run = position["run"]
+        else:  # what others have written is kept, or there is nothing
+            self._run = os.urandom(8).hex()
         self._claim.take(self._run, 0, self.writer)
 
     def _show(self, end: int) -> None:

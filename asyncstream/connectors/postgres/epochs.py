@@ -167,6 +167,8 @@ class Epochs:
         await self._table.do(connection, "DELETE FROM {staged}")
         self._number, self.position = 0, standing.last + 2
         await self._note(connection, "moved = %s, last = last + 1, since = %s", target, self.position)
+        if standing.keeps(position, writer):
+            await self._note(connection, "floor = %s", self.position)
         if standing.last > target:
             # with the one that a process may still be copying that was stopped
             bounds = (self._name, target, standing.last + 1)
@@ -262,7 +264,7 @@ class Epochs:
             connection, "DELETE FROM {commits} WHERE name = %s AND position < %s", name, *found
         )
         await self._table.do(connection, "DELETE FROM {voids} WHERE name = %s AND high <= %s", name, *found)
-        await self._note(connection, "floor = %s", *found)
+        await self._note(connection, "floor = greatest(floor, %s)", *found)
 
     async def _ours(self, connection: Connection, assignment: LiteralString, value: int) -> int:
         """Write something down about the table if it is still this job's; gives where this one has begun."""

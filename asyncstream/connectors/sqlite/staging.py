@@ -102,7 +102,8 @@ class Staging:
         self._make(connection)
         self.check(connection, position, writer)
         target = position or 0
-        if self._standing(connection).goes_back(position, writer):
+        standing = self._standing(connection)
+        if standing.goes_back(position, writer):
             self._take_back(connection, target)
         target = max(target, self._standing(connection).moved)
         self._writer = writer
@@ -115,14 +116,16 @@ class Staging:
         for column in _without(self._columns, _columns_of(connection, self.table)):
             connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {quoted(column)}")
         self._move(connection, target, before or self._columns)
-        last = self._last(connection)
-        if last > target:
+        last, keeps = self._last(connection), standing.keeps(position, writer)
+        if last > target or keeps:
             connection.execute(f"INSERT INTO {_VOIDS} VALUES (?, ?, ?)", (self._name, target, last))
             # the next position, though no row may come before it, is not one of those that are void
             connection.execute(
                 "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = ? COLLATE NOCASE",
                 (f"{self._name}__staged",),
             )
+        if keeps:
+            connection.execute(f"UPDATE {_SINKS} SET floor = ? WHERE name = ?", (last + 1, self._name))
         connection.execute(f"DELETE FROM {self.table}")
 
     def _columns_before(self, connection: sqlite3.Connection) -> list[str]:

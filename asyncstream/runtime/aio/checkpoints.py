@@ -28,7 +28,7 @@ that the codec refuses) would fail every time: it fails the job at once.
 
 The very first checkpoint is taken before anything is read: it shows that the store works, and no sink ever
 holds something of which no checkpoint knows. So is that of a job with a source or a sink which the one it
-goes on from does not know.
+goes on from does not know, or whose sinks may begin elsewhere than that one says (`ahead=`).
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class Checkpointer:
         if found.info is not None:
             known = found.states["source"].keys() | found.states["sink"].keys()
             ends = {*wiring.sources, *(name for name, *_ in transactional_sinks(wiring))}
-            self._is_first = found.info.id != self._number or not ends <= known
+            is_known = ends <= known and self._settings.ahead == "refuse"
+            self._is_first = found.info.id != self._number or not is_known
             self.resumed_from = found.info
             self.last = found.info
             standing = {name: position_in(saved) for name, saved in found.states["source"].items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
@@ -222,6 +222,29 @@ async def test_rows_that_others_have_changed_are_not_taken_back(postgres_url: st
         await again.recover(positions[0])
     await again.close()
     assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(0,), (7,)]
+
+
+async def test_a_job_does_not_take_out_what_another_one_has_written_since(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (id serial, n text)")
+
+    async def run(store: MemoryStore, names: str, ahead: Literal["refuse", "allow_behind"]) -> None:
+        pipeline = Pipeline("orders")
+        letters = pipeline.source([{"n": name} for name in names], name="in")
+        letters.to(PostgresSink(postgres_url, "t", columns=["n"]), name="out")
+        await pipeline.run(checkpoints=Checkpoints(store=store, ahead=ahead))
+
+    def found() -> str:
+        return "".join(n for (n,) in do(postgres_url, "SELECT n FROM t ORDER BY id"))
+
+    ours, theirs = MemoryStore(), MemoryStore()
+    await run(ours, "ab", "refuse")
+    await run(theirs, "xy", "allow_behind")
+    with pytest.raises(SinkError, match="holds results of a later checkpoint"):
+        await run(ours, "abc", "refuse")
+    assert found() == "abxy"
+    await run(ours, "abc", "allow_behind")
+    await run(ours, "abcd", "refuse")
+    assert found() == "abxycd"
 
 
 async def test_a_table_that_was_altered_is_written_on(postgres_url: str) -> None:
