@@ -19,6 +19,7 @@ from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.observe import grown, tally
+from asyncstream.runtime.spark.stages import reached
 from asyncstream.runtime.spark.state_transfer import take_up
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving, States
 from asyncstream.runtime.spark.wire.columns import Picked
@@ -42,7 +43,7 @@ class StageRun:
             when all of this one has ended.
         closing: the input of this task is all that there is: event time comes to its end.
         pipeline: its name.
-        sources: the routes on which elements come; None: all that end here.
+        sources: the routes on which elements come, those of one source; None: all that end here.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class StageRun:
         worth_packing: int = 0,
         sources: Collection[int] | None = None,
     ) -> None:
-        self._parts = StageOperators(resident.stage, terms, resident.lend, spread, watermark)
+        stage = resident.stage if sources is None else reached(resident.stage, sources)
+        self._parts = StageOperators(stage, terms, resident.lend, spread, watermark)
         self._closing = closing
         self._pipeline = pipeline
         self._tracking = self._parts.graph.tracking()
         self._terms = terms
         self._reached = MIN_TIMESTAMP
         self._seen = MIN_TIMESTAMP
-        self._sources = sources
         self._begun = False
         self._has_passed = False
         self._worth_packing = worth_packing
@@ -91,11 +92,6 @@ class StageRun:
         self._before = tally(
             self._terms.counts, self._parts.operators
         )  # functions count on from task to task
-        if self._terms.replays and self._sources is not None:
-            # the watermark of an input that other tasks read is not waited for
-            for number, head in self._parts.heads.items():
-                if number not in self._sources:
-                    head.end_input()
 
     def _context(self, name: str) -> OperatorContext:
         # processing time stands still: what waits for it is closed by the end of input, or not at all
