@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark import cloudpickle
 
 from asyncstream import AsyncFunction, BoundedOutOfOrderness, Pipeline, Stream
 from asyncstream.operators.base import Operator
@@ -13,7 +14,7 @@ from asyncstream.runtime.spark.stages import reached, stages_of
 from asyncstream.windowing import Count, TumblingWindows
 from tests.spark.cluster import columns, event_columns
 from tests.spark.contract import key_of, row
-from tests.spark.fake_spark import StandIn
+from tests.spark.fake_spark import Frame, StandIn
 
 NAMES = ("a", "b", "c")
 
@@ -68,19 +69,24 @@ def test_of_the_first_stage_there_is_what_a_source_reaches() -> None:
     }
 
 
-def test_functions_are_opened_that_rows_get_to(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("present", "opened"), [("b", ["all", "b"]), ("abc", ["a", "all", "b", "c"])])
+def test_functions_are_opened_that_rows_get_to(
+    monkeypatch: pytest.MonkeyPatch, present: str, opened: list[str]
+) -> None:
     monkeypatch.setattr(Asking, "opened", [])
     spark: Any = StandIn(1, unsteady=False)
-    rows = {name: [row(1_000)] if name == "b" else [] for name in NAMES}
+    rows = {name: [row(1_000)] if name in present else [] for name in NAMES}
     plan = asking().on_spark(
         spark,
         inputs={name: spark.bounded([some] if some else [], event_columns()) for name, some in rows.items()},
         outputs={name: columns(line=_text()) for name in ("counts", "c alone")},
         key_groups=2,
     )
-    ((line,),) = plan["counts"].collect()
-    assert "'k b all'" in line
-    assert sorted(set(Asking.opened)) == ["all", "b"]
+    told = "\n".join(sorted(line for (line,) in plan["counts"].collect()))
+    assert [f"'k {name} all'" in told for name in NAMES] == [name in present for name in NAMES]
+    assert sorted(set(Asking.opened)) == opened
+    workers = 2
+    assert Asking.opened.count("all") <= workers, "it is one function for all sources"
 
 
 def _text() -> Any:
@@ -138,3 +144,32 @@ def test_a_task_does_not_cost_more_where_there_are_more_sources(
 
     few, many = cost(4), cost(8)
     assert (many[0] / few[0], many[1] / few[1]) == (2, 2)
+
+
+def test_what_goes_to_workers_grows_as_there_are_more_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = 0
+
+    def mapped(frame: Frame, function: Any, schema: Any) -> Frame:
+        nonlocal sent
+        sent += len(cloudpickle.dumps(function))
+        return did_map(frame, function, schema)
+
+    did_map = Frame.mapInArrow
+    monkeypatch.setattr(Frame, "mapInArrow", mapped)
+
+    def cost(sources: int) -> int:
+        nonlocal sent
+        sent = 0
+        pipeline, spark = Pipeline(), StandIn(1)
+        frames = {
+            f"rows {number}": spark.bounded([[row(1_000)]], event_columns()) for number in range(sources)
+        }
+        rows: list[Stream[Any]] = [
+            pipeline.source([], name=name).map(dict, name=f"of {name}") for name in frames
+        ]
+        rows[0].union(*rows[1:]).map(repr).to([], name="lines")
+        inputs: Any = frames
+        pipeline.on_spark(cast("Any", spark), inputs=inputs, outputs={"lines": columns(line=_text())})
+        return sent
+
+    assert cost(40) < 2.5 * cost(20)

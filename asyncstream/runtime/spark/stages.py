@@ -111,8 +111,8 @@ def reached(stage: Stage, routes: Collection[int]) -> Stage:
     """
     What elements of a source can get to in the first stage, and no more: of a union, the inputs they come by.
 
-    A task reads one source. If each had the operators for all, and ended them, a job of many sources would
-    cost far more than each of them alone.
+    A task reads one source. If each were sent all, and had the operators and ended them, a job of many
+    sources would cost far more than each of them alone.
 
     Args:
         routes: those from the source.

@@ -9,7 +9,7 @@ and the concurrency of a step is one for the whole task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from asyncstream.clock import SystemClock
@@ -19,7 +19,7 @@ from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.observe import grown, tally
-from asyncstream.runtime.spark.stages import reached
+from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.state_transfer import take_up
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving, States
 from asyncstream.runtime.spark.wire.columns import Picked
@@ -43,7 +43,7 @@ class StageRun:
             when all of this one has ended.
         closing: the input of this task is all that there is: event time comes to its end.
         pipeline: its name.
-        sources: the routes on which elements come, those of one source; None: all that end here.
+        stage: the part of it that elements get to; None: all of it.
     """
 
     def __init__(
@@ -56,10 +56,9 @@ class StageRun:
         closing: bool,
         pipeline: str,
         worth_packing: int = 0,
-        sources: Collection[int] | None = None,
+        stage: Stage | None = None,
     ) -> None:
-        stage = resident.stage if sources is None else reached(resident.stage, sources)
-        self._parts = StageOperators(stage, terms, resident.lend, spread, watermark)
+        self._parts = StageOperators(stage or resident.stage, terms, resident.lend, spread, watermark)
         self._closing = closing
         self._pipeline = pipeline
         self._tracking = self._parts.graph.tracking()
