@@ -38,11 +38,12 @@ class Schedule:
             window fires goes ahead of that; without lateness, behind it.
 
     Attributes:
+        lateness_ms: the same.
         armed: the windows that are to fire.
     """
 
     def __init__(self, lateness_ms: int) -> None:
-        self._lateness_ms = lateness_ms
+        self.lateness_ms = lateness_ms
         self.armed: set[Span] = set()
         self._heap: list[Due] = []
 
@@ -50,15 +51,22 @@ class Schedule:
         """Have a window fire at its end."""
         if window not in self.armed:
             self.armed.add(window)
-            heappush(self._heap, Due(max_timestamp(window), 1 if self._lateness_ms else -1, window, "fire"))
+            heappush(self._heap, Due(max_timestamp(window), 1 if self.lateness_ms else -1, window, "fire"))
 
     def keep(self, place: Span, last: Span, what: Literal["slice", "window"]) -> None:
         """Have a slice go with the last of its windows, or a window that is kept whole."""
-        heappush(self._heap, Due(max_timestamp(last) + self._lateness_ms, 0, place, what))
+        heappush(self._heap, Due(max_timestamp(last) + self.lateness_ms, 0, place, what))
 
     def due_ms(self) -> int | None:
         """The watermark with which something is due; None: nothing is."""
         return self._heap[0].at_ms if self._heap else None
+
+    def fires_by(self, watermark: float) -> bool:
+        """Whether a window is to fire with this watermark."""
+        first_ms = self.due_ms()
+        if first_ms is None or first_ms > watermark:
+            return False
+        return any(max_timestamp(window) <= watermark for window in self.armed)
 
     def take(self, watermark: float) -> Due | None:
         """What is due next by this watermark; None: nothing."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asyncstream.state import MISSING, Cell, Table, Tables
 from asyncstream.state.keys import SOUND, check_key
@@ -33,7 +33,7 @@ from asyncstream.windowing.pane_blocks import Blocks
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.windows import Span, max_timestamp
 
-__all__ = ("PaneStore", "SliceRows")
+__all__ = ("PaneStore", "Places", "SliceRows")
 
 _NUMBER: Final = itemgetter(-1)
 """Of an accumulator in a slice, when its first element came."""
@@ -43,6 +43,14 @@ _SLICES_WITH_ROWS: Final = 4
 
 _FEW: Final = 500
 """As many starts are moved in a list before it costs more than to remember one that goes."""
+
+
+class Places(NamedTuple):
+    """Where a store has something: its `ends`, `starts` and `windows`."""
+
+    ends: dict[int, int]
+    starts: list[int]
+    windows: set[Span]
 
 
 class PaneStore:
@@ -83,12 +91,9 @@ class PaneStore:
         self._closed = tables.declare(table("closed", save=save_all, load=load_all))
         self.numbers = None if self._is_disjoint else count()
         tables.declare_cell("number", Cell(self._next_number, self._count_from, RULES["number"]))
-        self.ends: dict[int, int] = {}
-        self.starts: list[int] = []
-        self._gone: list[int] = []  # those of slices that there are no more, but in `starts`
-        self.windows: set[Span] = set()
-        overlap_ms = slicing.overlap_ms() if is_shared else (0, 0)
-        self._blocks = Blocks(*overlap_ms, self.ends, self.starts, self._block)
+        self._overlap_ms = slicing.overlap_ms() if is_shared else (0, 0)
+        self._gone: list[int] = []  # starts of slices that there are no more, which are in `starts` still
+        self.go_on(Places({}, [], set()))
 
     def __len__(self) -> int:
         """How many accumulators there are."""
@@ -342,6 +347,15 @@ class PaneStore:
         return dict(sorted(firsts.items(), key=itemgetter(1)))
 
     # ------------------------------------------------------------------ state
+
+    def places(self) -> Places:
+        """Where there is something, for a store that goes on with the tables of this one."""
+        return Places(self.ends, self.starts, self.windows)
+
+    def go_on(self, places: Places) -> None:
+        """Have the slices and whole windows that another store has had."""
+        self.ends, self.starts, self.windows = places
+        self._blocks = Blocks(*self._overlap_ms, self.ends, self.starts, self._block)
 
     def index(self) -> None:
         """Find out which slices and whole windows there are."""

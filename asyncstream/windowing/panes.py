@@ -41,7 +41,7 @@ from asyncstream.state.rows import Rows, run_through
 from asyncstream.windowing.base import LATE, PlainWindowOperator, check_timestamp
 from asyncstream.windowing.functions import OrderMatters
 from asyncstream.windowing.pane_schedule import Schedule
-from asyncstream.windowing.pane_store import PaneStore, SliceRows
+from asyncstream.windowing.pane_store import PaneStore, Places, SliceRows
 from asyncstream.windowing.partials import Partials
 from asyncstream.windowing.plan import AT_END, RULES, WindowPlan
 from asyncstream.windowing.windows import Span, max_timestamp, new_result
@@ -76,7 +76,7 @@ class PaneWindowOperator(PlainWindowOperator):
             kept.declare_cell(name, Cell.of(self, f"_{name}", RULES[name]))
         came_with = partial(setattr, self, "_lateness_before_ms")
         kept.declare_cell("lateness_ms", Cell(lambda: self._lateness_ms, came_with, RULES["lateness_ms"]))
-        kept.on_cut(self._forget_rows)
+        kept.on_cut(self._has_been_cut)
         kept.on_restored(self._restored)
         table = partial(Table, namespace_of=tuple, may_be_away=True)
         self._again = kept.declare(table("again"))
@@ -435,7 +435,23 @@ class PaneWindowOperator(PlainWindowOperator):
 
     # ------------------------------------------------------------------ state
 
+    def _has_been_cut(self) -> None:
+        self._forget_rows()
+        self._again.derived = None if self._is_unsure else (self._schedule, self._panes.places())
+
     def _restored(self) -> None:
+        known: tuple[Schedule, Places] | None = self._again.derived
+        if known and known[0] is not self._schedule and known[0].lateness_ms == self._lateness_ms:
+            # the tables go on from an operator like this
+            self._schedule, places = known
+            self._panes.go_on(places)
+        else:
+            self._look_over()
+        self._lateness_before_ms = self._lateness_ms
+        self._compare_watermark()
+
+    def _look_over(self) -> None:
+        """The tables hold something else than before."""
         panes, is_disjoint = self._panes, self._slicing.is_disjoint
         panes.index()
         self._in_order = not panes.can_share or (self._in_order and bool(panes.windows))
@@ -445,13 +461,11 @@ class PaneWindowOperator(PlainWindowOperator):
             self._make_whole()
         else:
             self._index()
-        self._lateness_before_ms = self._lateness_ms
-        self._compare_watermark()
 
     def _compare_watermark(self) -> None:
         """See whether the watermark agrees with what has fired."""
         is_behind = self._watermark < self._fired_ms
-        is_due = any(max_timestamp(window) <= self._watermark for window in self._schedule.armed)
+        is_due = self._schedule.fires_by(self._watermark)
         self._is_unsure = not (self._in_order or self._slicing.is_disjoint) if is_behind else is_due
         if not is_due and (not is_behind or self._panes.is_empty()):
             self._fired_ms = min(self._watermark, MAX_TIMESTAMP)

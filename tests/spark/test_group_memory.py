@@ -22,8 +22,20 @@ from asyncstream.runtime.spark.worker.group_log import Log, Position
 from asyncstream.runtime.spark.worker.group_memory import has_room, hold, room, take_back
 from asyncstream.runtime.spark.worker.keyed import KeyGroup
 from asyncstream.state import Scale, Table, Tables
+from asyncstream.windowing import TumblingWindows
+from asyncstream.windowing.pane_schedule import Schedule
 from tests.spark.cluster import event_columns, run_stream
-from tests.spark.contract import Alarm, Definition, batches_of, functions, on_spark, on_stand_in, windows
+from tests.spark.contract import (
+    Alarm,
+    Definition,
+    batches_of,
+    functions,
+    key_of,
+    on_spark,
+    on_stand_in,
+    row,
+    windows,
+)
 from tests.spark.fake_spark import StandIn
 from tests.spark.scripts import Run
 
@@ -222,3 +234,48 @@ def test_room_is_what_the_user_or_spark_says(monkeypatch: pytest.MonkeyPatch) ->
     assert room(7) == 7
     monkeypatch.setenv("PYSPARK_EXECUTOR_MEMORY_MB", "1000000")
     assert room(None) == 512 * 2**20
+
+
+def lenient(lateness: float, timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    windowed = timed.key_by(key_of).window(TumblingWindows(1)).allowed_lateness(lateness)
+    counts = windowed.aggregate(n=Count(), name="counts")
+    return {"counts": counts, "late": counts.late}
+
+
+def test_a_micro_batch_does_not_look_at_windows_that_it_does_not_touch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduled = 0
+
+    def keep(schedule: Schedule, *args: Any) -> None:
+        nonlocal scheduled
+        scheduled += 1
+        kept(schedule, *args)
+
+    kept = Schedule.keep
+    monkeypatch.setattr(Schedule, "keep", keep)
+    first = [row(1_000_000 + 1_000 * window) for window in range(200)]
+    ones = [[row(1_200_000 + 1_000 * number)] for number in range(10)]
+    on_stand_in([first, *ones], partial(lenient, 3600), unsteady=False)
+    assert scheduled == 210
+
+
+@pytest.mark.parametrize("lateness", [0, 1, 5])
+def test_a_worker_goes_on_with_another_lateness_as_one_that_reads_the_log(
+    monkeypatch: pytest.MonkeyPatch, lateness: float
+) -> None:
+    def told(*, is_new: bool) -> list[str]:
+        monkeypatch.setattr(group_memory, "_worker", group_memory._Worker())
+        spark: Any = StandIn(1, unsteady=False)
+        rows = spark.stream([[rows] for rows in batches_of(5, count=8)], event_columns())
+        spark.stop_before = 4
+        run_stream(on_spark(spark, rows, partial(lenient, 1), key_groups=2), Path("checkpoint"))
+        spark.stop_before = None
+        if is_new:
+            monkeypatch.setattr(group_memory, "_worker", group_memory._Worker())
+        plan = on_spark(spark, rows, partial(lenient, lateness), key_groups=2)
+        return run_stream(plan, Path("checkpoint"))["lines"]
+
+    lines = told(is_new=False)
+    assert sorted(lines) == sorted(told(is_new=True))
+    assert lines

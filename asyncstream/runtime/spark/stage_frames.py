@@ -17,7 +17,7 @@ from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.input_order import in_places, order_of
 from asyncstream.runtime.spark.one_row import one_row
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
-from asyncstream.runtime.spark.stages import Stage, StageKind
+from asyncstream.runtime.spark.stages import Stage, StageKind, reached
 from asyncstream.runtime.spark.state_transfer import StateTransfer
 from asyncstream.runtime.spark.wire.columns import picks_of
 from asyncstream.runtime.spark.wire.envelope import COLUMNS, envelope_type
@@ -143,18 +143,28 @@ class StageFrames:
 
     # ------------------------------------------------------------------ any stage
 
-    def _map(self, frame: DataFrame, place: int, number: int, **more: Any) -> DataFrame:
+    def _map(
+        self,
+        frame: DataFrame,
+        place: int,
+        number: int,
+        *,
+        source: tuple[int, ...] | None = None,
+        **more: Any,
+    ) -> DataFrame:
         """
         Have tasks run a stage.
 
         Args:
             place: of the stage among all.
-            number: see `StageTask`, as for what else there is to know.
+            number, source: see `StageTask`, as for what else there is to know.
         """
         stage = self.stages[place]
+        # each goes to Spark with all others: of many sources the whole stage, for each, would be too much
+        part = reached(stage, source) if source else stage
         task = StageTask(
             f"{self._token}/{place}",
-            stage,
+            part,
             self.terms,
             number,
             output=self.direct if stage is self.stages[-1] else None,
@@ -162,11 +172,12 @@ class StageFrames:
             event_time=place == 0 and self._has_state,
             at_once=self.at_once[place],
             pipeline=self.title,
+            source=source,
             **more,
         )
         schema = envelope_type(event_time=task.event_time) if task.output is None else task.output.schema
         # what is transferred is used once, and perhaps large
-        shipped = Shipped(task, stage=stage, stays=task.transfer is None)
+        shipped = Shipped(task, stage=part, stays=task.transfer is None)
         return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:

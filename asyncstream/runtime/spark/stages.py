@@ -14,13 +14,15 @@ In a bounded job state is in memory, and a keyed step takes the plain ones behin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from asyncstream.operators.spec import KeyBy
+from asyncstream.operators.union import UnionSpec
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Step
 
-__all__ = ("Reach", "Route", "Stage", "StageKind", "stages_of")
+__all__ = ("Reach", "Route", "Stage", "StageKind", "reached", "stages_of")
 
 
 class StageKind(Enum):
@@ -103,6 +105,41 @@ def stages_of(graph: Graph, *, streaming: bool) -> list[Stage]:
             )
         )
     return stages
+
+
+def reached(stage: Stage, routes: Collection[int]) -> Stage:
+    """
+    What elements of a source can get to in the first stage, and no more: of a union, the inputs they come by.
+
+    A task reads one source. If each were sent all, and had the operators and ended them, a job of many
+    sources would cost far more than each of them alone.
+
+    Args:
+        routes: those from the source.
+    """
+    inside = {route.output.step for route in (*stage.entries, *stage.exits) if route.number in routes}
+    steps, ports = [], {}
+    for step in stage.steps:
+        fed = [port for port, one in enumerate(step.inputs) if one.output.step in inside]
+        if not fed:
+            continue
+        inside.add(step.name)
+        ports[step.name] = fed
+        spec = step.spec
+        if isinstance(spec, UnionSpec) and len(fed) < len(step.inputs):
+            inputs = tuple(step.inputs[port] for port in fed)
+            step = replace(step, inputs=inputs, spec=UnionSpec(tuple(spec.inputs[port] for port in fed)))
+        steps.append(step)
+    return Stage(
+        stage.kind,
+        tuple(steps),
+        tuple(
+            replace(route, port=ports[route.reader].index(route.port))
+            for route in stage.entries
+            if route.number in routes
+        ),
+        tuple(route for route in stage.exits if route.output.step in inside),
+    )
 
 
 def _level(step: OperatorStep, before: int, streaming: bool) -> int:

@@ -18,7 +18,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -26,7 +26,7 @@ from uuid import uuid4
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, within
 from asyncstream.errors import describe_error
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
-from asyncstream.runtime.spark.stages import Stage
+from asyncstream.runtime.spark.stages import Stage, reached
 
 __all__ = ("LoopThread", "Resident", "loop_thread", "settle", "staying", "token_of")
 
@@ -78,11 +78,32 @@ class Resident:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self._parts: dict[tuple[int, ...], Stage] = {}
+        self._calling = {step.name: step for step in stage.steps if step.spec.calls is not None}
         self._lent: dict[int, _Lent] = {}  # by identity: functions compare as their classes like
 
     def lend(self, function: AsyncFunction[Any, Any]) -> AsyncFunction[Any, Any]:
         """The function of one step or several, to be opened once, by the first task that uses it."""
         return self._lent.setdefault(id(function), _Lent(function))
+
+    def part(self, routes: tuple[int, ...], stage: Stage) -> Stage:
+        """
+        What elements of a source get to, in the copy that came first; of steps that others get to as well,
+        those that call are the ones that these have opened.
+
+        Args:
+            routes: those from the source; none: all of the stage is meant.
+            stage: as much of it as has come for this source.
+        """
+        part = self._parts.get(routes)
+        if part is None:
+            part = reached(stage, routes) if routes else stage
+            known = self._calling
+            steps = (
+                step if step.spec.calls is None else known.setdefault(step.name, step) for step in part.steps
+            )
+            part = self._parts[routes] = replace(part, steps=tuple(steps))
+        return part
 
     async def close(self) -> None:
         """

@@ -9,7 +9,7 @@ and the concurrency of a step is one for the whole task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from asyncstream.clock import SystemClock
@@ -19,6 +19,7 @@ from asyncstream.eventtime import warn_of_unit
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.flow import Gate, Intake
 from asyncstream.runtime.spark.observe import grown, tally
+from asyncstream.runtime.spark.stages import Stage
 from asyncstream.runtime.spark.state_transfer import take_up
 from asyncstream.runtime.spark.wire.batches import Entering, Leaving, States
 from asyncstream.runtime.spark.wire.columns import Picked
@@ -42,7 +43,7 @@ class StageRun:
             when all of this one has ended.
         closing: the input of this task is all that there is: event time comes to its end.
         pipeline: its name.
-        sources: the routes on which elements come; None: all that end here.
+        stage: the part of it that elements get to; None: all of it.
     """
 
     def __init__(
@@ -55,16 +56,15 @@ class StageRun:
         closing: bool,
         pipeline: str,
         worth_packing: int = 0,
-        sources: Collection[int] | None = None,
+        stage: Stage | None = None,
     ) -> None:
-        self._parts = StageOperators(resident.stage, terms, resident.lend, spread, watermark)
+        self._parts = StageOperators(stage or resident.stage, terms, resident.lend, spread, watermark)
         self._closing = closing
         self._pipeline = pipeline
         self._tracking = self._parts.graph.tracking()
         self._terms = terms
         self._reached = MIN_TIMESTAMP
         self._seen = MIN_TIMESTAMP
-        self._sources = sources
         self._begun = False
         self._has_passed = False
         self._worth_packing = worth_packing
@@ -91,11 +91,6 @@ class StageRun:
         self._before = tally(
             self._terms.counts, self._parts.operators
         )  # functions count on from task to task
-        if self._terms.replays and self._sources is not None:
-            # the watermark of an input that other tasks read is not waited for
-            for number, head in self._parts.heads.items():
-                if number not in self._sources:
-                    head.end_input()
 
     def _context(self, name: str) -> OperatorContext:
         # processing time stands still: what waits for it is closed by the end of input, or not at all

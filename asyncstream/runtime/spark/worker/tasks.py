@@ -104,14 +104,15 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         else OutputRows(task.output, originals)
     )
     loop = loop_thread()
+    resident = loop.resident(task.token, task.stage)
     run = StageRun(
-        loop.resident(task.token, task.stage),
+        resident,
         task.terms,
         spread=partition % task.terms.key_groups,
         watermark=MIN_TIMESTAMP if task.source is None or task.transfer is not None else NOW,
         worth_packing=0 if task.output is not None else _worth_packing(task.terms),
         closing=not task.terms.streaming and task.stage.kind is StageKind.SHUFFLED,
-        sources=None if task.transfer is not None else task.source,
+        stage=None if task.source is None else resident.part(task.source, task.stage),
         pipeline=task.pipeline,
     )
     with telling_the_cause():
