@@ -11,7 +11,7 @@ A spec is sent to other processes, so what it holds can be pickled wherever the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -158,6 +158,10 @@ class Spec:
         speaks for it, the others overhear it (`Operator.overhearing`).
         """
         return False
+
+    def of_ports(self, ports: Sequence[int]) -> Spec:
+        """If each of its inputs does without the others: the same, of these alone."""
+        return self
 
     @property
     def required(self) -> tuple[str, ...]:

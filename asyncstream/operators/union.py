@@ -61,6 +61,9 @@ class UnionSpec(Spec):
     def keys(self) -> tuple[KeyBy | None, ...]:
         return (None,) * len(self.inputs)
 
+    def of_ports(self, ports: Sequence[int]) -> UnionSpec:
+        return UnionSpec(tuple(self.inputs[port] for port in ports))
+
     @property
     def names(self) -> list[str]:
         """What tells each input from the others."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from asyncstream.operators.spec import KeyBy
-from asyncstream.operators.union import UnionSpec
 from asyncstream.plan import Graph, OperatorStep, Output, SinkStep, SourceStep, Step
 
 __all__ = ("Reach", "Route", "Stage", "StageKind", "reached", "stages_of")
@@ -125,10 +124,9 @@ def reached(stage: Stage, routes: Collection[int]) -> Stage:
             continue
         inside.add(step.name)
         ports[step.name] = fed
-        spec = step.spec
-        if isinstance(spec, UnionSpec) and len(fed) < len(step.inputs):
+        if len(fed) < len(step.inputs):  # a union: others have keys, and are in no first stage
             inputs = tuple(step.inputs[port] for port in fed)
-            step = replace(step, inputs=inputs, spec=UnionSpec(tuple(spec.inputs[port] for port in fed)))
+            step = replace(step, inputs=inputs, spec=step.spec.of_ports(fed))
         steps.append(step)
     return Stage(
         stage.kind,
