@@ -26,7 +26,7 @@ from uuid import uuid4
 from asyncstream.async_wait.tasks import CANCEL_PATIENCE, within
 from asyncstream.errors import describe_error
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
-from asyncstream.runtime.spark.stages import Stage, reached
+from asyncstream.runtime.spark.stages import Stage
 
 __all__ = ("LoopThread", "Resident", "loop_thread", "settle", "staying", "token_of")
 
@@ -92,17 +92,16 @@ class Resident:
         those that call are the ones that these have opened.
 
         Args:
-            routes: those from the source; none: all of the stage is meant.
-            stage: as much of it as has come for this source.
+            routes: those from the source.
+            stage: as much of it as has come for these.
         """
         part = self._parts.get(routes)
         if part is None:
-            part = reached(stage, routes) if routes else stage
             known = self._calling
             steps = (
-                step if step.spec.calls is None else known.setdefault(step.name, step) for step in part.steps
+                step if step.spec.calls is None else known.setdefault(step.name, step) for step in stage.steps
             )
-            part = self._parts[routes] = replace(part, steps=tuple(steps))
+            part = self._parts[routes] = replace(stage, steps=tuple(steps))
         return part
 
     async def close(self) -> None:

@@ -53,6 +53,7 @@ class StageTask:
 
     Attributes:
         token: tells the stage from all others, in this plan and in others, for as long as a worker lives.
+        stage: of the first one only what the rows of this source get to.
         number: among the stages, or of the source among the sources for the first stage.
         source: the routes on which rows enter; None: what enters is envelopes.
         transfer: taken up in place of rows.
