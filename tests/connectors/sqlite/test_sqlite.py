@@ -869,6 +869,19 @@ async def test_a_table_that_is_kept_beside_another_is_none_for_results(path: Pat
     assert rows(path) == [(1,)]
 
 
+@pytest.mark.parametrize("name", ["t__staged", "t__undo"])
+async def test_a_table_of_the_users_own_is_not_taken_for_one_that_is_kept_beside(
+    path: Path, name: str
+) -> None:
+    execute(path, f"CREATE TABLE {name} (a, b)", f"INSERT INTO {name} VALUES (1, 2)")
+    to = sink(path)
+    for going_on in (to.can_recover, to.recover):
+        with pytest.raises(SinkError, match=f"needs a table {name} beside it, and there is another"):
+            await going_on(None)
+    await to.close()
+    assert rows(path, f"SELECT * FROM {name}") == [(1, 2)]
+
+
 async def test_a_table_of_results_is_not_staged_in_by_another(path: Path) -> None:
     first, second = (SqliteSink(path, name, columns=["n"]) for name in ("t__staged", "t"))
     await first.open()
