@@ -159,7 +159,11 @@ class Staging:
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
             connection.execute(f"UPDATE {_SINKS} SET floor = moved")
         self._make_fence(connection)
-        connection.execute(f"INSERT OR IGNORE INTO {_SINKS} (name, moved) VALUES (?, 0)", (self._name,))
+        insert = f"INSERT OR IGNORE INTO {_SINKS} (name, moved) VALUES (?, 0)"
+        if connection.execute(insert, (self._name,)).rowcount:
+            # whoever has deleted that row begins anew: what is known of earlier rows is not of this line
+            connection.execute(f"DELETE FROM {_COMMITS} WHERE name = ? COLLATE NOCASE", (self._name,))
+            connection.execute(f"DROP TABLE IF EXISTS {self._undo}")
 
     def _make_fence(self, connection: sqlite3.Connection) -> None:
         if "fence" not in _columns_of(connection, _SINKS):

@@ -538,6 +538,29 @@ async def test_rows_since_a_savepoint_that_are_not_known_any_more_may_be_deleted
     assert rows(path) == [(1, "x1"), (4, "x4")]
 
 
+async def test_what_was_replaced_before_a_table_was_emptied_does_not_come_back(path: Path) -> None:
+    execute(path, "CREATE TABLE t (n INTEGER PRIMARY KEY, name)")
+
+    async def run(ahead: Any, *contents: dict[str, Any]) -> None:
+        to = SqliteSink(path, "t", columns=["n", "name"], on_conflict="replace")
+        # the checkpoints were thrown away: another store
+        to.writer = Writer(Lease(1, os.urandom(4).hex(), Holder.here(0), 0), 2, ahead)
+        try:
+            await to.recover(None)
+            await epochs(to, *([element] for element in contents))
+        finally:
+            await to.close()
+
+    old = [{"n": 1, "name": f"{version}"} for version in range(4)]
+    await run("refuse", *old)
+    with pytest.raises(SinkError, match="empty the table yourself, and delete its row in asyncstream_sinks"):
+        await run("start_over")
+    execute(path, "DELETE FROM t", "DELETE FROM asyncstream_sinks")
+    await run("refuse", value(2))
+    await run("start_over", value(3))
+    assert rows(path) == [(3, "x3")]
+
+
 @pytest.mark.parametrize("on_conflict", ["fail", "ignore", "replace"])
 @pytest.mark.parametrize("key", ["n INTEGER PRIMARY KEY", "n TEXT UNIQUE", "n"])
 @pytest.mark.parametrize("back", [1, 2])
