@@ -82,6 +82,27 @@ async def test_reading_goes_on_behind_a_position(path: Path) -> None:
     await source.close()
 
 
+@pytest.mark.parametrize("by", [None, "name"])
+async def test_a_read_of_large_rows_brings_few(path: Path, by: str | None) -> None:
+    execute(path, "CREATE TABLE t (n, name, data)", "CREATE INDEX names ON t (name)")
+    large = f"INSERT INTO t SELECT value, 'x', zeroblob({1 << 20}) FROM json_each(?)"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(large, [str([*range(20)])])
+    source = SqliteSource(path, "t", by=by)
+    await source.open()
+    sizes, found = [], []
+    while (batch := await source.read()) is not None:
+        sizes.append(len(batch.values))
+        found += [row["n"] for row in batch.values]
+        position = source.position()
+        await source.close()
+        await source.open()
+        await source.seek(position)
+    assert found == [*range(20)]
+    assert sizes == [4] * 5
+    await source.close()
+
+
 async def seek(path: Path, position: int) -> list[Any]:
     """What a source gives behind `position`."""
     source = SqliteSource(path, "t")
