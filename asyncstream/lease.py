@@ -234,6 +234,8 @@ def presence(holder: Holder) -> Literal["alive", "dead", "unknown"]:
         return "unknown"
     if holder.realm:
         found = _look_up(holder.pid)
+        if found is None and _is_there(holder.pid):
+            return "unknown"  # of another user, and hidden: /proc may show one's own only
         if found is None or found[0] in "ZX" or found[1] != holder.started:
             return "dead"
     elif os.name != "posix":

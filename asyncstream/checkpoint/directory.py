@@ -29,7 +29,7 @@ from pathlib import Path
 from asyncstream.aside import done_aside
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
-from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseLost, describe_error
 from asyncstream.filesystem.folders import contents, lasting, missing_folder, sync_folder
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
@@ -142,7 +142,8 @@ class DirectoryStore(CheckpointStore, Shown):
 
     @done_aside
     def release(self, lease: Lease) -> None:
-        if self._largest(_LEASE) == lease.number:
+        with suppress(LeaseLost):
+            self._check(lease)
             self._write_lease(lease.given_back(), new=False)
 
     @done_aside
@@ -152,10 +153,11 @@ class DirectoryStore(CheckpointStore, Shown):
 
     def _check(self, lease: Lease) -> None:
         number = self._largest(_LEASE)
-        if number != lease.number:
-            current = None
-            with suppress(OSError):  # who has followed may be another user
-                current = self._lease(number)
+        current = None
+        with suppress(OSError):  # who has followed may be another user
+            current = self._lease(number)
+        # one of this number that cannot be read is taken for this one
+        if number != lease.number or not (current is None or lease.is_same(current)):
             raise lost(lease, current, str(self))
 
     # ------------------------------------------------------------------ parts and manifests

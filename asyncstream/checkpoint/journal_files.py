@@ -43,8 +43,8 @@ class JournalFiles(Protocol):
 
 class FolderFiles:
     """
-    Files of a directory, which is made with the first of them if its parent is there; their names begin with
-    the prefix. Only the one that was added to last is open: there may be as many as checkpoints.
+    Files of a directory, whose names begin with the prefix; without one, it is made with the first of them if
+    its parent is there. Only the one that was added to last is open: there may be as many as checkpoints.
     """
 
     def __init__(self, folder: str | os.PathLike[str], prefix: str = "") -> None:
@@ -79,7 +79,8 @@ class FolderFiles:
         file = self._open.get(name)
         if file is None:
             self.close()
-            self._folder.mkdir(exist_ok=True)
+            if not self._prefix:  # else it is that of a database, which is away with it
+                self._folder.mkdir(exist_ok=True)
             # results of calls are readable for the owner only
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             # a pipe is refused at once, where nobody reads from it

@@ -81,7 +81,7 @@ class Checkpoints:
             kept by themselves, and written again only when they have changed.
         pipeline_was: the name that the pipeline had when the checkpoint was taken, if it had another.
         on_held: what to do when another job writes to the store: "refuse" to start, or "wait" until it has
-            ended, or has not shown itself for the time of its `lease`.
+            ended, or has not shown itself for the time of its `lease`; also while the store is out of reach.
         lease: how long this job may be silent (stopped, cut off from the store) before another one may take
             over: a `timedelta` or seconds. One that has died on the same machine is followed at once.
         ahead: what to do when a transactional sink holds results that the checkpoint does not know of,

@@ -25,6 +25,7 @@ from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
+from asyncstream.filesystem.folders import missing_folder
 from asyncstream.filesystem.sqlite import JOURNAL_BYTES, database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
@@ -83,7 +84,7 @@ class SqliteStore(CheckpointStore, Shown):
     def release(self, lease: Lease) -> None:
         with self._changing() as database:
             current = self._row(database)[0]
-            if current is not None and current.number == lease.number:
+            if lease.is_same(current):
                 self._write_lease(database, lease.given_back())
 
     @done_aside
@@ -179,6 +180,8 @@ class SqliteStore(CheckpointStore, Shown):
     def _changing(self, lease: Lease | None = None) -> Iterator[sqlite3.Connection]:
         """To write, in one transaction, if this lease is the one that was given last."""
         if not os.path.exists(self._path):
+            if lease is not None and missing_folder(self._path) is None:
+                raise lost(lease, None, str(self))
             self._make_database()
         with self._connected(self._path) as database:
             write_ahead(database, timeout=_PATIENCE)
@@ -187,7 +190,7 @@ class SqliteStore(CheckpointStore, Shown):
             try:
                 self._make_tables(database)
                 current = self._row(database)[0]
-                if lease is not None and (current is None or current.number != lease.number):
+                if lease is not None and not lease.is_same(current):
                     raise lost(lease, current, str(self))
                 yield database
                 database.execute("COMMIT")

@@ -167,10 +167,11 @@ async def holding(store: CheckpointStore, seconds: float) -> AsyncIterator[Lease
 
 def lost(lease: Lease, current: Lease | None, place: str) -> LeaseLost:
     """The error for a job whose lease another has followed, or is gone, to be raised by the caller."""
-    if current is None:
+    if current is None or current.place != lease.place:
+        found = "no lease that can be read: it was emptied, or" if current is None else "another one's lease:"
         return LeaseLost(
-            f"{place} holds no lease that can be read: it was emptied, or another disk is in its place; this "
-            f"job (lease {lease.number}) writes nothing more"
+            f"{place} holds {found} another disk is in its place; this job (lease {lease.number}) writes "
+            "nothing more"
         )
     return LeaseLost(
         f"{place} was taken over by {current.holder}: this job (lease {lease.number}) did not show itself in "
@@ -219,11 +220,11 @@ class MemoryStore(CheckpointStore, Shown):
         self._lease = self._check(lease).renewed(time_ms() + round(seconds * 1000))
 
     async def release(self, lease: Lease) -> None:
-        if self._lease is not None and self._lease.number == lease.number:
+        if self._lease is not None and lease.is_same(self._lease):
             self._lease = self._lease.given_back()
 
     def _check(self, lease: Lease) -> Lease:
-        if self._lease is None or self._lease.number != lease.number:
+        if self._lease is None or not lease.is_same(self._lease):
             raise lost(lease, self._lease, str(self))
         return self._lease
 

@@ -33,7 +33,7 @@ from asyncstream.validation import is_async_function
 
 __all__ = ("main", "parser")
 
-_SETTINGS = ("every", "keep", "restore", "pipeline_was", "ahead")
+_SETTINGS = ("every", "keep", "restore", "pipeline_was", "on_held", "ahead")
 """Options that say how checkpoints are kept: None where they are not given."""
 
 _WAYS_OUT = {
@@ -42,6 +42,7 @@ _WAYS_OUT = {
     "renamed": "--renamed OLD=NEW",
     "allow_dropped": "--allow-dropped STEP",
     "ahead": "--ahead CHOICE",
+    "on_held": "--on-held wait",
 }
 """Options for what messages name as arguments of `Checkpoints`."""
 
@@ -154,6 +155,11 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="STEP",
         help="this step is gone, and its state may be lost; may be repeated",
+    )
+    run.add_argument(
+        "--on-held",
+        choices=("refuse", "wait"),
+        help="if another job keeps its checkpoints there (refuse): wait until it has ended, or is silent",
     )
     run.add_argument(
         "--ahead",

@@ -230,12 +230,14 @@ class InboxFile:
         """
         forgotten = self.state.forgotten
         part = min(until, forgotten + _PART)
-        due_ms = self._inbox.clock.now_ms() - self._inbox.remember_ms
+        now_ms = self._inbox.clock.now_ms()
+        due_ms = now_ms - self._inbox.remember_ms
         with self._naming_errors("write to"), self._transaction():
             execute = self._database.execute
             bounds = (forgotten, part)
             execute("DELETE FROM accepted WHERE number > ? AND number <= ? AND id IS NULL", bounds)
             execute("UPDATE accepted SET value = NULL WHERE number > ? AND number <= ?", bounds)
+            execute(_SET_BACK, (now_ms, part, _PART, now_ms))
             last, many, first_to_stay = execute(_OLDEST, (due_ms, part, _PART)).fetchone()
             if many:
                 stays_from = last + 1 if first_to_stay is None else first_to_stay
@@ -393,6 +395,12 @@ _ACCEPTED: Final = "SELECT token, (SELECT group_concat(id, ?) FROM accepted WHER
 """Whose inbox it is, and the ids behind a number."""
 
 _STATE: Final = "SELECT identity, newest, forgotten, lease FROM inbox"
+
+_SET_BACK: Final = (
+    "UPDATE accepted SET at_ms = ? WHERE number IN "
+    "(SELECT number FROM accepted WHERE number <= ? ORDER BY number LIMIT ?) AND at_ms > ?"
+)
+"""The clock was ahead when these of the oldest rows came: until it were there again, they would keep all."""
 
 _OLDEST: Final = (
     "SELECT max(number), count(*), min(CASE WHEN at_ms >= ? THEN number END) "

@@ -184,6 +184,48 @@ async def test_directory_that_was_emptied_is_not_said_to_be_taken_over(tmp_path:
         await store.renew(lease, 30.0)
 
 
+@pytest.mark.parametrize("kind", ["directory", "sqlite"])
+async def test_another_store_in_the_place_of_a_jobs_own_is_not_written_to(tmp_path: Path, kind: str) -> None:
+    """A disk was unmounted, say, and the folder that it was mounted on holds what a first try has left."""
+    (tmp_path / "disk").mkdir()
+    store = MAKE[kind](tmp_path / "disk")
+    left = await lease_of(store)
+    (tmp_path / "disk").rename(tmp_path / "left")
+    (tmp_path / "disk").mkdir()
+    lease = await lease_of(store)
+    assert lease.number == left.number
+    (tmp_path / "disk").rename(tmp_path / "own")
+    (tmp_path / "left").rename(tmp_path / "disk")
+    for write in (store.commit(lease, 2, b"2"), store.put(lease, "part", b""), store.renew(lease, 30.0)):
+        with pytest.raises(LeaseLost, match="holds another one's lease: another disk is in its place"):
+            await write
+    await store.release(lease)
+    assert (await store.holder(), await store.numbers(), await store.parts()) == (left, [], [])
+
+
+@pytest.mark.parametrize("kind", ["directory", "sqlite"])
+async def test_store_that_is_out_of_reach_is_not_made_anew_by_a_job_that_runs(
+    tmp_path: Path, kind: str
+) -> None:
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    disk.mkdir()
+    store = MAKE[kind](disk)
+    lease = await lease_of(store)
+    assert isinstance(store, DirectoryStore | SqliteStore)
+    files = store.journal_files()
+    disk.rename(away)
+    for write in (store.commit(lease, 1, b"1"), store.renew(lease, 30.0)):
+        with pytest.raises(CheckpointError) as error:
+            await write
+        assert not isinstance(error.value, LeaseLost)
+    with pytest.raises(OSError, match="No such file"):
+        files.append("calls", b"frame")
+    assert not disk.exists()
+    away.rename(disk)
+    await store.commit(lease, 1, b"1")
+    assert await store.numbers() == [1]
+
+
 def test_of_many_that_want_the_lease_at_once_one_gets_it(tmp_path: Path) -> None:
     async def main(store: CheckpointStore) -> None:
         holders = [Holder.here(0) for _ in range(10)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import asyncstream
+from asyncstream import DirectoryStore
 from asyncstream.cli import main
+from asyncstream.lease import Holder, enter, leave
 from tests.said import besides_slowness
 
 WORK = """
@@ -74,6 +77,22 @@ def test_a_pipeline_that_was_renamed_goes_on_if_that_is_said(folder: Path) -> No
     status, said = run(folder, *kept, "--pipeline-was", "job")
     assert status == 0
     assert said.startswith("asyncstream: pipeline 'task' goes on from checkpoint 2 of 20")
+
+
+def test_a_job_that_is_still_there_is_waited_for_if_that_is_said(folder: Path) -> None:
+    store, holder = DirectoryStore(folder / "kept"), Holder.here(0)
+    enter(holder, lambda: True)
+    try:
+        lease = asyncio.run(store.acquire(holder, 60.0))
+        kept = ("run", "work:pipeline", "--checkpoints", "kept")
+        status, said = run(folder, *kept)
+        assert status == 1
+        assert said.endswith("on_held='wait' waits for that\nasyncstream: options for that: --on-held wait\n")
+        asyncio.run(store.renew(lease, 1.0))
+        assert run(folder, *kept, "--on-held", "wait")[0] == 0
+    finally:
+        leave(holder)
+    assert (folder / "out.jsonl").read_text() == "1\n2\n3\n"
 
 
 def test_checkpoints_are_where_the_command_was_typed_wherever_its_module_goes(folder: Path) -> None:

@@ -242,6 +242,24 @@ def test_ids_are_forgotten_when_they_are_due_and_not_before_their_element(path: 
         assert kept(path) == []
 
 
+def test_ids_are_forgotten_that_came_while_the_clock_was_ahead(path: Path) -> None:
+    clock = ManualClock(400 * DAY_MS)
+    inbox = Inbox(path, clock=clock)
+    with opened(inbox) as file:
+        accept(inbox, file, ("a", 1))
+    clock = ManualClock(DAY_MS)  # it was put right
+    inbox = Inbox(path, clock=clock)
+    with opened(inbox) as file:
+        accept(inbox, file, ("b", 2))
+        forget(file, 2)
+        clock.set_ms(2 * DAY_MS)
+        forget(file, 2)
+        assert accept(inbox, file, ("a", 1), ("b", 2)) == [False, False]
+        clock.set_ms(2 * DAY_MS + 1)
+        forget(file, 2)
+        assert kept(path) == []
+
+
 def test_much_is_forgotten_in_parts_between_which_others_may_write(path: Path) -> None:
     clock = ManualClock(0)
     inbox = Inbox(path, clock=clock)

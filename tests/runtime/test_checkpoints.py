@@ -966,6 +966,38 @@ async def test_second_job_on_a_store_is_refused_or_waits() -> None:
 
 
 @pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_job_waits_on_while_the_store_is_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryStore):
+        is_away = False
+
+        async def acquire(self, holder: Holder, seconds: float) -> Lease:
+            if self.is_away:
+                raise OSError("stale file handle")
+            return await super().acquire(holder, seconds)
+
+    store, ledger = Away(), Ledger()
+    async with numbers(ledger, seconds=0.1).start(checkpoints=Checkpoints(store=store)) as job:
+        store.is_away = True
+        late = Checkpoints(store=store, on_held="wait")
+        with pytest.raises(OSError, match="stale file handle"):
+            await numbers(copy(ledger)).run(checkpoints=late)
+        store.is_away = False
+        waiting = asyncio.create_task(numbers(copy(ledger)).run(checkpoints=late))
+        await asyncio.sleep(0.5)
+        store.is_away = True
+        await asyncio.sleep(5)
+        await job.stop()
+    store.is_away = False
+    await waiting
+    assert ledger.rows == list(range(200))
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("waiting")]
+    assert [text.split(":")[0] for text in told] == [
+        "waiting",
+        "waiting, though memory could not be asked",
+    ]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
 async def test_job_that_was_followed_ends_with_an_error_and_commits_nothing_more() -> None:
     store, ledger = MemoryStore(), Ledger()
     with pytest.raises(LeaseLost, match="taken over"):  # noqa: PT012

@@ -344,6 +344,36 @@ def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_job_that_waits_for_another_gets_its_directory(tmp_path: Path) -> None:
+    class Store(MemoryStore):
+        async def release(self, lease: Lease) -> None:
+            await super().release(lease)
+            released.set()
+            await asyncio.sleep(0.1)  # a disk has its time to answer
+
+    settings, released = DiskState(tmp_path), asyncio.Event()
+    out: list[Any] = []
+    kept = Checkpoints(store=Store(), on_held="wait")
+
+    async def follow() -> None:
+        async with adding(out).start(checkpoints=kept, state=settings) as job:
+            await job.submit((1, 5, 1))
+            await job.drain()
+
+    async with adding(out).start(checkpoints=kept, state=settings) as job:
+        await job.submit((1, 1, 1))
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(3)
+        assert not following.done()
+        ending = asyncio.create_task(job.stop())
+        await released.wait()
+        settings.open().close()  # nobody has it any more
+        await ending
+    await following
+    assert [(key, total) for _, key, total, _ in out] == [(1, 6)]
+
+
 def test_a_directory_is_free_when_the_loop_has_ended_with_the_job_in_it(tmp_path: Path) -> None:
     async def begin() -> Any:
         job = adding([]).start(state=DiskState(tmp_path))

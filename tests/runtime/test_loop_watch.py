@@ -173,6 +173,45 @@ def test_garbage_collector_is_not_blamed_on_the_step_that_had_it_begin(
 
 
 @pytest.mark.parametrize(
+    ("parts", "blamed"),
+    [
+        ([(1.5, 0.01), (0.0, 0.0)], "the process did not run for 1.50 s"),
+        ([(0.05, 0.05), (1.5, 0.0), (0.02, 0.02)], "the process did not run for 1.50 s"),
+        ([(0.05, 0.05), (1.5, 1.5), (0.0, 0.0)], "step 'slow' has held"),  # with Python's lock
+        ([(0.05, 0.0), (0.9, 0.0), (0.9, 0.0)], "step 'slow' has held"),  # without, as in time.sleep
+        ([(0.05, 0.0), (1.5, 0.0), (0.9, 0.0), (0.9, 0.0)], "step 'slow' has held"),
+    ],
+)
+def test_stop_of_the_process_is_not_blamed_on_a_step(
+    parts: list[tuple[float, float]],
+    blamed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Parts of a pause: how long each took, and what was computed in it; the thread looks between."""
+    caplog.set_level(logging.INFO, logger="asyncstream.loop")
+    now = computed = 0.0
+    monkeypatch.setattr("asyncstream.runtime.aio.watching.monotonic", lambda: now)
+    monkeypatch.setattr("asyncstream.runtime.aio.watching.process_time", lambda: computed)
+
+    async def hold() -> None:
+        nonlocal now, computed
+        watch = LoopWatch("blocked", {"slow": Map(str)})
+        for seconds, of_them_computed in parts:
+            watch.knock()
+            now += seconds
+            computed += of_them_computed
+        await asyncio.sleep(0)  # it answers
+
+    async def main() -> None:
+        await asyncio.create_task(hold(), name=f"{TASK_NAME}slow")
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert record.message.startswith(blamed)
+
+
+@pytest.mark.parametrize(
     ("looks", "blamed"),
     [
         (["ask", "ask"], "ask"),

@@ -177,7 +177,10 @@ class Claim:
         """While this goes on, no other sink can take the file."""
         with open(self.record, "ab") as file:
             if not lock(file):
-                raise SinkError(f"{self._path} is being taken over by another process at this moment")
+                raise SinkError(
+                    f"{self._path} is being taken over by another process at this moment; if that lasts, a "
+                    "process was stopped while it did something there: end it, or have it go on"
+                )
             yield
 
     def fence(self, writer: Writer) -> None:

@@ -146,8 +146,15 @@ class Epochs:
             for statement in _TABLES:
                 await self._table.do(connection, statement)
         await self._find_name(connection)
-        insert: LiteralString = "INSERT INTO {sinks} (name) VALUES (%s) ON CONFLICT DO NOTHING"
-        await self._table.do(connection, insert, self._name)
+        # whoever has deleted that row begins anew, behind the positions that there were: what is known of
+        # earlier rows is not of this line
+        insert: LiteralString = (
+            "INSERT INTO {sinks} (name, last) SELECT %s, coalesce(max(position), 0) FROM {commits} "
+            "WHERE name = %s ON CONFLICT DO NOTHING"
+        )
+        if (await self._table.do(connection, insert, self._name, self._name)).rowcount:
+            await self._table.do(connection, "DELETE FROM {commits} WHERE name = %s", self._name)
+            await self._table.do(connection, "DELETE FROM {voids} WHERE name = %s", self._name)
         standing = await self.check(connection, position, writer, locked=True)
         target, moved = position or 0, standing.moved
         if standing.goes_back(position, writer):

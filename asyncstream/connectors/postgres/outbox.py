@@ -133,7 +133,8 @@ class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
         dead_after: after which time a consumer that is not heard of is dead: a `timedelta` or seconds; more
             than a restart takes.
         ends: end when there are no more rows, rather than wait for more.
-        batch: how many rows one read brings at most.
+        batch: how many rows one read brings at most, however large: give a smaller number for rows of many
+            kilobytes.
     """
 
     needs_writer = True

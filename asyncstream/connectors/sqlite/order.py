@@ -11,6 +11,9 @@ were given of it. A read looks in this order, in one state of the table, until i
 3. rows of larger values.
 
 Only when nothing is left of a value are larger ones read, and the keys of it forgotten.
+
+A read has enough with so many rows, or once they take up some `READ_BYTES`: to look at the size of every row
+would take as long as to read it, so one of a few is looked at and stands for them.
 """
 
 from __future__ import annotations
@@ -18,18 +21,25 @@ from __future__ import annotations
 import logging
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from sys import getsizeof
 from typing import Any, Final
 
 from asyncstream.connectors.sqlite.database import has_rowid, rowid_beside
 from asyncstream.errors import SourceError, safe_repr
 from asyncstream.filesystem.sqlite import quoted
 
-__all__ = ("ByColumn", "ByRowid", "RowOrder")
+__all__ = ("READ_BYTES", "ByColumn", "ByRowid", "RowOrder")
 
 _log = logging.getLogger("asyncstream.connectors.sqlite")
+
+READ_BYTES: Final = 4 << 20
+"""Bytes of rows with which a read has enough."""
+
+_FEW: Final = 32
+"""Rows of which one is looked at."""
 
 _BEFORE_ALL: Final = -(2**63)
 """Smaller than the `rowid` of any row but the very smallest there can be."""
@@ -61,7 +71,10 @@ class RowOrder(ABC):
 
     @abstractmethod
     def select(self, connection: sqlite3.Connection, most: int) -> tuple[list[str], list[Any]]:
-        """The names of the columns, and the next rows, at most so many, each with `width` cells before."""
+        """
+        The names of the columns, and the next rows, at most so many and fewer of large ones, each with
+        `width` cells before.
+        """
 
     @abstractmethod
     def pass_by(self, rows: Sequence[Any]) -> None:
@@ -115,6 +128,31 @@ class RowOrder(ABC):
         )
 
 
+class _Filling:
+    """
+    The rows of one read.
+
+    Attributes:
+        rows: that it has.
+        room: how many more it may have.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.rows: list[Any] = []
+        self.room = most
+        self._bytes = 0
+
+    def take(self, found: Iterator[Any]) -> None:
+        """Have rows of these, until there is no room."""
+        few = 1  # the first may be large
+        while self.room and (some := list(islice(found, min(few, self.room)))):
+            self.rows += some
+            size = sum(map(getsizeof, some[0]))
+            self._bytes += len(some) * size
+            self.room = self.room - len(some) if self._bytes < READ_BYTES else 0
+            few = min(_FEW, 1 + (READ_BYTES - self._bytes) // size)
+
+
 class ByRowid(RowOrder):
     """In the order of the `rowid`."""
 
@@ -140,7 +178,9 @@ class ByRowid(RowOrder):
         key = self._key
         query = f"SELECT {key}, * FROM {self._table} WHERE {key} > ? ORDER BY {key} LIMIT ?"
         cursor = connection.execute(query, (self._row, most))
-        return [column[0] for column in cursor.description[1:]], cursor.fetchall()
+        read = _Filling(most)
+        read.take(cursor)
+        return [column[0] for column in cursor.description[1:]], read.rows
 
     def pass_by(self, rows: Sequence[Any]) -> None:
         self._row = rows[-1][0]
@@ -285,19 +325,19 @@ class ByColumn(RowOrder):
                 f"ORDER BY {by}, {keys}"
             )
 
-        rows: list[Any] = []
+        read = _Filling(most)
         larger, bounds = "", []
         if self._last is not None:
             larger, bounds = f"WHERE {by} > ?", [self._value]
             place = [self._value, *_cells(self._last)]
             here = f"WHERE {by} = ? AND ({keys})"
-            rows += connection.execute(f"{query(f'{here} > ({places})')} LIMIT ?", [*place, most])
-            if len(rows) < most:
+            read.take(connection.execute(f"{query(f'{here} > ({places})')} LIMIT ?", [*place, most]))
+            if read.room:
                 before = connection.execute(query(f"{here} < ({places})", is_behind=True), place)
-                new = (row for row in before if _key(row[2 : self.width]) not in self._given)
-                rows += islice(new, most - len(rows))
-        cursor = connection.execute(f"{query(larger)} LIMIT ?", [*bounds, most - len(rows)])
-        return [column[0] for column in cursor.description[self.width :]], rows + cursor.fetchall()
+                read.take(row for row in before if _key(row[2 : self.width]) not in self._given)
+        cursor = connection.execute(f"{query(larger)} LIMIT ?", [*bounds, read.room])
+        read.take(cursor)
+        return [column[0] for column in cursor.description[self.width :]], read.rows
 
     def pass_by(self, rows: Sequence[Any]) -> None:
         for is_behind, value, *rest in rows:

@@ -67,7 +67,7 @@ class SqliteSource(Source[T]):
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each row is to become one; see
             `connectors.models`. A row that is none is a `SourceError`, after all before it were delivered; so
             is one with a text that is not UTF-8.
-        batch: how many rows one read brings at most.
+        batch: how many rows one read brings at most; fewer of large ones: about 4 MiB.
     """
 
     @overload

@@ -79,6 +79,13 @@ class Staging:
         `SinkError` if it cannot, or another process writes to it.
         """
         self._find_name(connection)
+        for table, column, name in ((self.table, _NUMBER, "staged"), (self._undo, _UNDO[0], "undo")):
+            columns = _columns_of(connection, table)
+            if columns and columns[0] != column:
+                raise SinkError(
+                    f"{self._what} needs a table {self._name}__{name} beside it, and there is another one "
+                    "called so: give one of the two another name"
+                )
         is_void = self._is_void(connection, position or 0)
         self._standing(connection).check(position, is_void, writer, self._what)
 
@@ -98,9 +105,8 @@ class Staging:
 
     def recover(self, connection: sqlite3.Connection, position: int | None, writer: Writer | None) -> None:
         """Go to a position; part of a transaction. Raises as `check` does."""
-        self._find_name(connection)
-        self._make(connection)
         self.check(connection, position, writer)
+        self._make(connection)
         target = position or 0
         standing = self._standing(connection)
         if standing.goes_back(position, writer):
@@ -148,17 +154,16 @@ class Staging:
             (self.table, f"{_NUMBER} INTEGER PRIMARY KEY AUTOINCREMENT, {_list(self._columns)}"),
         ):
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-        if _NUMBER not in _columns_of(connection, self.table):
-            raise SinkError(
-                f"{self._what} needs a table {self._name}__staged beside it, and there is another one called "
-                "so: give one of the two another name"
-            )
         if "lease" not in _columns_of(connection, _SINKS):  # of an earlier version, or just made
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN lease TEXT")
             connection.execute(f"ALTER TABLE {_SINKS} ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
             connection.execute(f"UPDATE {_SINKS} SET floor = moved")
         self._make_fence(connection)
-        connection.execute(f"INSERT OR IGNORE INTO {_SINKS} (name, moved) VALUES (?, 0)", (self._name,))
+        insert = f"INSERT OR IGNORE INTO {_SINKS} (name, moved) VALUES (?, 0)"
+        if connection.execute(insert, (self._name,)).rowcount:
+            # whoever has deleted that row begins anew: what is known of earlier rows is not of this line
+            connection.execute(f"DELETE FROM {_COMMITS} WHERE name = ? COLLATE NOCASE", (self._name,))
+            connection.execute(f"DROP TABLE IF EXISTS {self._undo}")
 
     def _make_fence(self, connection: sqlite3.Connection) -> None:
         if "fence" not in _columns_of(connection, _SINKS):

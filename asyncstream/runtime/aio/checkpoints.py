@@ -96,6 +96,7 @@ class Checkpointer:
         failed: told of the error when the job is to fail.
 
     Attributes:
+        tenure: the time in which this run may write to the store.
         resumed_from: the checkpoint that the job goes on from; None: it begins at the beginning.
         durations, pauses, sizes: of the checkpoints taken: seconds until each was safe, seconds for which the
             loop stood still, and bytes.
@@ -121,10 +122,10 @@ class Checkpointer:
         self._failed = failed
         self._codec = settings.values_codec()
         self._history = History(settings.timely_store(), self._codec, settings.key)
-        self._tenure = Tenure(settings, self._lose, self._sign)
+        self.tenure = Tenure(settings, self._lose, self._sign)
         self._waits_for = ""
         self.tables = TableLog(
-            self._history, self._codec, lambda: self._tenure.lease, settings.inline_bytes, pipeline
+            self._history, self._codec, lambda: self.tenure.lease, settings.inline_bytes, pipeline
         )
         self._captures = Captures(graph, self._codec, self.tables, settings)
         self.journal = _journal_of(settings, graph, self._codec, failed)
@@ -152,24 +153,22 @@ class Checkpointer:
         """
         What operators remember and where sources stand, by name, in the checkpoint to go on from.
 
-        Takes the lease of the store first. Transactional sinks are told their positions, which they take up
-        when they are started.
+        Transactional sinks are told their positions, which they take up when they are started. `tenure` has
+        begun before.
 
         Args:
             wiring: the parts of the job.
             bound: for what each sink and source takes to answer.
 
         Raises:
-            LeaseHeld: if another job writes to the store.
             CheckpointError: if it cannot be read, or does not fit the pipeline.
             SinkError: if a sink cannot go on from there.
         """
         self._wiring = wiring
         self.tables.begin(wiring.operators)
-        await self._tenure.begin()
         await self._history.look()
         self._number = self._history.newest
-        writer = self._sign(self._tenure.lease)
+        writer = self._sign(self.tenure.lease)
         for name, driver in wiring.sources.items():
             driver.source.checkpoint_soon = self._wanted.set
             if type(driver.source).forget is not Source.forget:
@@ -180,7 +179,7 @@ class Checkpointer:
             self._settings, self._history, self._graph, self._pipeline, wiring, writer, rows, bound
         )
         found, self.migrated = answers.agreed(), answers.migrated()
-        await self._history.clean(self._tenure.lease)
+        await self._history.clean(self.tenure.lease)
         if found.info is not None:
             known = found.states["source"].keys() | found.states["sink"].keys()
             ends = {*wiring.sources, *(name for name, *_ in transactional_sinks(wiring))}
@@ -193,13 +192,13 @@ class Checkpointer:
             fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
             log.info("pipeline %r goes on from checkpoint %d", *fields.values(), extra=fields)
         if self.journal is not None:
-            lease, checkpoint = self._tenure.lease, None if found.info is None else found.info.id
+            lease, checkpoint = self.tenure.lease, None if found.info is None else found.info.id
             # in a directory of the user's there may be those of other jobs
             store = None if self._settings.journal is None else lease.place
             await self.journal.load(checkpoint, lease.number, store)
         self.tables.go_on_from(found.parts)
         for name, operator, _ in transactional_sinks(wiring):
-            operator.join_epochs(found.states["sink"].get(name), writer, self._tenure.confirm)
+            operator.join_epochs(found.states["sink"].get(name), writer, self.tenure.confirm)
         return found.states["operator"], found.states["source"]
 
     def call_log(self, step: str) -> CallLog | None:
@@ -335,7 +334,7 @@ class Checkpointer:
         """Let another job write, when the sinks of this one are closed."""
         if self.journal is not None:
             await self.journal.close()
-        await self._tenure.end()
+        await self.tenure.end()
 
     def _sign(self, lease: Lease) -> Writer:
         """Sinks and sources write for this job, and show from now on until when it has its lease."""
@@ -400,7 +399,7 @@ class Checkpointer:
             draft, positions = await self._draft(number, finished, savepoint)
         self._waits_for = f"the store, {self._settings.store}"
         async with self.tables.storing:
-            await self._history.write(self._tenure.lease, draft)
+            await self._history.write(self.tenure.lease, draft)
         self.tables.committed(draft.info.stored)
         self._note_positions(number, positions)
         return draft.info
@@ -438,7 +437,7 @@ class Checkpointer:
             finished=finished,
             size=0,
             steps={},
-            lease=self._tenure.lease.number,
+            lease=self.tenure.lease.number,
             savepoint=savepoint,
         )
         encode = partial(self._captures.encode, captured, about)
@@ -463,7 +462,7 @@ class Checkpointer:
     async def _let_go(self) -> None:
         try:
             async with self.tables.storing:
-                oldest = (await self._history.let_go(self._tenure.lease, self._settings.keep))[0]
+                oldest = (await self._history.let_go(self.tenure.lease, self._settings.keep))[0]
         except Exception as error:  # of the store; too many checkpoints do no harm
             log.warning("pipeline %r: old checkpoints could not be deleted: %s", self._pipeline, error)
             return

@@ -381,9 +381,9 @@ class Run:
         self.wakeups.cancel()
         for closing in self._opened.closings():
             await self._closed(closing)
-        if self.checkpointer is not None:
-            await self.checkpointer.leave()
         self._opened.leave()
+        if self.checkpointer is not None:  # last: who waits for the lease may want any of the places
+            await self.checkpointer.leave()
         self.loop_watch.end()
         if not self.finished.done():
             self.finished.set_result(None)

@@ -127,7 +127,9 @@ class RunParts:
             driver.follow(run.followed)
             if name in tracking:
                 driver.number(run.name)
-        if self._state is not None:
+        if run.checkpointer is not None:
+            await run.checkpointer.tenure.begin()
+        if self._state is not None:  # not before: the job that was waited for may have had the place
             self._spilling = Spilling(self._state, run.checkpointer, run.fail)
         start = await self._find_start()
         await self._open_operators(tracking)

@@ -13,7 +13,7 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
 from asyncstream.checkpoint.timely import too_late
-from asyncstream.errors import CheckpointError, LeaseHeld, LeaseLost, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, describe_error
 from asyncstream.lease import Holder, Lease, enter, leave
 
 __all__ = ("Tenure",)
@@ -57,33 +57,39 @@ class Tenure:
 
     async def begin(self) -> None:
         """
-        Take the lease; wait for it if the settings say so.
+        Take the lease; wait for it if the settings say so, also while the store is out of reach.
 
         Raises:
             LeaseHeld: if another job has it.
-            CheckpointError: if the store does not answer in time.
+            CheckpointError: if the store does not answer in time; and what it raises at the first look.
         """
         loop = asyncio.get_running_loop()
         holder = self._holder = Holder.here(time_ms())
         enter(holder, can_go_on(loop))
-        told = False
+        told = ""
         while True:
+            asking = self._store.acquire(holder, self._settings.lease_seconds)
+            self._asked = loop.create_task(asking, name="asyncstream lease")
+            # a store may give it when the caller is gone, or waits no more, who could not give it back
+            await asyncio.wait({self._asked}, timeout=self._settings.timeout_seconds)
+            if not self._asked.done():
+                seconds = self._settings.timeout_seconds
+                raise too_late(self._store, "give a lease", seconds) from TimeoutError()
             try:
-                asking = self._store.acquire(holder, self._settings.lease_seconds)
-                self._asked = loop.create_task(asking, name="asyncstream lease")
-                # a store may give it when the caller is gone, or waits no more, who could not give it back
-                await asyncio.wait({self._asked}, timeout=self._settings.timeout_seconds)
-                if not self._asked.done():
-                    seconds = self._settings.timeout_seconds
-                    raise too_late(self._store, "give a lease", seconds) from TimeoutError()
                 self.lease = self._asked.result()
                 break
             except LeaseHeld as held:
                 if self._settings.on_held == "refuse":
                     raise LeaseHeld(f"{held}; on_held='wait' waits for that") from None
-                if not told:
+                if told != "held":
                     log.warning("waiting: %s", held)
-                    told = True
+                told = "held"
+            except Exception as error:
+                if not told or isinstance(error, DamagedCheckpoint):
+                    raise
+                if told != "away":  # the job that is waited for goes on meanwhile, too
+                    log.warning("waiting, though %s could not be asked: %s", self._store, error)
+                told = "away"
             await asyncio.sleep(min(LOOK_AGAIN, self._settings.lease_seconds))
         self._renewing = loop.create_task(self._renew(), name="asyncstream lease")
 

@@ -16,6 +16,9 @@ collector has gone through all objects between two looks, it was that which took
 not the step that had it begin. No step is named where there is no such lock, in a free-threaded Python:
 reading variables of a frame that another thread runs may crash it. There every loop is asked, also one that
 waits.
+
+Nor is a step to blame where the thread itself came late to a look, and the process has done next to nothing
+meanwhile: it was stopped, or its machine.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, process_time
 from types import FrameType
 from typing import Final, NamedTuple
 from weakref import ref
@@ -50,6 +53,9 @@ TICK: Final = 0.05
 
 BLOCKED: Final = 0.1
 """Seconds after which a step that holds the loop is named."""
+
+STOPPED: Final = 1.0
+"""Seconds between two looks in which the process did not run, if it has computed for less than a tenth."""
 
 QUIET: Final = 10.0
 """Seconds between two warnings about one step."""
@@ -94,6 +100,8 @@ class LoopWatch:
         self._collections = 0  # how often the garbage collector had gone through all objects by then,
         self._collected = 0.0  # and the seconds between looks since the knock in which it did
         self._told_of_collector = False
+        self._computed = 0.0  # seconds, by the processor, of the whole process by the last look
+        self._stopped = 0.0  # and the seconds between looks since the knock in which it did not run
         self._seen: Counter[_Place] = Counter()  # since then
         self._quiet_until: dict[str, float] = {}
 
@@ -128,22 +136,25 @@ class LoopWatch:
             if frame is not None and self._waits(frame):
                 self._rests += 1
                 return
-            self._knocked, self._collected = now, 0.0
-            self._looked, self._collections = (now, now), _full_collections()
+            self._knocked, self._collected, self._stopped = now, 0.0, 0.0
+            self._looked, self._collections, self._computed = (now, now), _full_collections(), process_time()
             with suppress(RuntimeError):  # closed just now
                 self._loop.call_soon_threadsafe(self._answer, now)
         elif now - knocked >= TICK / 2:
-            self._count_collected(now)
+            self._look(now)
             frame = self._innermost()
             if frame is not None:
                 self._seen[_Place(self._step_in(frame), _where(frame))] += 1
 
-    def _count_collected(self, now: float) -> None:
-        collections, (before, last) = _full_collections(), self._looked
+    def _look(self, now: float) -> None:
+        """Count what is no step's doing since the look before."""
+        computed, collections, (before, last) = process_time(), _full_collections(), self._looked
+        if now - last >= STOPPED and computed - self._computed < (now - last) / 10:
+            self._stopped += now - last
         if collections > self._collections:
             # the last look may have been amid it, in the callback of a weak reference
             self._collected += now - before
-        self._looked, self._collections = (last, now), collections
+        self._looked, self._collections, self._computed = (last, now), collections, computed
 
     def _innermost(self) -> FrameType | None:
         """The frame in which the loop's thread is; None if it has ended, or may run on while that is read."""
@@ -180,8 +191,15 @@ class LoopWatch:
         seconds = now - knocked + TICK / 2
         if seconds < BLOCKED:
             return
-        self._count_collected(now)
-        if 2 * self._collected > now - knocked:
+        self._look(now)
+        if 2 * self._stopped > now - knocked:
+            log.info(
+                "the process did not run for %.2f s: it, or its machine, was stopped or asleep; or code in C "
+                "has waited for something without letting go of Python's lock",
+                self._stopped,
+                extra={"pipeline": self._pipeline, "seconds": self._stopped},
+            )
+        elif 2 * self._collected > now - knocked:
             self._tell_of_collector(self._collected)
         elif (place := _mostly(seen)) is not None:
             step, where = place

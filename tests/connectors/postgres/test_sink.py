@@ -247,6 +247,35 @@ async def test_a_job_does_not_take_out_what_another_one_has_written_since(postgr
     assert found() == "abxycd"
 
 
+async def test_a_table_that_was_emptied_by_hand_is_begun_anew(postgres_url: str) -> None:
+    do(postgres_url, "CREATE TABLE t (n int)")
+
+    async def run(place: str, ahead: Literal["refuse", "start_over"], *contents: int) -> int:
+        sink = PostgresSink(postgres_url, "t", columns=["n"])
+        sink.writer = Writer(Lease(1, place, Holder.here(0), 0), 2, ahead)
+        position = 0
+        try:
+            await sink.recover(None)
+            for epoch, number in enumerate(contents):
+                await sink.write([{"n": number}], None)
+                position = await sink.prepare(epoch)
+                await sink.commit(epoch)
+        finally:
+            await sink.close()
+        return position
+
+    old = await run("a", "refuse", *range(5))
+    with pytest.raises(SinkError, match="empty the table yourself, and delete its row in asyncstream_sinks"):
+        await run("b", "start_over")
+    do(postgres_url, "TRUNCATE t")
+    do(postgres_url, "DELETE FROM asyncstream_sinks")
+    await run("c", "refuse", 6)
+    with pytest.raises(SinkError, match="no longer has the results of the checkpoint"):
+        await PostgresSink(postgres_url, "t", columns=["n"]).can_recover(old)
+    await run("d", "start_over", *range(7, 14))
+    assert do(postgres_url, "SELECT n FROM t ORDER BY n") == [(n,) for n in range(7, 14)]
+
+
 async def test_a_table_that_was_altered_is_written_on(postgres_url: str) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
     store = MemoryStore()

@@ -82,6 +82,27 @@ async def test_reading_goes_on_behind_a_position(path: Path) -> None:
     await source.close()
 
 
+@pytest.mark.parametrize("by", [None, "name"])
+async def test_a_read_of_large_rows_brings_few(path: Path, by: str | None) -> None:
+    execute(path, "CREATE TABLE t (n, name, data)", "CREATE INDEX names ON t (name)")
+    large = f"INSERT INTO t SELECT value, 'x', zeroblob({1 << 20}) FROM json_each(?)"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(large, [str([*range(20)])])
+    source = SqliteSource(path, "t", by=by)
+    await source.open()
+    sizes, found = [], []
+    while (batch := await source.read()) is not None:
+        sizes.append(len(batch.values))
+        found += [row["n"] for row in batch.values]
+        position = source.position()
+        await source.close()
+        await source.open()
+        await source.seek(position)
+    assert found == [*range(20)]
+    assert sizes == [4] * 5
+    await source.close()
+
+
 async def seek(path: Path, position: int) -> list[Any]:
     """What a source gives behind `position`."""
     source = SqliteSource(path, "t")
@@ -538,6 +559,29 @@ async def test_rows_since_a_savepoint_that_are_not_known_any_more_may_be_deleted
     assert rows(path) == [(1, "x1"), (4, "x4")]
 
 
+async def test_what_was_replaced_before_a_table_was_emptied_does_not_come_back(path: Path) -> None:
+    execute(path, "CREATE TABLE t (n INTEGER PRIMARY KEY, name)")
+
+    async def run(ahead: Any, *contents: dict[str, Any]) -> None:
+        to = SqliteSink(path, "t", columns=["n", "name"], on_conflict="replace")
+        # the checkpoints were thrown away: another store
+        to.writer = Writer(Lease(1, os.urandom(4).hex(), Holder.here(0), 0), 2, ahead)
+        try:
+            await to.recover(None)
+            await epochs(to, *([element] for element in contents))
+        finally:
+            await to.close()
+
+    old = [{"n": 1, "name": f"{version}"} for version in range(4)]
+    await run("refuse", *old)
+    with pytest.raises(SinkError, match="empty the table yourself, and delete its row in asyncstream_sinks"):
+        await run("start_over")
+    execute(path, "DELETE FROM t", "DELETE FROM asyncstream_sinks")
+    await run("refuse", value(2))
+    await run("start_over", value(3))
+    assert rows(path) == [(3, "x3")]
+
+
 @pytest.mark.parametrize("on_conflict", ["fail", "ignore", "replace"])
 @pytest.mark.parametrize("key", ["n INTEGER PRIMARY KEY", "n TEXT UNIQUE", "n"])
 @pytest.mark.parametrize("back", [1, 2])
@@ -867,6 +911,19 @@ async def test_a_table_that_is_kept_beside_another_is_none_for_results(path: Pat
         await second.close()
     await first.close()
     assert rows(path) == [(1,)]
+
+
+@pytest.mark.parametrize("name", ["t__staged", "t__undo"])
+async def test_a_table_of_the_users_own_is_not_taken_for_one_that_is_kept_beside(
+    path: Path, name: str
+) -> None:
+    execute(path, f"CREATE TABLE {name} (a, b)", f"INSERT INTO {name} VALUES (1, 2)")
+    to = sink(path)
+    for going_on in (to.can_recover, to.recover):
+        with pytest.raises(SinkError, match=f"needs a table {name} beside it, and there is another"):
+            await going_on(None)
+    await to.close()
+    assert rows(path, f"SELECT * FROM {name}") == [(1, 2)]
 
 
 async def test_a_table_of_results_is_not_staged_in_by_another(path: Path) -> None:
