@@ -96,11 +96,26 @@ class UserFunctionError(AsyncStreamError):
 
     def __init__(self, step: str, element: object, error: BaseException, *, when: str | None = None) -> None:
         when = when or f"on element {safe_repr(element)}"
+        text = describe_error(error)
         here = word_for(error)
-        advice = f"; here it is {here}" if here else ""
-        super().__init__(f"step {step!r}: {describe_error(error)}{advice}, {when}")
+        advice = f"here it is {here}" if here else next((todo for said, todo in _ADVICE if said in text), "")
+        super().__init__(f"step {step!r}: {text}{'; ' if advice else ''}{advice}, {when}")
         self.step = step
         self.element = element
+
+
+_OTHER_LOOP: Final = (
+    "what was made in another event loop serves that one only: make it in the job's, as in open() of an "
+    "AsyncFunction"
+)
+
+_ADVICE: Final = (
+    ("RuntimeError: Event loop is closed", _OTHER_LOOP),
+    ("is bound to a different event loop", _OTHER_LOOP),
+    ("attached to a different loop", _OTHER_LOOP),
+    ("can't be used in 'await' expression", "only what a call of an async def gives can be awaited"),
+)
+"""What to do where things of asyncio are mixed up, by what Python's error says."""
 
 
 class MissingField(AsyncStreamError, KeyError, AttributeError):
