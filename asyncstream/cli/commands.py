@@ -194,10 +194,11 @@ def _pipeline(target: str) -> Pipeline:
     if not module or not name or module.startswith(".") or "/" in module:
         raise PipelineError(f"expected module:name, with the module as it is imported, got {target!r}")
     hint = f"; if that is a file: {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
-    found: Any = imported(module, hint)
+    found: Any = (there := imported(module, hint))
     for part in name.split("."):
         if not hasattr(found, part):
-            raise PipelineError(f"module {module!r} has no {name!r}")
+            names = ", ".join(one for one, value in vars(there).items() if isinstance(value, Pipeline))
+            raise PipelineError(f"module {module!r} has no {name!r}; its pipelines: {names or 'none'}")
         found = getattr(found, part)
     if callable(found):
         try:
