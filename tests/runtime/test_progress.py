@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    AscendingTimestamps,
     Checkpoints,
     CsvSource,
     Items,
@@ -50,6 +51,23 @@ async def test_progress_counts_what_is_on_its_way_and_what_failed() -> None:
         assert (progress.read, progress.in_flight, progress.failed) == (10, 6, 1)
         await job.drain()
     assert job.progress().in_flight == 0
+
+
+async def test_watermarks_and_what_windows_hold_are_not_on_their_way() -> None:
+    async def call(value: int) -> int:
+        await asyncio.sleep(1)
+        return value
+
+    pipeline = Pipeline()
+    numbers = pipeline.source(range(4)).event_time(lambda value: value * 1000, AscendingTimestamps())
+    called = numbers.async_map(call, concurrency=2, buffer=100)
+    called.key_by(lambda value: "all").policy_window(length=10).discard()
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.5)
+        assert (job.progress().read, job.progress().in_flight) == (4, 4)
+        await asyncio.sleep(1)
+        assert job.progress().in_flight == 2
+        await job.wait()
 
 
 async def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def progress_of(parts: Mapping[str, SourceDriver | Operator]) -> JobProgress:
             sources.append(SourceProgress(name, counts["read"], share))
             failed += counts.get("rejected", 0)
         else:
-            in_flight += counts.get("held", 0) + counts.get("waiting", 0)
+            where = part.whereabouts()  # of elements alone: metrics count watermarks, which take room, too
+            in_flight += 0 if where is None else sum(where.waiting().values())
             failed += counts.get("failed", 0) + counts.get("timed_out", 0)
     return JobProgress(tuple(sources), in_flight, failed)
