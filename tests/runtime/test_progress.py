@@ -124,6 +124,25 @@ async def test_sources_that_do_not_know_say_so() -> None:
         assert [source.share for source in job.progress().sources] == [None, None, None]
 
 
+async def test_source_that_is_closed_is_not_asked_and_had_told_before() -> None:
+    class Closing(Items[int]):
+        is_closed = False
+
+        async def close(self) -> None:
+            await super().close()
+            self.is_closed = True
+
+        def progress(self) -> float | None:
+            assert not self.is_closed
+            return super().progress()
+
+    pipeline = Pipeline()
+    pipeline.source(Closing([1, 2]), name="in").discard()
+    async with pipeline.start() as job:
+        await job.wait()
+    assert job.progress() == JobProgress((SourceProgress("in", 2, 1.0),), 0, 0)
+
+
 async def test_source_that_fails_to_tell_is_named() -> None:
     class Numbers(Source[int]):
         async def read(self) -> SourceBatch[int] | None:

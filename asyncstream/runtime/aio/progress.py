@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from asyncstream.errors import SourceError
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.reading import SourceDriver
 
 __all__ = ("JobProgress", "SourceProgress", "progress_of")
@@ -62,9 +60,7 @@ def progress_of(parts: Mapping[str, SourceDriver | Operator]) -> JobProgress:
     for name, part in parts.items():
         counts = part.metrics()
         if isinstance(part, SourceDriver):
-            with naming(name, SourceError, is_awaiting=False):
-                share = part.source.progress()
-            sources.append(SourceProgress(name, counts["read"], share))
+            sources.append(SourceProgress(name, counts["read"], part.share()))
             failed += counts.get("rejected", 0)
         else:
             where = part.whereabouts()  # of elements alone: metrics count watermarks, which take room, too
