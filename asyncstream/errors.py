@@ -48,6 +48,7 @@ __all__ = (
     "over_elements",
     "safe_repr",
     "tells_its_step",
+    "there_are",
     "told_as",
 )
 
@@ -127,13 +128,11 @@ class MissingField(AsyncStreamError, KeyError, AttributeError):
     """
 
     def __init__(self, field: str, element: object) -> None:
-        names = _field_names(element)
-        there_are = ", ".join(map(repr, names)) or "none"
         outer, dot, _ = field.partition(".")
         within = "; a dot is part of a name: for a field within a field, give a function of the element"
         super().__init__(
-            f"no field {field!r} in a {type(element).__name__}; there are: {there_are}"
-            f"{within if dot and outer in names else ''}"
+            f"no field {field!r} in a {type(element).__name__}; {there_are(element)}"
+            f"{within if dot and outer in _field_names(element) else ''}"
         )
         self.field = field
 
@@ -294,6 +293,11 @@ def _rebuilt(
     error = kind.__new__(kind, *args)
     vars(error).update(attributes)
     return error
+
+
+def there_are(element: object) -> str:
+    """Which fields an element has, for the error about one that it has not."""
+    return f"there are: {', '.join(map(repr, _field_names(element))) or 'none'}"
 
 
 def _field_names(element: object) -> Sequence[object]:
