@@ -106,11 +106,12 @@ def _print_no_more() -> None:
 def _place_of(error: Exception) -> str:
     """Where it was raised, and how to learn more."""
     frames = traceback.extract_tb(error.__traceback__)
-    return (
-        f", raised in {frames[-1].filename}, line {frames[-1].lineno}; -v shows how it came there"
-        if frames
-        else ""
-    )
+    if not frames:
+        return ""
+    at = f", raised in {frames[-1].filename}, line {frames[-1].lineno}"
+    if isinstance(error, SyntaxError):  # it was raised in Python's own, and its text says where it is
+        at = ""
+    return f"{at}; -v shows how it came there"
 
 
 def parser() -> argparse.ArgumentParser:
