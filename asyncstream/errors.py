@@ -48,6 +48,7 @@ __all__ = (
     "over_elements",
     "safe_repr",
     "tells_its_step",
+    "there_are",
     "told_as",
 )
 
@@ -96,11 +97,26 @@ class UserFunctionError(AsyncStreamError):
 
     def __init__(self, step: str, element: object, error: BaseException, *, when: str | None = None) -> None:
         when = when or f"on element {safe_repr(element)}"
+        text = describe_error(error)
         here = word_for(error)
-        advice = f"; here it is {here}" if here else ""
-        super().__init__(f"step {step!r}: {describe_error(error)}{advice}, {when}")
+        advice = f"here it is {here}" if here else next((todo for said, todo in _ADVICE if said in text), "")
+        super().__init__(f"step {step!r}: {text}{'; ' if advice else ''}{advice}, {when}")
         self.step = step
         self.element = element
+
+
+_OTHER_LOOP: Final = (
+    "what was made in another event loop serves that one only: make it in the job's, as in open() of an "
+    "AsyncFunction"
+)
+
+_ADVICE: Final = (
+    ("RuntimeError: Event loop is closed", _OTHER_LOOP),
+    ("is bound to a different event loop", _OTHER_LOOP),
+    ("attached to a different loop", _OTHER_LOOP),
+    ("can't be used in 'await' expression", "only what a call of an async def gives can be awaited"),
+)
+"""What to do where things of asyncio are mixed up, by what Python's error says."""
 
 
 class MissingField(AsyncStreamError, KeyError, AttributeError):
@@ -112,13 +128,11 @@ class MissingField(AsyncStreamError, KeyError, AttributeError):
     """
 
     def __init__(self, field: str, element: object) -> None:
-        names = _field_names(element)
-        there_are = ", ".join(map(repr, names)) or "none"
         outer, dot, _ = field.partition(".")
         within = "; a dot is part of a name: for a field within a field, give a function of the element"
         super().__init__(
-            f"no field {field!r} in a {type(element).__name__}; there are: {there_are}"
-            f"{within if dot and outer in names else ''}"
+            f"no field {field!r} in a {type(element).__name__}; {there_are(element)}"
+            f"{within if dot and outer in _field_names(element) else ''}"
         )
         self.field = field
 
@@ -279,6 +293,11 @@ def _rebuilt(
     error = kind.__new__(kind, *args)
     vars(error).update(attributes)
     return error
+
+
+def there_are(element: object) -> str:
+    """Which fields an element has, for the error about one that it has not."""
+    return f"there are: {', '.join(map(repr, _field_names(element))) or 'none'}"
 
 
 def _field_names(element: object) -> Sequence[object]:

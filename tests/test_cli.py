@@ -248,7 +248,7 @@ def test_describe_shows_steps_and_guarantees(
         ("nowhere_at_all:x", "no module"),
         ("work.py:made", "there is no module 'work.py'; if that is a file: work:made"),
         ("./work:made", "module:name, with the module as it is imported, got './work:made'"),
-        ("work:absent", "'absent'"),
+        ("work:absent", "module 'work' has no 'absent'; its pipelines: made\n"),
         ("work:nothing", "work:nothing is not a Pipeline, but of type int"),
         ("work:later", "work:later is an async def; only a plain function can make the Pipeline"),
         ("work:slowly", "work:slowly must make a Pipeline without arguments: missing"),

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from asyncio import Lock
+from asyncio import Lock, gather, new_event_loop, run, wait_for
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,34 @@ def test_user_function_error_names_step_and_element() -> None:
 def test_user_function_error_without_an_element_says_when() -> None:
     error = UserFunctionError("enrich", None, OSError("refused"), when="when it was opened")
     assert str(error) == "step 'enrich': OSError: refused, when it was opened"
+
+
+def test_what_asyncio_says_of_another_event_loop_is_told_with_what_to_do() -> None:
+    lock = Lock()
+
+    async def held() -> None:
+        await gather(*(wait_for(lock.acquire(), 0.01) for _ in range(2)))
+
+    for _ in range(2):
+        with pytest.raises((TimeoutError, RuntimeError)) as caught:
+            run(held())
+    closed = new_event_loop()
+    closed.close()
+    with pytest.raises(RuntimeError) as late:
+        closed.call_soon(print)
+    for error in (caught.value, late.value):
+        assert "make it in the job's, as in open() of an AsyncFunction, on" in str(
+            UserFunctionError("ask", 1, error)
+        )
+
+
+async def test_what_cannot_be_awaited_is_told_with_what_can() -> None:
+    not_awaitable: Any = 1
+    with pytest.raises(TypeError) as caught:
+        await not_awaitable
+    assert "; only what a call of an async def gives can be awaited, on" in str(
+        UserFunctionError("ask", 1, caught.value)
+    )
 
 
 def test_errors_survive_what_cannot_be_shown() -> None:

@@ -186,8 +186,10 @@ def missing(what: int | str, newest: int, place: str) -> CheckpointError:
     """
     if what == newest:
         return DamagedCheckpoint(f"it is lost from {place}")
-    kind = "checkpoint" if isinstance(what, int) else "part"
-    return CheckpointError(f"there is no {kind} {what} in {place}")
+    if isinstance(what, str):
+        return CheckpointError(f"there is no part {what} in {place}")
+    others = f"; the newest is {newest}, and `asyncstream checkpoint list` shows all" if newest else ""
+    return CheckpointError(f"there is no checkpoint {what} in {place}{others}")
 
 
 def time_ms() -> int:
@@ -245,7 +247,7 @@ class MemoryStore(CheckpointStore, Shown):
     async def read(self, what: int | str) -> bytes:
         found = self._kept.get(what) if isinstance(what, int) else self._parts.get(what)
         if found is None:
-            raise missing(what, 0, str(self))
+            raise missing(what, max(self._kept, default=0), str(self))
         return found
 
     async def delete(self, lease: Lease, numbers: Collection[int], parts: Collection[str]) -> None:

@@ -139,7 +139,9 @@ def _nothing(options: argparse.Namespace) -> CheckpointError:
 
 
 def _no_such(options: argparse.Namespace) -> CheckpointError:
-    return CheckpointError(f"there is no checkpoint {options.number} in {options.store}")
+    return CheckpointError(
+        f"there is no checkpoint {options.number} in {options.store}; `asyncstream checkpoint list` shows all"
+    )
 
 
 def _list(options: argparse.Namespace) -> int:

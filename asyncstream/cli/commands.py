@@ -107,11 +107,12 @@ def _print_no_more() -> None:
 def _place_of(error: Exception) -> str:
     """Where it was raised, and how to learn more."""
     frames = traceback.extract_tb(error.__traceback__)
-    return (
-        f", raised in {frames[-1].filename}, line {frames[-1].lineno}; -v shows how it came there"
-        if frames
-        else ""
-    )
+    if not frames:
+        return ""
+    at = f", raised in {frames[-1].filename}, line {frames[-1].lineno}"
+    if isinstance(error, SyntaxError):  # it was raised in Python's own, and its text says where it is
+        at = ""
+    return f"{at}; -v shows how it came there"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -200,10 +201,11 @@ def _pipeline(target: str) -> Pipeline:
     if not module or not name or module.startswith(".") or "/" in module:
         raise PipelineError(f"expected module:name, with the module as it is imported, got {target!r}")
     hint = f"; if that is a file: {module.removesuffix('.py')}:{name}" if module.endswith(".py") else ""
-    found: Any = imported(module, hint)
+    found: Any = (there := imported(module, hint))
     for part in name.split("."):
         if not hasattr(found, part):
-            raise PipelineError(f"module {module!r} has no {name!r}")
+            names = ", ".join(one for one, value in vars(there).items() if isinstance(value, Pipeline))
+            raise PipelineError(f"module {module!r} has no {name!r}; its pipelines: {names or 'none'}")
         found = getattr(found, part)
     if callable(found):
         try:

@@ -86,10 +86,10 @@ class Packer:
             return {"$model": [self._path(kind), self._attributes(value), *self._model_parts(value)]}
         if is_pandas(kind):
             return {"$pandas": self.pack(pandas_parts(value))}
-        raise Refused(
-            f"cannot keep a {name_of(kind)}, {safe_repr(value, 80)}; "
-            "keep plain values, dataclasses or NamedTuples, or ask for codec='pickle'"
-        )
+        advice = "keep plain values, dataclasses or NamedTuples"
+        if _pickle_may_keep(value):
+            advice += ", or ask for codec='pickle'"
+        raise Refused(f"cannot keep a {name_of(kind)}, {safe_repr(value, 80)}; {advice}")
 
     def _at(self, step: str, value: Any) -> Any:
         try:
@@ -243,3 +243,12 @@ _PACKERS: Final[dict[type, Callable[[Packer, Any], Any]]] = {
     UUID: lambda _, value: {"$uuid": value.hex},
     array: lambda _, value: pack_array(value),
 }
+
+
+def _pickle_may_keep(value: object) -> bool:
+    """Whether pickle takes such a value apart, and does not refuse it as it does a lock or a generator."""
+    try:
+        type(value).__reduce_ex__(value, 5)
+    except Exception:
+        return False
+    return True

@@ -44,10 +44,14 @@ WORDS: Final = by_word(
         "batch buffer chunked",
         ".async_map(batched(...)) for one call, .key_by(...).count_window(...) for lists",
     ),
-    ("peek inspect", ".map(...) of a function that returns its element"),
+    ("peek inspect tap do", ".map(...) of a function that returns its element"),
+    (
+        "retry with_retry rate_limit throttle",
+        ".async_map(...) of a guarded function, as retry(fn)",
+    ),
     ("name uid named", "name= of the method that adds the step"),
     ("set_parallelism setParallelism", "concurrency= of .async_map(...)"),
-    ("async_wait unordered_wait ordered_wait amap map_async", ".async_map(...)"),
+    ("async_wait unordered_wait ordered_wait amap map_async asyncMap mapAsync", ".async_map(...)"),
 )
 """What streams elsewhere have, and what it is called here."""
 
@@ -65,6 +69,7 @@ _OF_A_STEP: Final = {
 
 PIPELINE_WORDS: Final = by_word(
     ("from_collection fromCollection from_source fromSource add_source addSource", ".source(...)"),
+    ("from_iterable from_list from_elements fromElements of", ".source(...)"),
     ("read stream topic input", ".source(...)"),
     ("execute", "await pipeline.run(), or .run_blocking()"),
 )
@@ -101,6 +106,8 @@ class Fluent:
                 "`async for result in job.results():` in `async with pipeline.start() as job:`"
             )
 
+        __iter__ = __aiter__
+
 
 class Unfinished(Fluent):
     """Base of what stands before streams, between two, or behind the last: it has no method of theirs."""
@@ -120,7 +127,7 @@ def _no_attribute(of: object, name: str) -> AttributeError:
         if isinstance(of, Pipeline) and name in PIPELINE_WORDS:
             advice = f"here it is {PIPELINE_WORDS[name]}"
         elif isinstance(of, Unfinished):
-            if hasattr(KeyedStream, name) or name in WORDS:
+            if hasattr(KeyedStream, name) or name in WORDS or name in _OF_A_STEP:
                 advice = of._comes_next
         elif hasattr(KeyedStream, name):
             advice = "put .key_by(...) directly before it"

@@ -173,7 +173,8 @@ class Graph:
             for name in ends:
                 if name not in names:
                     what = "source" if kind is SourceStep else "sink"
-                    raise PipelineError(f"there is no {what} {name!r}; there is {', '.join(names) or 'none'}")
+                    there_is = ", ".join(map(repr, names)) or "none"
+                    raise PipelineError(f"there is no {what} {name!r}; there is {there_is}")
         other = Graph(self.name)
         other.unnamed = set(self.unnamed)
         for step in self:

@@ -290,6 +290,8 @@ class DynamicSessionWindows(Sessions):
 
     def __init__(self, gap_of: Callable[[Any], Duration], *, time: TimeKind = "event") -> None:
         super().__init__(time)
+        if not callable(gap_of):
+            raise refuse("gap_of", "a function of an element", gap_of, "one gap for all: SessionWindows")
         self.gap_of = validation.function("gap_of", gap_of, "element")
 
     def gap_after(self, value: Any) -> int:

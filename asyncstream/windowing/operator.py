@@ -210,7 +210,7 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
                         counts = self._counts(windows)
             except BaseException as error:
                 self._adding = None
-                self.fail_on(value, error)
+                self.fail_on(value, _no_windows(windows, error) or error)
 
     def _counts(self, windows: Sequence[Window]) -> list[Rows]:
         """By window what the trigger has counted, by key; nothing if it has not been asked yet."""
@@ -454,3 +454,14 @@ def _saved_sessions(windows: MergingWindowSet) -> list[Any]:
 
 def _loaded_sessions(kept: Any) -> MergingWindowSet:
     return MergingWindowSet((window_from(one), window_from(other)) for one, other in kept)  # type: ignore[misc]
+
+
+def _no_windows(assigned: object, error: BaseException) -> TypeError | None:
+    """The error for what an assigner of the user's has answered, if that is no list of windows."""
+    is_list = isinstance(assigned, Iterable) and all(isinstance(window, Window) for window in assigned)
+    if is_list or not isinstance(error, AttributeError | TypeError):
+        return None
+    return TypeError(
+        "an assigner answers a list of windows, such as [TimeWindow(start_ms, end_ms)]; got "
+        f"{safe_repr(assigned)}"
+    )

@@ -90,6 +90,17 @@ def test_broken_pipe_of_the_module_is_told(
     assert "asyncstream: BrokenPipeError: to the database, raised in " in capsys.readouterr().err
 
 
+def test_module_that_is_no_python_is_told_with_its_own_line_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "unfinished.py").write_text("def (\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["describe", "unfinished:pipeline"]) == 1
+    told = "asyncstream: SyntaxError: invalid syntax (unfinished.py, line 1); -v shows how it came there\n"
+    assert capsys.readouterr().err == told
+
+
 def test_command_that_is_interrupted_says_so_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import cached_property
+from threading import Lock
 from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -404,6 +405,13 @@ def test_refusal_names_the_type_and_the_path(value: Any, path: str) -> None:
     with pytest.raises(CodecError) as caught:
         JSON.encode(value)
     assert str(caught.value).startswith(path)
+
+
+@pytest.mark.parametrize(("value", "may"), [(Opaque(), True), (Lock(), False), (slice(3), True)])
+def test_pickle_is_proposed_for_what_it_does_not_refuse_itself(value: Any, may: bool) -> None:
+    with pytest.raises(CodecError) as caught:
+        JSON.encode(value)
+    assert ("or ask for codec='pickle'" in str(caught.value)) is may
 
 
 def test_class_inside_a_function_is_refused() -> None:

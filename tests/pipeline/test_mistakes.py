@@ -108,6 +108,10 @@ MISSING: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda s: s.key_by(str).map(str).window,
         "put .key_by(...) directly be",
     ),
+    "late, a step too soon": (
+        lambda s: s.key_by(str).window(TumblingWindows(1)).late,
+        "say first what to compute of the windows: .aggregate(...)",
+    ),
     "late, a step too late": (lambda s: s.map(str).late, "it belongs to what .window(...).aggregate(...)"),
     "side of no function": (lambda s: s.side, "it belongs to what .process(...) gives"),
     "timed out of no call": (lambda s: s.map(str).timed_out, 'what .async_map(..., on_timeout="route")'),
@@ -208,6 +212,8 @@ MISUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "with start": (lambda p: plainly_entered(p.start()), "`async with pipeline.start() as job:`"),
     "async with start in a thread": (lambda p: entered(p.start_in_thread()), "`async with pipeline.start()"),
     "async for of a stream": (lambda p: iterated(p.source([2])), "end the stream with .results(), and write"),
+    "for of a stream": (lambda p: plainly_iterated(p.source([2])), "end the stream with .results(), and wr"),
+    "for of the pipeline": (lambda p: plainly_iterated(p), "`async for result in job.results():`"),
     "async for of the pipeline": (lambda p: iterated(p), "`async for result in job.results():`"),
     "a stream as a source": (lambda p: p.source(p.source([2]), name="again"), "become one by .union(...)"),
     "names one by one": (lambda p: p.source([2]).key_by("a", "b"), "a tuple: key_by(('a', 'b'))"),
@@ -221,6 +227,11 @@ async def entered(what: Any) -> None:
 
 async def plainly_entered(what: Any) -> None:
     with what:
+        pass
+
+
+async def plainly_iterated(what: Any) -> None:
+    for _ in what:
         pass
 
 

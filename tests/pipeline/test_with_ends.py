@@ -55,8 +55,11 @@ async def test_function_of_what_is_there_gives_the_sinks() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda plan: plan.with_ends(sources={"order": []}), "no source 'order'; there is orders, more"),
-        (lambda plan: plan.with_ends(sinks={"orders": []}), "no sink 'orders'; there is doubled, answers"),
+        (lambda plan: plan.with_ends(sources={"order": []}), "no source 'order'; there is 'orders', 'more'"),
+        (
+            lambda plan: plan.with_ends(sinks={"orders": []}),
+            "'orders'; there is 'doubled', 'answers'",
+        ),
         (lambda plan: plan.with_ends(sources={"orders": 3}), "source: expected"),
         (lambda plan: plan.with_ends(sinks={"doubled": ListSink}), "sink: expected"),
         (lambda plan: plan.with_ends(sinks=dict.fromkeys(["doubled", "answers"], SHARED)), "share one"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncstream import (
+    AscendingTimestamps,
     Checkpoints,
     CsvSource,
     Items,
@@ -50,6 +51,23 @@ async def test_progress_counts_what_is_on_its_way_and_what_failed() -> None:
         assert (progress.read, progress.in_flight, progress.failed) == (10, 6, 1)
         await job.drain()
     assert job.progress().in_flight == 0
+
+
+async def test_watermarks_and_what_windows_hold_are_not_on_their_way() -> None:
+    async def call(value: int) -> int:
+        await asyncio.sleep(1)
+        return value
+
+    pipeline = Pipeline()
+    numbers = pipeline.source(range(4)).event_time(lambda value: value * 1000, AscendingTimestamps())
+    called = numbers.async_map(call, concurrency=2, buffer=100)
+    called.key_by(lambda value: "all").policy_window(length=10).discard()
+    async with pipeline.start() as job:
+        await asyncio.sleep(0.5)
+        assert (job.progress().read, job.progress().in_flight) == (4, 4)
+        await asyncio.sleep(1)
+        assert job.progress().in_flight == 2
+        await job.wait()
 
 
 async def test_sources_of_files_know_how_much_there_is(tmp_path: Path) -> None:
@@ -104,6 +122,25 @@ async def test_sources_that_do_not_know_say_so() -> None:
     pipeline.submissions(name="submitted").discard()
     async with pipeline.start() as job:
         assert [source.share for source in job.progress().sources] == [None, None, None]
+
+
+async def test_source_that_is_closed_is_not_asked_and_had_told_before() -> None:
+    class Closing(Items[int]):
+        is_closed = False
+
+        async def close(self) -> None:
+            await super().close()
+            self.is_closed = True
+
+        def progress(self) -> float | None:
+            assert not self.is_closed
+            return super().progress()
+
+    pipeline = Pipeline()
+    pipeline.source(Closing([1, 2]), name="in").discard()
+    async with pipeline.start() as job:
+        await job.wait()
+    assert job.progress() == JobProgress((SourceProgress("in", 2, 1.0),), 0, 0)
 
 
 async def test_source_that_fails_to_tell_is_named() -> None:

@@ -122,7 +122,8 @@ def test_savepoints_are_listed_and_deleted_from_a_shell(
         1,
         f"asyncstream: checkpoint {newest} is the newest, from which the next start goes on\n",
     )
-    assert said("delete", store, "77") == (1, f"asyncstream: there is no checkpoint 77 in {store}\n")
+    missing = f"there is no checkpoint 77 in {store}; `asyncstream checkpoint list` shows all"
+    assert said("delete", store, "77") == (1, f"asyncstream: {missing}\n")
     assert said("delete", store, str(number)) == (0, f"asyncstream: checkpoint {number} is deleted\n")
     assert "savepoint" not in said("list", store)[1]
     assert said("verify", store)[0] == 0

@@ -112,11 +112,11 @@ def test_inputs_and_outputs_must_match_the_pipeline(spark: SparkSession) -> None
     from pyspark.sql.types import LongType
 
     df = frame(spark, [])
-    with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no other"):
+    with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no 'other'"):
         planned(df, lambda s: s, inputs={"rows": df, "other": df})
-    with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no row, and nothing for rows"):
+    with pytest.raises(PipelineError, match=r"inputs: .*\(rows\), there is no 'row', and nothing for 'rows'"):
         planned(df, lambda s: s, inputs={"row": df})
-    with pytest.raises(PipelineError, match=r"outputs: .*\(out\), nothing for out"):
+    with pytest.raises(PipelineError, match=r"outputs: .*\(out\), nothing for 'out'"):
         planned(df, lambda s: s, outputs={})
     with pytest.raises(PipelineError, match=r"outputs\['out'\]: expected a StructType, or columns as text"):
         planned(df, lambda s: s, outputs={"out": "bigint"})

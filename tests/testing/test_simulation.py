@@ -134,7 +134,7 @@ def test_pipeline_that_hangs_is_found_out() -> None:
 
 
 def test_missing_sink_is_named() -> None:
-    with pytest.raises(SimulationFailed, match="there is no sink 'other'; there is sink"):
+    with pytest.raises(SimulationFailed, match="there is no sink 'other'; there is 'sink'"):
         simulate(lambda life: enriched(life, SimulatedSink(life)), [], {"sink": [], "other": []}, 0)
 
 
@@ -270,7 +270,7 @@ def test_one_sink_needs_no_name_whatever_it_is_called() -> None:
 
 def test_of_several_sinks_each_needs_its_name() -> None:
     with pytest.raises(
-        SimulationFailed, match=r"expected: say by name .*; there is (priced, failed|failed, priced)"
+        SimulationFailed, match=r"expected: say by name .*; there is ('priced', 'failed'|'failed', 'priced')"
     ):
         simulate(lambda life: orders(price), {"orders": EVENTS}, EVENTS)
 
@@ -312,7 +312,7 @@ def test_story_is_the_same_also_if_the_module_random_is_used() -> None:
 
 
 def test_source_that_is_not_there_is_named() -> None:
-    with pytest.raises(SimulationFailed, match="no source 'order'; there is orders"):
+    with pytest.raises(SimulationFailed, match="no source 'order'; there is 'orders'"):
         simulate(lambda life: orders(price), {"order": EVENTS})
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from asyncstream.errors import PipelineError
+from asyncstream.errors import PipelineError, UserFunctionError
+from asyncstream.testing import harness
 from asyncstream.windowing import (
     GLOBAL_WINDOW,
     AfterWatermark,
+    Collect,
     CountEvictor,
     CountTrigger,
     CumulativeWindows,
@@ -27,6 +30,7 @@ from asyncstream.windowing import (
     TimeEvictor,
     TimeWindow,
     TumblingWindows,
+    WindowAssigner,
 )
 from asyncstream.windowing.windows import window_from
 from tests.windowing.harness import ms
@@ -138,3 +142,22 @@ def test_windows_equal_the_plain_tuples_that_snapshots_keep() -> None:
     assert window_from((1, 2)) == TimeWindow(1, 2)
     assert window_from(()) is GLOBAL_WINDOW
     assert repr(GLOBAL_WINDOW) == "GlobalWindow()"
+
+
+@pytest.mark.parametrize("answer", [TimeWindow(0, 1000), [(0, 1000)], None, [1]])
+def test_assigner_that_answers_no_list_of_windows_is_told_what_to_answer(answer: Any) -> None:
+    class Assigner(WindowAssigner):
+        def assign(self, value: Any, time_ms: int, /) -> Any:
+            return answer if value else [TimeWindow(0, 1000)]
+
+    with harness(Collect(), window=Assigner(), key_by=str) as tested:
+        tested.push(0, at=0)
+        told = r"an assigner answers a list of windows, such as \[TimeWindow\(start_ms, end_ms\)\]; got "
+        with pytest.raises(UserFunctionError, match=f"{told}{re.escape(repr(answer))}, on element 1"):
+            tested.push(1, at=0)
+
+
+def test_gap_that_is_no_function_is_told_whose_it_is() -> None:
+    gap: Any = 5
+    with pytest.raises(PipelineError, match=r"gap_of: .* got 5; one gap for all: SessionWindows"):
+        DynamicSessionWindows(gap)

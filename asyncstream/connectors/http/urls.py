@@ -103,7 +103,7 @@ def _text(field: str, found: Any) -> str:
     what = f"the field {field!r}" if field else "the element"
     raise UnsafeUrl(
         f"{what} is {is_what}, by which the URL would ask for something else; where that may be, leave the "
-        "element out before, or make its URL by a function, url="
+        "element out before, or give a function of the element as url="
     )
 
 

@@ -48,7 +48,7 @@ _COUNTED: Final[tuple[tuple[str, str, Literal["counter", "gauge"], str, str], ..
     ("most_running", "calls.most_running", "gauge", _CALLS, "The most calls that ran at once."),
     ("overdue", "calls.overdue", "gauge", _CALLS, "Calls that were given up and have not ended."),
     ("limited", "calls.limited", "gauge", _CALLS, "Calls that wait for a limit or a breaker."),
-    ("held", "elements.held", "gauge", _ELEMENTS, "Elements taken up and not emitted."),
+    ("held", "elements.held", "gauge", _ELEMENTS, "Elements taken up and not emitted, and watermarks."),
     ("windows_open", "windows.open", "gauge", "{window}", "Windows with contents, over all keys."),
     ("state_entries", "state.entries", "gauge", "{entry}", "What process functions remember."),
     ("event_timers", "timers.event", "gauge", _TIMERS, "Timers set for event time."),

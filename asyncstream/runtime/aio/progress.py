@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from asyncstream.errors import SourceError
 from asyncstream.operators.base import Operator
-from asyncstream.runtime.aio.naming import naming
 from asyncstream.runtime.aio.reading import SourceDriver
 
 __all__ = ("JobProgress", "SourceProgress", "progress_of")
@@ -62,11 +60,10 @@ def progress_of(parts: Mapping[str, SourceDriver | Operator]) -> JobProgress:
     for name, part in parts.items():
         counts = part.metrics()
         if isinstance(part, SourceDriver):
-            with naming(name, SourceError, is_awaiting=False):
-                share = part.source.progress()
-            sources.append(SourceProgress(name, counts["read"], share))
+            sources.append(SourceProgress(name, counts["read"], part.share()))
             failed += counts.get("rejected", 0)
         else:
-            in_flight += counts.get("held", 0) + counts.get("waiting", 0)
+            where = part.whereabouts()  # of elements alone: metrics count watermarks, which take room, too
+            in_flight += 0 if where is None else sum(where.waiting().values())
             failed += counts.get("failed", 0) + counts.get("timed_out", 0)
     return JobProgress(tuple(sources), in_flight, failed)

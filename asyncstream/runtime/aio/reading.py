@@ -81,6 +81,8 @@ class SourceDriver:
         self._read = 0
         self._not_read = 0
         self._ended = False
+        self._share: float | None = None
+        self._is_closed = False
         self._reading_since: float | None = None
         self._numbering: Numbering | None = None
         self._finished: Any = None  # where it stood at the last mark that has been through
@@ -191,7 +193,17 @@ class SourceDriver:
             await end_tasks({self._acknowledging}, patience)
             with suppress(TimeoutError):
                 await within(patience, self._acknowledge_finished())
+        with suppress(SourceError):
+            self.share()  # for who asks afterwards
+        self._is_closed = True
         await close_in_time(patience, self.name, SourceError, self.source)
+
+    def share(self) -> float | None:
+        """What the source says of its progress; from when it is closed, what it said last."""
+        if not self._is_closed:
+            with naming(self.name, SourceError, is_awaiting=False):
+                self._share = self.source.progress()
+        return self._share
 
     def position(self) -> Any:
         """Where the source stands; it may go on in the very object that it gives."""

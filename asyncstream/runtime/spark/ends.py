@@ -98,8 +98,8 @@ def _same_names(argument: str, kind: str, expected: Sequence[str], got: object) 
         raise refuse(argument, f"a mapping with one for each {kind}, {{{shown}}}", got)
     missing, unknown = set(expected) - set(got), set(got) - set(expected)
     if missing or unknown:
-        problems = [f"there is no {', '.join(map(str, unknown))}"] if unknown else []
-        problems += [f"nothing for {', '.join(sorted(missing))}"] if missing else []
+        problems = [f"there is no {', '.join(map(repr, unknown))}"] if unknown else []
+        problems += [f"nothing for {', '.join(map(repr, sorted(missing)))}"] if missing else []
         raise PipelineError(
             f"{argument}: expected one for each {kind} of the pipeline ({', '.join(expected)}), "
             f"{', and '.join(problems)}"

@@ -142,7 +142,7 @@ def simulate(
 
 
 def _sinks(world: World) -> str:
-    return f"there is {', '.join(world.disks) or 'none'}"
+    return f"there is {', '.join(map(repr, world.disks)) or 'none'}"
 
 
 def _made(make_pipeline: Callable[[Life], Pipeline], life: Life) -> Pipeline:

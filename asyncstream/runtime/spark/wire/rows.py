@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asyncstream.codec import ForeignError
-from asyncstream.errors import PipelineError, UserFunctionError, describe_error, safe_repr
+from asyncstream.errors import PipelineError, UserFunctionError, describe_error, safe_repr, there_are
 from asyncstream.runtime.spark.wire.fitting import array_of
 from asyncstream.runtime.spark.wire.originals import Originals
 
@@ -269,7 +269,7 @@ def _part(element: Any, name: str, only: bool) -> Any:
     if isinstance(element, Mapping):
         return element[name] if name in element else _missing(element, name)
     if hasattr(element, "__fields__"):  # a Row
-        return element[name] if name in element.__fields__ else _missing(element, name)
+        return element[name] if name in element.__fields__ else _missing(element, name, element.asDict())
     if _has_attributes(type(element)):
         part = getattr(element, name, _missing)
         if part is _missing:
@@ -282,7 +282,8 @@ def _part(element: Any, name: str, only: bool) -> Any:
     raise TypeError(f"a {type(element).__name__} has no columns; emit a dict, a NamedTuple or a dataclass")
 
 
-def _missing(element: Any, name: str) -> Any:
+def _missing(element: Any, name: str, fields: Any = None) -> Any:
     raise KeyError(
-        f"it has no {name!r}; say None where a {type(element).__name__} has no value for the column"
+        f"it has no {name!r}; say None where a {type(element).__name__} has no value for the column; "
+        + there_are(element if fields is None else fields)
     )
