@@ -17,8 +17,9 @@ from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
 from asyncstream.runtime.spark.worker.group_log import Log, Position, entry_of, kept_tables
 from asyncstream.runtime.spark.worker.group_memory import hold, take_back
 from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
+from asyncstream.windowing import Count, CumulativeWindows
 from tests.spark.contract import embedded, key_of, on_stand_in, row
-from tests.spark.fake_spark import Kept, Map, Value
+from tests.spark.fake_spark import Kept, Map, MicroBatch, Value
 
 
 class Remembers(KeyedProcessFunction[Any, Any]):
@@ -102,6 +103,22 @@ def test_results_are_the_same_whatever_workers_still_know(
     assert (used == 0) == (worker in ("is new each time", "holds nothing"))
     if worker == "takes turns" and least_bytes:  # each has read the log of a group once
         assert used > len(hits) * 2 // 3
+
+
+def cumulative(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    """Windows of which all but the last of a row leave their rows as they are when they fire."""
+    windowed = timed.key_by(key_of).window(CumulativeWindows(10, 2))
+    return {"out": windowed.aggregate(n=Count()), "all": timed.map(dict)}
+
+
+def test_windows_that_fire_and_change_no_row_fire_again_if_their_task_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the same worker, which has kept the tables of the first time, and when they fire next."""
+    monkeypatch.setattr(MicroBatch, "_fails", lambda batch: True)
+    rows = [[row(1_000), row(6_500)]]
+    assert sorted(on_stand_in(rows, cumulative)) == embedded(rows, cumulative)
+    assert len(embedded(rows, cumulative)) > len(rows[0])
 
 
 @pytest.mark.parametrize("tail_bytes", [0, 100, 10_000])

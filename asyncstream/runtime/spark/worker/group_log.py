@@ -81,6 +81,9 @@ WAY_OUT: Final = (
     "renamed={old: new}, migrate={step: function} and allow_dropped=[...]"
 )
 
+NOTHING: Final = dumps_state({})
+"""An entry of no changes."""
+
 Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
 """By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""
 
@@ -206,13 +209,16 @@ class Log:
         """
         Put an entry behind the others, or all there is in the place of all; gives the new position.
 
+        So there is one also where no row has changed: what follows from the rows may have, as which windows
+        have fired, and is not to be found by a task that runs again.
+
         Args:
             entry: as `entry_of` gives it.
             operators: whose tables have been merged since.
         """
-        if not entry:
+        if not entry and not position.entries:
             return position
-        data = entry
+        data = entry or NOTHING
         after = position.after(len(data))
         if after.is_long:
             if position.entries:
