@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from asyncstream.errors import CheckpointError, CodecError, describe_error
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.spark.wire.values import Classes, dumps_state, loads_each
-from asyncstream.state import Cut, Delta, Kept, Table, Tables
+from asyncstream.state import Cut, Delta, Follows, Kept, Table, Tables
 from asyncstream.state.rows import Rows
 
 __all__ = (
@@ -328,7 +328,8 @@ def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
     """
     Have in tables that a worker has kept what further entries say; whether they were all there for it.
 
-    What follows from the rows of a step is to be made anew: rows have come and gone that it has not seen.
+    Rows have come and gone that the step has not seen: what it derives from those of one table may follow
+    them, and what it derives from several is to be made anew.
     """
     changed = set()
     for entry in entries:
@@ -337,9 +338,10 @@ def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
             for name, (dropped, gone, rows) in changes.items():
                 if name not in mine:
                     return False
-                mine[name].apply(Delta(rows, gone, dropped))
+                mine[name].follow(Delta(rows, gone, dropped))
             changed.add(step)
     for step in changed:
         for table in tables[step].every():
-            table.derived = None
+            if not isinstance(table.derived, Follows):
+                table.derived = None
     return True
