@@ -43,7 +43,7 @@ from asyncstream.state.schema import Change, Schema, adapted, compare, described
 from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
 from asyncstream.state.stored import StateBackend, Stored
 from asyncstream.state.stored_file import StoredFile
-from asyncstream.state.table import Table
+from asyncstream.state.table import Follows, Table
 from asyncstream.state.tables import Cell, Cut, Kept, Tables
 from asyncstream.state.ttl import TimeToLive
 from asyncstream.state.weights import Scale
@@ -62,6 +62,7 @@ __all__ = (
     "Delta",
     "DiskRows",
     "DiskState",
+    "Follows",
     "Frozen",
     "Kept",
     "KeyedState",

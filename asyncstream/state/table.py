@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from asyncstream.errors import InternalError
 from asyncstream.state.capture import IMMUTABLE, detached
@@ -33,13 +33,21 @@ from asyncstream.state.rows import (
     same,
 )
 
-__all__ = ("Saved", "Table")
+__all__ = ("Follows", "Saved", "Table")
 
 Saved: TypeAlias = tuple[set[Any], dict[Any, set[Any]], Iterator[tuple[Any, Iterator[tuple[Any, Any]]]]]
 """
 Namespaces dropped, keys gone by namespace, and the rows of each namespace that were put, as keys with values:
 made one by one, for there may be more than should be in memory twice.
 """
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """What is derived from the rows of one table alone, and need not be made anew when some change."""
+
+    def follow(self, table: Table, delta: Delta) -> None:
+        """Have the table apply a delta, and follow."""
 
 
 @dataclass(eq=False)
@@ -312,6 +320,14 @@ class Table(Generations):
             (namespace_of(namespace), [(load_key(key), load(value)) for key, value in rows.items()])
             for namespace, rows in delta.rows.items()
         )
+
+    def follow(self, delta: Delta) -> None:
+        """As `apply`, and so does what is derived from the rows, if it can; if not, it is to be made anew."""
+        if isinstance(self.derived, Follows) and not self.is_remote:
+            self.derived.follow(self, delta)
+        else:
+            self.derived = None
+            self.apply(delta)
 
     def go_on(self, table: Table) -> None:
         """

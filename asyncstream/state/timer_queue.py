@@ -39,9 +39,11 @@ from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from asyncstream.errors import safe_repr
+from asyncstream.state.generations import Delta
 from asyncstream.state.key_table import KeyTable, whole_key
 from asyncstream.state.keys import SOUND, check_key
 from asyncstream.state.rows import MISSING, SLICE, plain_namespace, run_through, same
+from asyncstream.state.table import Table
 
 __all__ = ("EndlessTimers", "OnTimer", "Timer", "TimerQueue", "timer_table")
 
@@ -370,6 +372,20 @@ class TimerQueue:
                 raise _no_time(timestamp)
             if not table.is_remote:
                 self._put_down(timestamp)
+
+    def follow(self, table: Table, delta: Delta) -> None:
+        """
+        Have a table apply what others have changed, with the timers of which this goes on.
+
+        Args:
+            table: that of another queue, which goes on with this one's order.
+        """
+        for timestamp in delta.rows:
+            if timestamp not in table:
+                self._put_down(timestamp)
+        left = [timestamp for timestamp in {*delta.dropped, *delta.gone} if timestamp in table]
+        table.apply(delta)
+        self._stale += sum(timestamp not in table for timestamp in left)
 
     def _put_down(self, timestamp: int) -> None:
         """Have a timestamp among the others."""

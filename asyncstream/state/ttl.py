@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
+from asyncstream.state.generations import Delta
 from asyncstream.state.rows import MISSING, SLICE, run_through
 from asyncstream.state.table import Table
 from asyncstream.validation import Duration, choice, duration_ms
@@ -150,6 +151,21 @@ class Ages(ABC, Generic[W]):
             if written is MISSING or (isinstance(written, int) and not self._is_whole):
                 self._written.put(*row, self._spread(row, now_ms if written is MISSING else written))
             self._visits[row] = now_ms + self._ttl_ms
+
+    def follow(self, table: Table, delta: Delta) -> None:
+        """Have a table apply what others have changed, with the times from which these visits follow."""
+        namespace_of, load_key, visits = table.namespace_of, table.load_key, self._visits
+        for namespace in map(namespace_of, delta.dropped):
+            for key in table.whole(namespace):
+                visits.pop((namespace, key), None)
+        for namespace, keys in delta.gone.items():
+            for key in keys:
+                visits.pop((namespace_of(namespace), load_key(key)), None)
+        due_ms = next(reversed(visits.values()), 0)  # too early for new ones, and in order
+        for namespace, rows in delta.rows.items():
+            for key in rows:
+                visits.setdefault((namespace_of(namespace), load_key(key)), due_ms)
+        table.apply(delta)
 
     def _visit(self, now_ms: int) -> None:
         for _ in range(VISITS):

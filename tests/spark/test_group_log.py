@@ -6,19 +6,27 @@ import os
 import random
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from asyncstream import KeyedContext, KeyedProcessFunction, Stream
+from asyncstream.clock import ManualClock
+from asyncstream.operators.base import OperatorContext
+from asyncstream.operators.process import KeyedProcessOperator
+from asyncstream.runtime.spark.wire.values import loads_each
 from asyncstream.runtime.spark.worker import group_files, group_log, group_memory
 from asyncstream.runtime.spark.worker.group_files import GroupFile, GroupFiles
-from asyncstream.runtime.spark.worker.group_log import Log, Position, entry_of, kept_tables
+from asyncstream.runtime.spark.worker.group_log import Log, Position, catch_up, entry_of, kept_tables
 from asyncstream.runtime.spark.worker.group_memory import hold, take_back
-from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, ValueDescriptor
+from asyncstream.state import ListDescriptor, StoredFile, Table, Tables, TimeToLive, ValueDescriptor
+from asyncstream.state.timer_queue import TimerQueue
+from asyncstream.state.ttl import ValueAges
+from asyncstream.windowing import Count, CumulativeWindows
+from tests.operators.recorder import Recorder
 from tests.spark.contract import embedded, key_of, on_stand_in, row
-from tests.spark.fake_spark import Kept, Map, Value
+from tests.spark.fake_spark import Kept, Map, MicroBatch, Value
 
 
 class Remembers(KeyedProcessFunction[Any, Any]):
@@ -102,6 +110,84 @@ def test_results_are_the_same_whatever_workers_still_know(
     assert (used == 0) == (worker in ("is new each time", "holds nothing"))
     if worker == "takes turns" and least_bytes:  # each has read the log of a group once
         assert used > len(hits) * 2 // 3
+
+
+def cumulative(timed: Stream[Any]) -> dict[str, Stream[Any]]:
+    """Windows of which all but the last of a row leave their rows as they are when they fire."""
+    windowed = timed.key_by(key_of).window(CumulativeWindows(10, 2))
+    return {"out": windowed.aggregate(n=Count()), "all": timed.map(dict)}
+
+
+def test_windows_that_fire_and_change_no_row_fire_again_if_their_task_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the same worker, which has kept the tables of the first time, and when they fire next."""
+    monkeypatch.setattr(MicroBatch, "_fails", lambda batch: True)
+    rows = [[row(1_000), row(6_500)]]
+    assert sorted(on_stand_in(rows, cumulative)) == embedded(rows, cumulative)
+    assert len(embedded(rows, cumulative)) > len(rows[0])
+
+
+class Expires(KeyedProcessFunction[int, Any]):
+    """Keeps what came last for a key, for a while, and tells of it at a time that is put off now and then."""
+
+    def open(self, ctx: KeyedContext) -> None:
+        self.last = ctx.state(ValueDescriptor[int]("last", ttl=TimeToLive(0.05)))
+
+    def process_element(self, value: int, ctx: KeyedContext, out: Any) -> None:
+        if value % 3 == 0:
+            ctx.delete_event_timer((self.last.get() or 0) + 20)
+        if value % 5 == 0:
+            self.last.clear()
+        else:
+            self.last.set(value)
+        ctx.register_event_timer(value + 20)
+
+    def on_timer(self, timestamp: int, ctx: KeyedContext, out: Any) -> None:
+        out((timestamp, ctx.key, self.last.get()))
+
+
+class Goes:
+    """An operator that is made anew for each turn, with the tables of the turn before."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._cells: Any = {}
+        self.tables: dict[str, Tables] | None = None
+        self.derived: list[Any] = []
+
+    def turn(self, values: list[int], watermark: int) -> tuple[list[Any], bytes]:
+        operator = KeyedProcessOperator(lambda value: value % 7, Expires())
+        operator.out = Recorder()
+        operator.open(OperatorContext(clock=self._clock))
+        if self.tables is not None:
+            self.derived = [table.derived for table in self.tables["step"].every()]
+            operator.tables.go_on(self.tables["step"], {})
+        operator.process_batch(values, values)
+        operator.advance_watermark(watermark)
+        entry = entry_of({"step": operator.tables.cut()})
+        operator.tables.merge()
+        self.tables = {"step": operator.tables.handed_on()}
+        return operator.out.seen, entry
+
+
+def test_what_follows_from_timers_and_times_to_live_follows_what_others_have_changed() -> None:
+    """So it is not made anew with every micro-batch that another worker has had."""
+    drawn, clock, now = random.Random(3), ManualClock(), 0
+    one, other = Goes(clock), Goes(clock)
+    missed: list[Any] = []
+    for number in range(200):
+        clock.set_ms(number * 4)
+        now += drawn.randrange(9)
+        turn = [now + drawn.randrange(30) for _ in range(drawn.randrange(6))], now
+        told, entry = one.turn(*turn)
+        if other.tables is not None and drawn.random() < 0.5:
+            missed += loads_each(entry, {})
+            continue
+        assert other.tables is None or catch_up(other.tables, missed)
+        missed = []
+        assert other.turn(*turn)[0] == told
+    assert [type(one) for one in other.derived] == [TimerQueue, TimerQueue, NoneType, ValueAges]
 
 
 @pytest.mark.parametrize("tail_bytes", [0, 100, 10_000])

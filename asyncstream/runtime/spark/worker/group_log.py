@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from asyncstream.errors import CheckpointError, CodecError, describe_error
 from asyncstream.operators.base import Operator
 from asyncstream.runtime.spark.wire.values import Classes, dumps_state, loads_each
-from asyncstream.state import Cut, Delta, Kept, Table, Tables
+from asyncstream.state import Cut, Delta, Follows, Kept, Table, Tables
 from asyncstream.state.rows import Rows
 
 __all__ = (
@@ -80,6 +80,9 @@ WAY_OUT: Final = (
     "on from there with a new checkpointLocation and start_from=Checkpoints(...), which takes "
     "renamed={old: new}, migrate={step: function} and allow_dropped=[...]"
 )
+
+NOTHING: Final = dumps_state({})
+"""An entry of no changes."""
 
 Entry = Mapping[str, Mapping[str, tuple[Any, Any, Any]]]
 """By step and table: namespaces dropped, keys gone by namespace, rows by namespace; all as they are saved."""
@@ -206,13 +209,16 @@ class Log:
         """
         Put an entry behind the others, or all there is in the place of all; gives the new position.
 
+        So there is one also where no row has changed: what follows from the rows may have, as which windows
+        have fired, and is not to be found by a task that runs again.
+
         Args:
             entry: as `entry_of` gives it.
             operators: whose tables have been merged since.
         """
-        if not entry:
+        if not entry and not position.entries:
             return position
-        data = entry
+        data = entry or NOTHING
         after = position.after(len(data))
         if after.is_long:
             if position.entries:
@@ -322,7 +328,8 @@ def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
     """
     Have in tables that a worker has kept what further entries say; whether they were all there for it.
 
-    What follows from the rows of a step is to be made anew: rows have come and gone that it has not seen.
+    Rows have come and gone that the step has not seen: what it derives from those of one table may follow
+    them, and what it derives from several is to be made anew.
     """
     changed = set()
     for entry in entries:
@@ -331,9 +338,10 @@ def catch_up(tables: Mapping[str, Tables], entries: Iterable[Entry]) -> bool:
             for name, (dropped, gone, rows) in changes.items():
                 if name not in mine:
                     return False
-                mine[name].apply(Delta(rows, gone, dropped))
+                mine[name].follow(Delta(rows, gone, dropped))
             changed.add(step)
     for step in changed:
         for table in tables[step].every():
-            table.derived = None
+            if not isinstance(table.derived, Follows):
+                table.derived = None
     return True
