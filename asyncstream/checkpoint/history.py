@@ -312,7 +312,8 @@ class History:
         """
         numbers = await self.look()
         if len(numbers) <= keep:
-            return [number for number in numbers if number not in self._unreadable()]
+            unreadable = set(self._unreadable())
+            return [number for number in numbers if number not in unreadable]
         # of an earlier job; or its commit only seemed to have failed
         await self._look_into([number for number in numbers if number not in self._infos])
         self._warn_of_damaged()

@@ -87,7 +87,7 @@ class AsOfOperator(TimedJoin):
         self._key_of_version: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_version")
         self._events = self.tables.declare(Table("events", may_be_away=True))
         self._versions = self.tables.declare(Table(_VERSIONS, may_be_away=True))
-        self._fronts = Fronts(self._events), Fronts(self._versions)
+        self._fronts = Fronts(self.tables, self._events), Fronts(self.tables, self._versions)
 
     def _process_events(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         values, stamps, refused = self._in_time(LATE, values, timestamps)
@@ -115,7 +115,6 @@ class AsOfOperator(TimedJoin):
                 self._take_in(key_by(value), at_ms, value, watermark)
         except BaseException as error:
             self.fail_on(value, error)
-        self._fronts[RIGHT].cut()
 
     def _take_in(self, key: Any, timestamp: int, value: Any, watermark: int) -> None:
         """Have one more version, in the place of one of its time."""

@@ -13,12 +13,12 @@ on the bound is lost if the watermark came in between; that is as in Flink, and 
 
 That is exact, and a timer for each element would cost as much as the join. An element at its last time can
 only meet one that comes at the watermark's own time, and that one looks for times above its bound, not at it.
-So elements may stay a while after their time. Each that comes takes the place of what
-may go from its buffer: one in use holds little more than it must, and most searches end at its front. One
-timer for each buffer takes away what gathers where none come; these are due at multiples of a `step_ms`, so
-that many share a bucket of the queue. Only where it shows is there a timer for the first element of a buffer,
-and after that for the next: where elements without a partner are emitted, and where an element goes at its
-own time, so that another of that time may find it or not.
+So elements may stay a while after their time. Each that comes takes the place of what may go from its buffer:
+one in use holds little more than it must (of many elements up to twice as many, see `Fronts`), and most
+searches end at its front. One timer for each buffer takes away what gathers where none come; these are due at
+multiples of a `step_ms`, so that many share a bucket of the queue. Only where it shows is there a timer for
+the first element of a buffer, and after that for the next: where elements without a partner are emitted, and
+where an element goes at its own time, so that another of that time may find it or not.
 
 With `how` other than "inner", an element that goes and has had no partner is emitted with None in the place
 of one. Its own time may be far behind the watermark by then, and late for every step that follows. So such a
@@ -111,7 +111,7 @@ class IntervalJoinOperator(TimedJoin):
         self.tables.declare_cell("buffered", Cell.of(self, "_buffered", "sum"))
         for side in (self._left, self._right):
             self.tables.declare(side.table)
-        self._fronts = Fronts(self._left.table), Fronts(self._right.table)
+        self._fronts = Fronts(self.tables, self._left.table), Fronts(self.tables, self._right.table)
 
     def metrics(self) -> dict[str, int]:
         return {**super().metrics(), "buffered": self._buffered}
@@ -134,6 +134,7 @@ class IntervalJoinOperator(TimedJoin):
         at_watermark_ms, ends_ms = lower_ms + (other.keeps_ms > 0), min(upper_ms, 0)
         gone_ms = -math.inf if is_exact else reached(watermark) - side.keeps_ms
         results, stamps, gone = self._results, self._stamps, 0
+        my_fronts, their_fronts, few = self._fronts[side.number], self._fronts[other.number], Fronts.few
         value = None
         try:
             for value, timestamp in zip(values, timestamps, strict=True):
@@ -145,9 +146,13 @@ class IntervalJoinOperator(TimedJoin):
                 if times and times[0] <= gone_ms:
                     place = bisect_right(times, gone_ms)
                     gone += place
-                    del times[:place], buffer[1][:place]
-                    if marks:
-                        del buffer[2][:place]
+                    if len(times) > few:
+                        gone -= my_fronts.get(key, 0)
+                        my_fronts.go(key, buffer, place)
+                    else:
+                        del times[:place], buffer[1][:place]
+                        if marks:
+                            del buffer[2][:place]
                 place = len(times)
                 if not place or timestamp >= times[-1]:
                     times.append(timestamp)
@@ -156,7 +161,7 @@ class IntervalJoinOperator(TimedJoin):
                     place = bisect_right(times, timestamp)
                     times.insert(place, timestamp)
                     buffer[1].insert(place, value)
-                    if is_exact and not place:
+                    if is_exact and place == my_fronts.get(key, 0):
                         self._wait(side, key, timestamp)
                 found = theirs.get(key)
                 if found is None:
@@ -167,7 +172,9 @@ class IntervalJoinOperator(TimedJoin):
                     # the ends first: most often all that is buffered is within bounds, and not later
                     partners, last_ms = found[1], times[-1]
                     least_ms = timestamp + (lower_ms if timestamp > watermark else at_watermark_ms)
-                    start = 0 if times[0] >= least_ms else bisect_left(times, least_ms)
+                    start = their_fronts.get(key, 0) if their_fronts else 0
+                    if times[start] < least_ms:
+                        start = bisect_left(times, least_ms, start)
                     if last_ms <= timestamp + ends_ms:
                         if start:
                             partners = partners[start:]
@@ -224,7 +231,6 @@ class IntervalJoinOperator(TimedJoin):
             if not side.is_exact:
                 for key in list(side.table.whole()):
                     self._let_go(side, key, self._timers.watermark)
-                self._fronts[side.number].cut()
         return super().snapshot()
 
     def _fire(self, timestamp: int, key: Any, namespace: Any) -> None:

@@ -5,9 +5,9 @@ What joins in event time share: buffers in the order of time for each key, timer
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from asyncstream import eventtime
 from asyncstream.elements import MAX_TIMESTAMP, Timestamps
@@ -15,7 +15,7 @@ from asyncstream.operators.base import pairs
 from asyncstream.operators.emitting import BURST
 from asyncstream.operators.ports import MultiInput, Receive
 from asyncstream.operators.timed import EventTimeOperator
-from asyncstream.state import Table
+from asyncstream.state import Table, Tables
 
 __all__ = ("LEFT", "RIGHT", "Buffer", "Fronts", "TimedJoin", "add", "check_timestamp")
 
@@ -36,9 +36,6 @@ end of a list moves what is behind it, which for 10,000 elements of a key is a m
 from the front, which is cut off together where much is behind it: see `Fronts`.
 """
 
-_FEW: Final = 500
-"""As many elements are moved in a list before it costs more than to remember that they were not."""
-
 
 def add(buffer: Buffer, timestamp: int, value: Any) -> int:
     """Put an element behind those of its time and before, and give its place."""
@@ -57,27 +54,35 @@ class Fronts(dict[Any, int]):
     """
     How many elements have gone from the fronts of a table's buffers and are still in them, by key.
 
-    While event time advances, elements go in the order of their times, one by one where each has a timer. To
-    cut each off would move all behind it, a hundred thousand of them each time. So they are cut off when no
-    more is left than has gone, and the rest of them when event time has arrived: there are none when elements
-    come, or a snapshot is taken.
+    While event time advances, elements go in the order of their times, one by one where each has a timer or a
+    watermark. To cut each off would move all behind it, a hundred thousand of them each time. So they are cut
+    off when no more is left than has gone, and the rest of them before a checkpoint or a snapshot is taken.
+
+    Attributes:
+        few: as many elements are moved in a list before it costs more than to remember that they were not; of
+            a buffer that has no more, none have gone and are still there.
     """
 
-    def __init__(self, table: Table) -> None:
+    few: ClassVar = 500
+
+    def __init__(self, tables: Tables, table: Table) -> None:
         super().__init__()
         self._table = table
+        tables.before_cut(self._cut)
+        tables.before_snapshot(self._cut)
+        tables.on_restored(self.clear)
 
     def go(self, key: Any, buffer: Buffer, until: int) -> None:
         """Have the elements before this place gone, which are not all."""
         left = len(buffer[0]) - until
-        if left > until and left > _FEW:
+        if left > until and left > self.few:
             self[key] = until
             return
         self.pop(key, None)
         for part in buffer:
             del part[:until]
 
-    def cut(self) -> None:
+    def _cut(self) -> None:
         """Have none in the buffers any more."""
         while self:
             key, until = self.popitem()
@@ -98,11 +103,6 @@ class TimedJoin(EventTimeOperator, MultiInput):
         self._results: list[Any] = []
         self._stamps: list[int | None] = []
         self._fronts: tuple[Fronts, Fronts]  # of the buffers of both sides; made with these
-
-    def _advancing(self, timestamp: int) -> Iterator[None]:
-        yield from super()._advancing(timestamp)
-        for fronts in self._fronts:
-            fronts.cut()
 
     def _in_time(
         self, tag: str, values: Sequence[Any], timestamps: Timestamps

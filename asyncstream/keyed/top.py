@@ -12,6 +12,7 @@ told, from the top (`-U`, `+U`), and one that is newly filled (`+I`) or empty (`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -102,10 +103,8 @@ class Ranks:
 
     def alike(self, rows: list[Row], by: Any) -> range:
         """The places of the rows that rank as this does; of NaN none."""
-        start = end = self.place(rows, by)
-        while start and rows[start - 1][0] == by:
-            start -= 1
-        return range(start, end)
+        end = self.place(rows, by)
+        return range(bisect_left(rows, True, 0, end, key=lambda row: bool(row[0] == by)), end)
 
 
 class Top(KeyedStep):

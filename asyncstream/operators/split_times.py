@@ -13,11 +13,18 @@ WatermarkOutputMultiplexer:
 
 *Alignment*: a split that is more than `max_drift_ms` ahead of the slowest is to wait, lest what is behind the
 step fills up with its elements. While it waits, its silence says nothing about it.
+
+There may be a thousand splits, and a watermark with each element. So those that are waited for stand in a
+heap, by a watermark that each has had: only the first of them is looked at, and put where it belongs if it
+has moved since. And as long as the limit of alignment does not go back, only splits that have moved can have
+come to be ahead of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
 
 from asyncstream.elements import MIN_TIMESTAMP
@@ -31,9 +38,17 @@ _NONE: Final = ""
 
 
 class _Split:
-    """Event time in one split."""
+    """
+    Event time in one split.
 
-    __slots__ = ("generator", "heard_ms", "idle", "watermark")
+    Attributes:
+        number: which of the splits it is; set with `is_listed`, whether it is in the heap.
+    """
+
+    __slots__ = ("generator", "heard_ms", "idle", "is_listed", "number", "watermark")
+
+    number: int
+    is_listed: bool
 
     def __init__(self, generator: WatermarkGenerator, now_ms: int) -> None:
         self.generator = generator
@@ -59,6 +74,9 @@ class SplitTimes:
         self._splits: dict[str, _Split] = {}
         self._kept: dict[str, list[Any]] = {}  # of an earlier run, of splits that are not there yet
         self._current: _Split | None = None
+        self._awaited: list[tuple[int, int, _Split]] = []  # a heap; has some that are idle by now
+        self._moved: set[str] = set()  # since it was last seen which are to wait
+        self._limit_ms = math.inf  # as it was then; of other splits, there is none
         self.ahead: frozenset[str] = frozenset()
 
     def assign(self, names: Iterable[str], now_ms: int) -> None:
@@ -66,6 +84,17 @@ class SplitTimes:
         before, self._splits = self._splits, {}
         for name in [*names] or [_NONE]:
             self._splits[name] = before.get(name) or self._begun(name, now_ms)
+        self._limit_ms = math.inf
+        self._moved.clear()
+        self._awaited.clear()
+        for number, split in enumerate(self._splits.values()):
+            split.number, split.is_listed = number, False
+            self._await(split)
+
+    def _await(self, split: _Split) -> None:
+        if not split.is_listed:
+            split.is_listed = True
+            heappush(self._awaited, (split.watermark, split.number, split))
 
     def _begun(self, name: str, now_ms: int) -> _Split:
         split = _Split(self._strategy.generator(), now_ms)
@@ -78,7 +107,10 @@ class SplitTimes:
     def enter(self, name: str, now_ms: int) -> WatermarkGenerator:
         """The elements that come next are of this split; gives its generator."""
         self._current = split = self._splits[name]
-        split.idle = False
+        self._moved.add(name)
+        if split.idle:
+            split.idle = False
+            self._await(split)
         split.heard_ms = now_ms
         return split.generator
 
@@ -91,20 +123,33 @@ class SplitTimes:
 
     def watermark(self) -> int:
         """The smallest of those that are waited for; before all time if all are idle."""
-        awaited = [split.watermark for split in self._splits.values() if not split.idle]
-        return min(awaited, default=MIN_TIMESTAMP)
+        awaited = self._awaited
+        while awaited:
+            had_ms, number, split = awaited[0]
+            if split.idle:
+                heappop(awaited)
+                split.is_listed = False
+            elif split.watermark > had_ms:
+                heapreplace(awaited, (split.watermark, number, split))
+            else:
+                return had_ms
+        return MIN_TIMESTAMP
 
     @property
     def is_idle(self) -> bool:
         """Whether all splits are idle."""
-        return all(split.idle for split in self._splits.values())
+        self.watermark()
+        return not self._awaited
 
     def align(self, now_ms: int) -> bool:
         """See which splits are to wait; whether that has changed. One that has waited was not silent."""
         if self._max_drift_ms is None:
             return False
-        limit = self.watermark() + self._max_drift_ms
-        ahead = {name for name, split in self._splits.items() if not split.idle and split.watermark > limit}
+        splits, limit_ms = self._splits, self.watermark() + self._max_drift_ms
+        names = splits.keys() if limit_ms < self._limit_ms else splits.keys() & (self.ahead | self._moved)
+        ahead = {name for name in names if not splits[name].idle and splits[name].watermark > limit_ms}
+        self._limit_ms = limit_ms
+        self._moved.clear()
         if ahead == self.ahead:
             return False
         for name in self.ahead - ahead:

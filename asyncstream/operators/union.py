@@ -4,6 +4,7 @@ Several streams become one: elements as they come, the watermark of the slowest.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,10 +68,12 @@ class UnionSpec(Spec):
     @property
     def names(self) -> list[str]:
         """What tells each input from the others."""
-        return [
-            f"{name} ({self.inputs[:place].count(name) + 1})" if name in self.inputs[:place] else name
-            for place, name in enumerate(self.inputs)
-        ]
+        seen: Counter[str] = Counter()
+        names = []
+        for name in self.inputs:
+            seen[name] += 1
+            names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        return names
 
     @property
     def schema(self) -> Schema:

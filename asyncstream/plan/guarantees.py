@@ -98,7 +98,7 @@ def left_behind(graph: Graph, source: str, sink: str | None = None) -> list[str]
         step.name
         for step in graph.behind(source)
         if isinstance(step, OperatorStep)
-        and step.spec.schema is not None
+        and step.schema is not None
         and step.spec.calls is None
         and not step.spec.keeps_only_watermarks
         and (sink is None or any(one.name == sink for one in graph.behind(step.name)))

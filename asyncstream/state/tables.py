@@ -183,7 +183,10 @@ class Tables:
         self._cells[name] = cell
 
     def before_cut(self, listener: Callable[[], None]) -> None:
-        """Have this called before each cut: what is in the middle of changing rows comes to its end."""
+        """
+        Have this called before each cut: what is in the middle of changing rows comes to its end. Who asked
+        last is called first: a driver, which has a step do what is left, before the step itself.
+        """
         self._finishing.append(listener)
 
     def on_cut(self, listener: Callable[[], None]) -> None:
@@ -221,7 +224,7 @@ class Tables:
 
     def cut(self) -> Cut:
         """What has changed since the last cut; `merging` is to be run through before the next."""
-        for listener in self._finishing:
+        for listener in reversed(self._finishing):
             listener()
         deltas = {table: delta for table in self.every() if (delta := table.cut())}
         for table in self._derived:

@@ -248,6 +248,26 @@ async def test_no_more_is_read_of_many_than_says_which_parts_may_go(
     assert store.count == 100
 
 
+class Walked(dict[int, CheckpointInfo | None]):
+    """Counts in `count` how often it is gone through."""
+
+    count = 0
+
+    def items(self) -> Any:
+        self.count += 1
+        return super().items()
+
+
+async def test_where_nothing_is_to_go_what_is_kept_is_gone_through_once() -> None:
+    store = MemoryStore()
+    lease, history = await lease_of(store), History(store, JsonCodec())
+    for number in range(1, 51):
+        await write(history, lease, number, number)
+    history._infos = walked = Walked(history._infos)
+    assert await history.let_go(lease, 50) == list(range(1, 51))
+    assert walked.count == 1
+
+
 async def test_of_damaged_ones_it_is_said_once_that_they_stay(caplog: pytest.LogCaptureFixture) -> None:
     store, history = await filled(1, 2, 3, 4)
     store._kept[1] = store._kept[2] = b"damaged"

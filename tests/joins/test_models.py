@@ -17,6 +17,7 @@ from asyncstream.joins.interval import IntervalJoinOperator
 from asyncstream.joins.window_join import WindowJoinOperator
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.operators.ports import MultiInput
+from asyncstream.state.rows import run_through
 from asyncstream.windowing import TumblingWindows, WindowPlan
 from tests.joins.models import Step, as_of, interval_join, window_join
 from tests.operators.recorder import RESTORED, Recorder, W
@@ -28,7 +29,7 @@ HOWS = ("inner", "left", "right", "full")
 def few(request: pytest.FixtureRequest) -> Iterator[None]:
     """Buffers of a few elements, whose fronts are cut off together or one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timed, "_FEW", request.param)
+        patch.setattr(timed.Fronts, "few", request.param)
         yield
 
 
@@ -195,6 +196,14 @@ class Moved(list[Any]):
         Moved.total += len(self)
 
 
+def watch(run: Run, key: str) -> list[list[Any]]:
+    """Count from now on what is moved in the only buffer of this key; gives that."""
+    (buffer,) = (rows[key] for table in run.operator.tables if (rows := table.young.get(None)))
+    buffer[:] = map(Moved, buffer)
+    Moved.total = 0
+    return buffer  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("make", "side"),
     [
@@ -207,17 +216,56 @@ class Moved(list[Any]):
 def test_what_goes_from_a_key_costs_the_same_however_much_there_is_behind_it(
     make: Callable[[], MultiInput], side: int
 ) -> None:
-    def moved(elements: int) -> int:
+    def moved(elements: int, step_ms: int) -> int:
         run = Run(make)
         run.play([Step(side, "a", number, number) for number in range(elements)])
-        (buffer,) = (rows["a"] for table in run.operator.tables if (rows := table.young.get(None)))
-        buffer[:] = map(Moved, buffer)
-        Moved.total = 0
-        run.play([Step(each, None, elements - 2, -1) for each in (0, 1)])
-        assert len(buffer[0]) <= 2
+        watch(run, "a")
+        for at_ms in range(0, elements, step_ms):
+            run.play([Step(each, None, at_ms + step_ms - 2, -1) for each in (0, 1)])
         return Moved.total
 
-    assert moved(8_000) < 3 * moved(4_000)
+    assert moved(4_000, 4_000) < 3 * moved(2_000, 2_000)
+    assert moved(4_000, 1) < 3 * moved(2_000, 1)
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_an_element_that_takes_the_place_of_another_moves_none_of_those_between(how: Any) -> None:
+    kept_ms = 2_000
+    run = Run(lambda: IntervalJoinOperator((key_of, key_of), -kept_ms, 0, how))
+    run.play([Step(1, "a", number, number) for number in range(kept_ms)])
+    buffer = watch(run, "a")
+    for number in range(kept_ms, kept_ms + 900):
+        run.play([Step(1, "a", number, number), *(Step(each, None, number, -1) for each in (0, 1))])
+    assert Moved.total == 0
+    run.operator.snapshot()
+    assert buffer[0] == list(range(900, kept_ms + 900))
+    assert run.operator.metrics()["buffered"] == len(buffer[0])
+
+
+def test_what_goes_when_a_driver_has_the_step_do_what_is_left_is_in_no_checkpoint() -> None:
+    left: list[Iterator[None]] = []
+    join = IntervalJoinOperator((key_of, key_of), -1, 0, "left")
+    join.out = Recorder()
+    join.open(OperatorContext(clock=ManualClock(), work_off=left.append))
+    join.tables.before_cut(lambda: run_through(left.pop()))
+    join.port(0).process_batch([(0, "a", at_ms) for at_ms in range(1_200)], list(range(1_200)))
+    for port in join.ports:
+        port.advance_watermark(500)
+    buffer = join.tables.cut().deltas[join.tables["left"]].rows[None]["a"]
+    assert buffer[0] == list(range(501, 1_200))
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("then", [(1, 5), (0, 6), (0, 5)])
+def test_what_has_gone_from_a_key_of_several_has_no_part_in_what_comes_then(
+    how: Any, then: tuple[int, int]
+) -> None:
+    steps = [Step(0, "a", at_ms, at_ms) for at_ms in (5, 8, 9, 10)]
+    steps += [Step(side, None, 5, -1) for side in (0, 1)]
+    steps += [Step(then[0], "a", then[1], 0), *(Step(side, None, 7, -1) for side in (0, 1))]
+    steps += [Step(side, None, MAX_TIMESTAMP, -1) for side in (0, 1)]
+    expected = interval_join(steps, -3, 0, how)
+    check(lambda: IntervalJoinOperator((key_of, key_of), -3, 0, how), steps, [], expected)
 
 
 @pytest.mark.parametrize("made", [*HOWS, "groups"])

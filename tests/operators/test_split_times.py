@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,36 @@ def test_an_element_out_of_order_takes_nothing_back() -> None:
     times.assign(["a"], 0)
     times.enter("a", 0)
     assert [times.advance(watermark) for watermark in (9, 5, 12)] == [9, 9, 12]
+
+
+class Compared(int):
+    """A watermark that counts in `total` with how many others such ones are compared."""
+
+    total = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.total += 1
+        return super().__lt__(other)
+
+    def __gt__(self, other: int) -> bool:
+        Compared.total += 1
+        return super().__gt__(other)
+
+
+@pytest.mark.parametrize("max_drift_ms", [None, 10_000])
+def test_a_watermark_costs_about_the_same_however_many_splits_there_are(max_drift_ms: int | None) -> None:
+    def compared(splits: int) -> int:
+        times = SplitTimes(EVERY_ONE, None, max_drift_ms)
+        times.assign(map(str, range(splits)), 0)
+        for step in range(5 * splits):
+            Compared.total *= step > splits  # while some have brought nothing, all others wait for them
+            times.enter(str(step % splits), 0)
+            slowest = step - splits + 1 if step >= splits - 1 else MIN_TIMESTAMP
+            assert times.advance(Compared(step)) == slowest
+            times.align(0)
+        return Compared.total
+
+    assert compared(200) < 8 * compared(50)
 
 
 def test_the_clock_is_asked_for_when_a_split_may_have_turned_idle() -> None:
@@ -279,3 +310,33 @@ def test_no_element_is_late_that_is_not_late_in_its_own_split(elements: list[tup
             own[split] = max(own[split], watermark)
             times.advance(watermark)
         assert times.watermark() == min(own.values())
+
+
+STEPS = st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.sampled_from(("enter", "look", "assign")))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_the_slowest_and_those_ahead_are_found_as_if_all_were_looked_at(
+    steps: list[tuple[str, int, str]],
+) -> None:
+    times = SplitTimes(EVERY_ONE, 3, 2)
+    times.assign("ab", 0)
+    watermarks, idle = dict.fromkeys("ab", MIN_TIMESTAMP), set[str]()
+    for now_ms, (split, watermark, what) in enumerate(steps):
+        if what == "assign":
+            watermarks = {name: watermarks.get(name, MIN_TIMESTAMP) for name in {"a", split}}
+            idle &= watermarks.keys()
+            times.assign(watermarks, now_ms)
+        elif what == "look":
+            times.look(now_ms, excused=False)
+            idle = {name for name, (_, _, is_idle) in times.snapshot().items() if is_idle} & watermarks.keys()
+        elif split in watermarks:
+            idle.discard(split)
+            times.enter(split, now_ms)
+            times.advance(watermark)
+            watermarks[split] = max(watermark, watermarks[split])
+        active = {name: reached for name, reached in watermarks.items() if name not in idle}
+        slowest = min(active.values(), default=MIN_TIMESTAMP)
+        times.align(now_ms)
+        assert (times.watermark(), times.is_idle) == (slowest, not active)
+        assert times.ahead == {name for name, reached in active.items() if reached > slowest + 2}

@@ -351,3 +351,21 @@ def test_watermark_never_goes_back_nor_stays_behind_the_slowest_active_input(ste
         flags = [entry[1] for entry in recorder.seen if entry[0] == IDLE]
         assert (flags[-1] if flags else False) is (not active)
         assert all(one is not two for one, two in pairwise(flags))
+
+
+class Compared(str):
+    """A name that counts in `total` how often such ones are compared."""
+
+    total = 0
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.total += 1
+        return super().__eq__(other)
+
+
+def test_a_union_of_many_names_each_without_a_look_at_all_others() -> None:
+    spec = UnionSpec(tuple(Compared(number % 500) for number in range(1_000)))
+    assert spec.names[499:502] == ["499", "0 (2)", "1 (2)"]
+    assert Compared.total < 10_000

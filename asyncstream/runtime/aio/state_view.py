@@ -34,7 +34,7 @@ class StateView:
             By table, copies: "state/NAME" is the state NAME of a process function, a value, list or dict; a
             table of windows gives a list of (window, value), "timers/event" one of (milliseconds since the
             epoch, namespace). Empty if nothing is remembered of the key. What has outlived its time to live
-            may still be there.
+            may still be there, and so may elements of a join that cannot get a partner any more.
 
         Raises:
             PipelineError: if this can be no key of the stream, if no copy can be made of what is remembered,
