@@ -535,6 +535,29 @@ async def test_state_of_another_kind_is_refused_before_anything_runs() -> None:
     assert await two_runs(first, first) == []
 
 
+class Opens(KeyedProcessFunction[Any, Any]):
+    """Asks for a state that nobody knows of before."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def open(self, ctx: Any) -> None:
+        ctx.state(self.make())
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_state_of_another_kind_that_open_asks_for_is_refused_with_the_step(snapshot: bool) -> None:
+    first, second = (
+        lambda s, make=make: s.key_by(lambda e: e["k"]).process(Opens(make), name="p")
+        for make in (lambda: ValueDescriptor[int]("s"), lambda: ListDescriptor[int]("s"))
+    )
+    with pytest.raises(CheckpointError, match="step 'p': state 's' is value state and cannot be read"):
+        await two_runs(first, second, snapshot=snapshot)
+
+
 class Counts(KeyedProcessFunction[Any, Any]):
     def __init__(self, name: str) -> None:
         self.name = name

@@ -68,6 +68,18 @@ class Remembers(KeyedProcessFunction[Any, Any]):
     def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
 
 
+class Opens(KeyedProcessFunction[Any, Any]):
+    """Asks for a state that nobody knows of before."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def open(self, ctx: Any) -> None:
+        ctx.state(self.make())
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
+
+
 def function(state: Any) -> Define:
     return lambda rows: rows.key_by(key_of).process(Remembers(state), name="w")
 
@@ -194,6 +206,16 @@ def test_state_of_another_step_is_refused(before: Define, after: Define, told: s
         run(after, store)
     assert "start_from=Checkpoints(...), which takes renamed={old: new}" in str(caught.value)
     assert store.blob is kept
+
+
+def test_state_of_another_kind_that_open_asks_for_is_refused_with_the_step() -> None:
+    def opens(make: Callable[[], Any]) -> Define:
+        return lambda rows: rows.key_by(key_of).process(Opens(make), name="w")
+
+    store = Store()
+    run(opens(lambda: ValueDescriptor("s")), store)
+    with pytest.raises(CheckpointError, match="step 'w': state 's' is value state and cannot be read"):
+        run(opens(lambda: ListDescriptor("s")), store)
 
 
 def test_what_is_no_group_tells_of_the_plan() -> None:

@@ -9,7 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncstream.errors import AsyncStreamError, CheckpointError, PipelineError, SourceError, describe_error
+from asyncstream.errors import (
+    AsyncStreamError,
+    CheckpointError,
+    PipelineError,
+    SourceError,
+    describe_error,
+    naming_step,
+)
 from asyncstream.long_work import in_slices, without_collector
 from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
@@ -103,7 +110,7 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_
         if state is not None:
             state = _adapted(name, state, snapshot, graph)
             if isinstance(state, Kept):
-                with without_collector(all_stays=True):
+                with naming_step(name, CheckpointError), without_collector(all_stays=True):
                     await in_slices(operator.tables.take_over(state))
                 operator.resume()
             else:
@@ -116,8 +123,9 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_
 def _restore(step: str, operator: Operator, state: Any) -> None:
     """What is no state of this step may come from `migrate=`, or from a snapshot that was made by hand."""
     try:
-        operator.restore(state)
-        operator.resume()
+        with naming_step(step, CheckpointError):
+            operator.restore(state)
+            operator.resume()
     except AsyncStreamError:
         raise
     except Exception as error:

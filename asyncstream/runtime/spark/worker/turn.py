@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asyncstream.clock import Clock, ManualClock
 from asyncstream.elements import MAX_TIMESTAMP
-from asyncstream.errors import PipelineError, describe_error
+from asyncstream.errors import CheckpointError, PipelineError, describe_error, naming_step
 from asyncstream.operators.base import Operator, OperatorContext
 from asyncstream.runtime.spark.clocks import LATEST_MS, to_spark
 from asyncstream.runtime.spark.compatibility import not_asked_to
@@ -157,7 +157,8 @@ class Turns:
             operators[name].restore(state)
         if held is not None:
             for name, tables in held.items():
-                operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
+                with naming_step(name, CheckpointError):
+                    operators[name].tables.go_on(tables, kept.abouts[name]["cells"])
         elif kept.abouts:
             position = Position(*kept.position)
             # what is little is looked at in no time, and this task's part goes with it when it has ended; of
@@ -165,7 +166,8 @@ class Turns:
             self._read_bytes += position.size
             with nullcontext() if self._read_bytes < SMALL else staying():
                 for name, of_step in kept_tables(self._log.read(position), kept.abouts).items():
-                    run_through(operators[name].tables.take_over(of_step))
+                    with naming_step(name, CheckpointError):
+                        run_through(operators[name].tables.take_over(of_step))
 
     def _process(self, parts: StageOperators, turn: Turn, known_ms: int) -> None:
         """What has come before this micro-batch's watermark, then that, then what has come behind it."""
