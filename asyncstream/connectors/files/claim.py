@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +42,16 @@ __all__ = ("RECORD_BYTES", "Claim", "Record", "claim_of", "fenced", "lost")
 RECORD_BYTES: Final = len("..sink")
 """By which the name of a record is longer than that of its file."""
 
-_COPIED = 1 << 20
+PATIENCE: Final = 5.0
+"""
+Seconds in which another process may end what it does with the record: one that wakes up, and has been
+followed, looks at it once more and leaves, in milliseconds.
+"""
+
+_LOOK_AGAIN: Final = 0.02
+"""Seconds between two looks whether it has."""
+
+_COPIED: Final = 1 << 20
 """Bytes that are copied in one go."""
 
 
@@ -174,13 +184,16 @@ class Claim:
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """While this goes on, no other sink can take the file."""
+        """While this goes on, no other sink can take the file. It may block for `PATIENCE` seconds."""
+        until = time.monotonic() + PATIENCE
         with open(self.record, "ab") as file:
-            if not lock(file):
-                raise SinkError(
-                    f"{self._path} is being taken over by another process at this moment; if that lasts, a "
-                    "process was stopped while it did something there: end it, or have it go on"
-                )
+            while not lock(file):
+                if time.monotonic() >= until:
+                    raise SinkError(
+                        f"{self._path} is being taken over by another process at this moment; if that "
+                        "lasts, a process was stopped while it did something there: end it, or have it go on"
+                    )
+                time.sleep(_LOOK_AGAIN)
             yield
 
     def fence(self, writer: Writer) -> None:

@@ -26,6 +26,7 @@ from asyncstream import (
     SinkError,
     TransactionalSink,
 )
+from asyncstream.connectors.files import claim
 from asyncstream.connectors.files.claim import Claim
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import AsyncStreamError, SinkBroken
@@ -222,10 +223,22 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def test_what_another_process_does_with_a_record_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was stopped and followed does, which wakes up while its follower takes the file over."""
+    looks = iter([False, False])
+    monkeypatch.setattr(claim, "lock", lambda file: next(looks, True))
+    monkeypatch.setattr(claim, "_LOOK_AGAIN", 0)
+    with Claim(str(path)).taking():
+        assert next(looks, None) is None
+
+
 @KINDS
 async def test_lines_that_a_job_without_checkpoints_has_added_after_a_crash_are_not_cut_off(
-    path: Path, kind: str
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claim, "PATIENCE", 0)
     position = await lives(MAKE[kind](path), None, 2, 1)
     beside = path.with_name(".out.sink")
     record = json.loads(content(beside))
