@@ -340,11 +340,11 @@ async def test_a_session_of_ones_own_prepares_what_it_is_to_do_often(postgres_ur
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_a_sink_may_have_nothing_to_write_for_long(postgres_url: str, keeps: bool) -> None:
     do(postgres_url, "CREATE TABLE t (n int)")
-    do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET idle_session_timeout = '50ms'")
+    do(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET idle_session_timeout = '500ms'")
     sink = PostgresSink(postgres_url, "t", columns=["n"])
     await (sink.recover(None) if keeps else sink.open())
     await sink.write([{"n": 1}], None)
-    do(postgres_url, "SELECT pg_sleep(0.2)")
+    do(postgres_url, "SELECT pg_sleep(0.7)")
     await sink.write([{"n": 2}], None)
     await sink.close()
 
