@@ -55,6 +55,7 @@ from asyncstream.windowing import (
 )
 from tests.naming import shown
 from tests.runtime.parts import sleeping
+from tests.state.asking import Opens
 
 EVENTS = [{"k": "ab"[n % 2], "t": n * 100, "x": 1, "y": n} for n in range(20)]
 
@@ -533,18 +534,6 @@ async def test_state_of_another_kind_is_refused_before_anything_runs() -> None:
     with pytest.raises(CheckpointError, match=r"s was ValueDescriptor\(\) and is ListDescriptor\(\)"):
         await two_runs(first, second)
     assert await two_runs(first, first) == []
-
-
-class Opens(KeyedProcessFunction[Any, Any]):
-    """Asks for a state that nobody knows of before."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-    def open(self, ctx: Any) -> None:
-        ctx.state(self.make())
-
-    def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
 
 
 @pytest.mark.parametrize("snapshot", [False, True])

@@ -33,6 +33,7 @@ from tests.codec.changed import CHANGES, kept_class
 from tests.spark.cluster import event_columns, run_stream, stream, write_more
 from tests.spark.contract import on_spark, row
 from tests.spark.fake_spark import StandIn
+from tests.state.asking import Opens
 
 Define = Callable[[Stream[Any]], Stream[Any]]
 
@@ -64,18 +65,6 @@ class Remembers(KeyedProcessFunction[Any, Any]):
 
     def open(self, ctx: Any) -> None:
         ctx.state(self.state)
-
-    def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
-
-
-class Opens(KeyedProcessFunction[Any, Any]):
-    """Asks for a state that nobody knows of before."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-    def open(self, ctx: Any) -> None:
-        ctx.state(self.make())
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None: ...
 
