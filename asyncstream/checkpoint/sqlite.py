@@ -24,7 +24,7 @@ from asyncstream.aside import done_aside
 from asyncstream.checkpoint.directory import name_file
 from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
-from asyncstream.errors import CheckpointError, DamagedCheckpoint, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseLost, describe_error
 from asyncstream.filesystem.folders import missing_folder
 from asyncstream.filesystem.sqlite import JOURNAL_BYTES, database_path, looking_at, quoted, write_ahead
 from asyncstream.lease import Holder, Lease, following
@@ -82,10 +82,8 @@ class SqliteStore(CheckpointStore, Shown):
 
     @done_aside
     def release(self, lease: Lease) -> None:
-        with self._changing() as database:
-            current = self._row(database)[0]
-            if lease.is_same(current):
-                self._write_lease(database, lease.given_back())
+        with suppress(LeaseLost), self._changing(lease) as database:
+            self._write_lease(database, lease.given_back())
 
     @done_aside
     def holder(self) -> Lease | None:

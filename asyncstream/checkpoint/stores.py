@@ -26,7 +26,7 @@ newest whole one is gone on from, with a warning, as far as the sinks can go bac
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from asyncstream.clock import SystemClock
@@ -222,8 +222,8 @@ class MemoryStore(CheckpointStore, Shown):
         self._lease = self._check(lease).renewed(time_ms() + round(seconds * 1000))
 
     async def release(self, lease: Lease) -> None:
-        if self._lease is not None and lease.is_same(self._lease):
-            self._lease = self._lease.given_back()
+        with suppress(LeaseLost):
+            self._lease = self._check(lease).given_back()
 
     def _check(self, lease: Lease) -> Lease:
         if self._lease is None or not lease.is_same(self._lease):

@@ -45,10 +45,7 @@ WORDS: Final = by_word(
         ".async_map(batched(...)) for one call, .key_by(...).count_window(...) for lists",
     ),
     ("peek inspect tap do", ".map(...) of a function that returns its element"),
-    (
-        "retry with_retry rate_limit throttle",
-        ".async_map(...) of a guarded function, as retry(fn)",
-    ),
+    ("retry with_retry rate_limit throttle", ".async_map(...) of a guarded function, as retry(fn)"),
     ("name uid named", "name= of the method that adds the step"),
     ("set_parallelism setParallelism", "concurrency= of .async_map(...)"),
     ("async_wait unordered_wait ordered_wait amap map_async asyncMap mapAsync", ".async_map(...)"),
