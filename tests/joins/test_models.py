@@ -219,10 +219,13 @@ def test_what_goes_from_a_key_costs_the_same_however_much_there_is_behind_it(
     def moved(elements: int, step_ms: int) -> int:
         run = Run(make)
         run.play([Step(side, "a", number, number) for number in range(elements)])
-        watch(run, "a")
+        buffer = watch(run, "a")
         for at_ms in range(0, elements, step_ms):
             run.play([Step(each, None, at_ms + step_ms - 2, -1) for each in (0, 1)])
-        return Moved.total
+        total = Moved.total
+        run.operator.snapshot()
+        assert len(buffer[0]) <= 2
+        return total
 
     assert moved(4_000, 4_000) < 3 * moved(2_000, 2_000)
     assert moved(4_000, 1) < 3 * moved(2_000, 1)

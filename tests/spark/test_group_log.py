@@ -152,7 +152,6 @@ class Goes:
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self._cells: Any = {}
         self.tables: dict[str, Tables] | None = None
         self.derived: list[Any] = []
 
