@@ -133,14 +133,14 @@ def test_timers_set_for_ever_for_what_is_due_are_an_error(
 
     def fire(timestamp: int, key: str, namespace: None) -> None:
         fired.append(timestamp)
-        assert len(fired) < 1000
+        assert len(fired) < 2000
         queue.register(timestamp - back, key)
 
     for key in keys:
         queue.register(5, key)
     with pytest.raises(EndlessTimers, match="set later ones"):
         queue.advance(8, fire, blame)
-    assert [(timer.timestamp, timer.key in keys) for timer in blamed] == [(fired[-1] - back, True)]
+    assert [(timer.timestamp, timer.key in keys) for timer in blamed] == [(fired[-1], True)]
 
 
 def test_however_many_timers_set_earlier_ones_that_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

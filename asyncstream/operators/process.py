@@ -123,8 +123,7 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._state = KeyedState(context.clock, self.tables)
-        fire = self._firing()
-        self._timers = self._new_timers(fire, fire)
+        self._timers = self._new_timers(self._firing(is_event=True), self._firing(is_event=False))
         self._ctx = self._new_context()
         if getattr(self._on_timer, "__func__", None) is self.declares.on_timer:
             self._ctx._refuse_timers(type(self._function).__name__)
@@ -205,9 +204,9 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
     def metrics(self) -> dict[str, int]:
         return {**self._failures.metrics(), "state_entries": len(self._state), **super().metrics()}
 
-    def _firing(self) -> OnTimer:
+    def _firing(self, is_event: bool) -> OnTimer:
         """
-        What has the function handle a timer of the domain that the context is in.
+        What has the function handle a timer, of event time or of processing time.
 
         It is no method: that would look four things up for each timer.
         """
@@ -217,11 +216,11 @@ class KeyedFunctionOperator(ClockedOperator, TimedOperator):
             ctx = self._ctx
             ctx.key = state.key = key
             # a timer may be where no timestamp may; two comparisons cost less than a chain of them
-            if timestamp > MAX_TIMESTAMP or timestamp < MIN_TIMESTAMP or ctx.domain is not _EVENT:
-                ctx.timestamp = at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
-                emitter.timestamp = at_ms if ctx.domain is _EVENT else None
-            else:
-                ctx.timestamp = emitter.timestamp = timestamp
+            at_ms = timestamp
+            if timestamp > MAX_TIMESTAMP or timestamp < MIN_TIMESTAMP:
+                at_ms = max(MIN_TIMESTAMP, min(timestamp, MAX_TIMESTAMP))
+            ctx.timestamp = at_ms
+            emitter.timestamp = at_ms if is_event else None
             try:
                 if (result := on_timer(timestamp, ctx, emit)) is not None:
                     nothing_returned(result, self._kinds, self.context.name)

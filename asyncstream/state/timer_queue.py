@@ -100,6 +100,33 @@ class EndlessTimers(RecursionError):
         )
 
 
+class _Progress:
+    """
+    How far a pass over timers has come, looked at after each slice.
+
+    Args:
+        table: where the timers are.
+    """
+
+    def __init__(self, table: KeyTable) -> None:
+        self._table = table
+        self._reached = -math.inf
+        self._repeats, self._most = 0, _RUNAWAY
+
+    def is_none(self, timestamp: int) -> bool:
+        """Whether there is none any more: timers fire for ever that are due when they are set."""
+        if timestamp > self._reached:
+            self._reached, self._repeats, self._most = timestamp, 0, _RUNAWAY
+            return False
+        self._repeats += TIMERS
+        if self._repeats > self._most:
+            if self._most > _RUNAWAY:
+                return True
+            # each of them may set an earlier one and go on after it
+            self._most += 4 * len(self._table) + 1
+        return False
+
+
 class TimerQueue:
     """
     The timers of one domain.
@@ -132,6 +159,11 @@ class TimerQueue:
         `ValueError` if the key would not be found again, see `state.keys`.
         """
         table = self._table
+        if type(timestamp) is int and timestamp > self._last and type(key) in SOUND and not table.is_remote:
+            self._last = timestamp  # as most are: nothing needs to be looked up
+            table.lone[timestamp] = key if namespace is None else (key, namespace)
+            self._run.append(timestamp)
+            return
         bucket = table.young.get(timestamp)
         if bucket is None:
             if type(timestamp) is not int:
@@ -224,32 +256,21 @@ class TimerQueue:
         if is_remote := table.is_remote:
             self._look_away()
         buckets, pop_lone, parts, deleted = table.young, table.lone.pop, self._left, self._deleted
-        reached, repeats, most = -math.inf, 0, _RUNAWAY
-        left_of_slice = TIMERS
+        progress, left_of_slice = _Progress(table), TIMERS
         self._advancing = True
         try:
             while True:
                 if is_remote and self._away <= until and self._first() >= self._away:
                     self._bring(until)
                 if run and not (heap and heap[0] < run[0]):
-                    if run[0] > until:
-                        break
                     timestamp = run.popleft()
+                    if timestamp > until:
+                        run.appendleft(timestamp)
+                        break
                 elif heap and heap[0] <= until:
                     timestamp = heappop(heap)
                 else:
                     break
-                if timestamp > reached:
-                    reached = timestamp
-                    if repeats:
-                        repeats, most = 0, _RUNAWAY
-                else:
-                    repeats += 1
-                    if repeats > most:
-                        if most > _RUNAWAY:
-                            one = Timer(timestamp, *next(iter(table.whole(timestamp)), (None, None)))
-                            raise blame(one, EndlessTimers())
-                        most += 4 * len(table) + 1  # each of them may set an earlier one and go on after it
                 timer = pop_lone(timestamp, MISSING)
                 if timer is not MISSING:  # the usual case by far where they are not shared
                     if type(timer) is tuple:
@@ -259,6 +280,8 @@ class TimerQueue:
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
+                        if progress.is_none(timestamp):
+                            raise blame(Timer(timestamp, *whole_key(timer)), EndlessTimers())
                         yield
                     continue
                 if table.has_older and timestamp in table:
@@ -281,11 +304,12 @@ class TimerQueue:
                         continue  # by the callback of one before it; it may be set again, behind the others
                     if bucket.pop(timer, MISSING) is MISSING:
                         continue
-                    repeats += 1
                     fire(timestamp, *timer)
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
+                        if progress.is_none(timestamp):
+                            raise blame(Timer(timestamp, *timer), EndlessTimers())
                         yield
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
