@@ -11,10 +11,15 @@ __all__ = ("Codec", "ForeignError")
 
 class Codec(Protocol):
     """
-    Turns values into bytes and back.
+    Turns values into bytes and back. That of a job's checkpoints is given lists, tuples, dicts and numbers
+    which steps keep, and your values in them; it is used by several threads at a time.
+
+    Whatever its methods raise counts as a `CodecError`, which fails the job: what may pass is to be tried
+    again in there.
 
     Attributes:
-        name: what a snapshot notes, so that it is read with the codec that wrote it.
+        name: what a checkpoint notes, so that it is read with the codec that wrote it; to be changed when
+            `decode` can no longer read what an earlier `encode` wrote.
     """
 
     name: str

@@ -43,7 +43,7 @@ from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer, check_reader_follows
-from asyncstream.errors import CodecError, SourceError, describe_error
+from asyncstream.errors import SourceError, describe_error
 from asyncstream.filesystem.sqlite import (
     OpenFile,
     close_when_gone,
@@ -108,10 +108,8 @@ class Inbox:
     def submitted(self, value: Any, id: str | None) -> Submitted:
         """An element as it is kept; raises `CodecError` if it cannot be."""
         data = self.codec.encode(value)
-        if not isinstance(data, bytes):
-            raise CodecError(f"its codec gave {type(data).__name__} for the element, and not bytes")
-        # of these very types, as the database gives them back: an enum's member is a str, too
-        return Submitted(bytes(data), None if id is None else str.__str__(id))
+        # of this very type, as the database gives it back: an enum's member is a str, too
+        return Submitted(data, None if id is None else str.__str__(id))
 
 
 class Submitted(NamedTuple):

@@ -141,8 +141,8 @@ def test_ids_and_bytes_of_other_classes_come_back_for_what_they_are(path: Path) 
 
 
 def test_what_a_codec_gives_that_is_not_bytes_is_refused(path: Path) -> None:
-    with pytest.raises(CodecError, match="its codec gave bytearray for the element, and not bytes"):
-        Inbox(path, codec=Giving(bytearray)).submitted(1, "a")
+    with pytest.raises(CodecError, match="codec 'giving' gave a str for a value, and not bytes"):
+        Inbox(path, codec=Giving(str)).submitted(1, "a")
 
 
 def test_a_group_that_fails_leaves_nothing_and_the_next_goes_on(path: Path) -> None:
