@@ -1,5 +1,6 @@
 """
-A store of checkpoints that answers in bounded time: what waits for it longer fails, and says for what.
+A store of checkpoints that answers in bounded time: what waits for it longer fails. Whatever it fails with,
+the error says which store, and at what.
 """
 
 from __future__ import annotations
@@ -10,23 +11,27 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
-from asyncstream.errors import CheckpointError
+from asyncstream.errors import AsyncStreamError, CheckpointError, describe_error
 
-__all__ = ("TimelyStore", "too_late")
+__all__ = ("StoreFailed", "TimelyStore", "too_late")
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def too_late(store: object, what: str, seconds: float) -> CheckpointError:
+class StoreFailed(CheckpointError):
+    """Raised when a store failed with an error of its own, or took too long: another time it may do it."""
+
+
+def too_late(store: object, what: str, seconds: float) -> StoreFailed:
     """The error for a store that did not do something in time, to be raised by the caller."""
-    return CheckpointError(f"{store} did not {what} within {seconds:g} s, the timeout= of checkpoints")
+    return StoreFailed(f"{store} did not {what} within {seconds:g} s, the timeout= of checkpoints")
 
 
 class TimelyStore:
     """
-    Another store, which each method asks, and gives up on with a `CheckpointError`. Not `acquire`: a lease
-    that comes later is to be given back, so its time is its caller's.
+    Another store, which each method asks, and gives up on with `StoreFailed`. Not `acquire`: a lease that
+    comes later is to be given back, so its time is its caller's.
 
     Args:
         seconds: what each call gets.
@@ -35,7 +40,7 @@ class TimelyStore:
     def __init__(self, store: CheckpointStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self.acquire = store.acquire
+        self.acquire = self._named("give a lease", store.acquire)
         self.renew = self._timely("renew the lease", store.renew)
         self.release = self._timely("take the lease back", store.release)
         self.put = self._timely("keep a part", store.put)
@@ -51,17 +56,31 @@ class TimelyStore:
         return str(self._store)
 
     def _timely(self, what: str, ask: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """A method of the store; `what` it is to do, of its arguments by their places."""
+        """A method of the store in its time; `what` it is to do, of its arguments by their places."""
+        named_ask = self._named(what, ask)
 
         async def asked(*args: P.args, **named: P.kwargs) -> T:
-            limit = asyncio.timeout(self._seconds)
             try:
-                async with limit:
-                    return await ask(*args, **named)
+                async with asyncio.timeout(self._seconds):
+                    return await named_ask(*args, **named)
             except TimeoutError as error:
-                if not limit.expired():
-                    raise
                 raise too_late(self._store, what.format(*args), self._seconds) from error
+
+        return asked
+
+    def _named(self, what: str, ask: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """The same without a limit; only the errors of this package are raised as they are."""
+
+        async def asked(*args: P.args, **named: P.kwargs) -> T:
+            try:
+                return await ask(*args, **named)
+            except AsyncStreamError:
+                raise
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    raise
+                text = f"{self._store} could not {what.format(*args)}: {describe_error(error)}"
+                raise StoreFailed(text) from error
 
         return asked
 
@@ -72,3 +91,9 @@ class TimelyStore:
         for some in together:
             found |= await self._some(some)
         return found
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the caller that is cancelled, and not something that the store has cancelled itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

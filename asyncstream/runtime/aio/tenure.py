@@ -13,7 +13,7 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
 from asyncstream.checkpoint.timely import too_late
-from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost
 from asyncstream.lease import Holder, Lease, enter, leave
 
 __all__ = ("Tenure",)
@@ -104,7 +104,7 @@ class Tenure:
                 self._lost(error)
                 return
             except Exception as error:  # of the store: what matters is what it says at the next commit
-                log.warning("the lease of %s could not be renewed: %s", self._store, error)
+                log.warning("the lease was not renewed: %s", error)
             else:
                 self.lease = self.lease.renewed(until_ms)
                 self._renewed(self.lease)
@@ -117,14 +117,7 @@ class Tenure:
             LeaseLost: if another job has followed.
             CheckpointError: if the store cannot tell.
         """
-        try:
-            await self._store.renew(self.lease, self._settings.lease_seconds)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(
-                f"the lease of {self._store} could not be renewed: {describe_error(error)}"
-            ) from error
+        await self._store.renew(self.lease, self._settings.lease_seconds)
 
     async def end(self) -> None:
         """Give the lease back."""
@@ -143,4 +136,4 @@ class Tenure:
             async with asyncio.timeout(PATIENCE):
                 await self._store.release(self._asked.result())
         except Exception as error:
-            log.warning("the lease of %s could not be given back: %s", self._store, error)
+            log.warning("the lease was not given back: %s", error)
