@@ -311,6 +311,8 @@ class History:
             not known to be damaged.
         """
         numbers = await self.look()
+        # a list may come late: what this history has written behind its end is there
+        numbers += sorted(number for number in self._infos if number > max(numbers, default=0))
         if len(numbers) <= keep:
             unreadable = set(self._unreadable())
             return [number for number in numbers if number not in unreadable]
