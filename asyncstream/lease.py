@@ -72,7 +72,8 @@ class Holder:
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(" ", "seconds")
-        return f"process {self.pid} on {self.host}, since {since}"
+        own = " (this one)" if self.token in _RUNS else ""
+        return f"process {self.pid} on {self.host}{own}, since {since}"
 
 
 class Before(NamedTuple):
@@ -192,7 +193,7 @@ def following(
         ends = "ends" if is_seen else "gives it back (whether it lives cannot be seen from here)"
         raise LeaseHeld(
             f"{what} is in use by {current.holder}: only one job at a time may write there. It is free as "
-            f"soon as that process {ends}, or has been silent for another {left:.0f} s"
+            f"soon as that job {ends}, or has been silent for another {left:.0f} s"
         )
     ended = current.released or presence(current.holder) == "dead"
     before = (Before(current.number, current.holder.token, ended), *current.before)[:_KNOWN]

@@ -83,12 +83,13 @@ def test_numbers_of_another_container_are_not_gone_by(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("elsewhere", "told"),
-    [(False, "as soon as that process ends, or"), (True, "gives it back .whether it lives cannot be seen")],
+    [(False, "as soon as that job ends, or"), (True, "gives it back .whether it lives cannot be seen")],
 )
 def test_who_is_refused_is_told_what_frees_the_lease(elsewhere: bool, told: str) -> None:
     own = Holder.here(0)
     enter(own, lambda: True)
     held = replace(own, host="another") if elsewhere else own
-    with pytest.raises(LeaseHeld, match=f"store is in use by process .*{told}.* silent for another 30 s"):
+    with pytest.raises(LeaseHeld, match=rf"store is in use by .*\(this one\), since.*{told}.* 30 s"):
         following(Lease(1, "place", held, 31_000), Holder.here(0), 30.0, 1_000, "store")
     leave(own)
+    assert "this one" not in str(own)
