@@ -12,7 +12,8 @@ __all__ = ("Codec", "ForeignError")
 class Codec(Protocol):
     """
     Turns values into bytes and back. That of a job's checkpoints is given lists, tuples, dicts and numbers
-    which steps keep, and your values in them; it is used by several threads at a time.
+    which steps keep, and your values in them. It is used in the event loop, which it holds up, and by several
+    threads at a time.
 
     Whatever its methods raise counts as a `CodecError`, which fails the job: what may pass is to be tried
     again in there.
