@@ -95,14 +95,22 @@ class Tenure:
 
     async def _renew(self) -> None:
         seconds = self._settings.lease_seconds
+        was_slow = False
         while True:
-            await asyncio.sleep(seconds / 3)
+            if not was_slow:
+                await asyncio.sleep(seconds / 3)
             until_ms = time_ms() + round(seconds * 1000)  # not later than the store has it
+            # an answer that is lost must not cost the lease; asking a dead store often leaves many threads
+            limit = asyncio.timeout(None if was_slow else seconds / 3)
+            was_slow = False
             try:
-                await self._store.renew(self.lease, seconds)
+                async with limit:
+                    await self._store.renew(self.lease, seconds)
             except LeaseLost as error:
                 self._lost(error)
                 return
+            except TimeoutError:  # only of `limit`: those of the store are `StoreFailed`
+                was_slow = True
             except Exception as error:  # of the store: what matters is what it says at the next commit
                 log.warning("the lease was not renewed: %s", error)
             else:
