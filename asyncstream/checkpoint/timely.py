@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
+from operator import index
 from typing import Any, ParamSpec, TypeVar
 
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, manifests_of
 from asyncstream.errors import AsyncStreamError, CheckpointError, describe_error
+from asyncstream.lease import Lease
 
 __all__ = ("StoreFailed", "TimelyStore", "too_late")
 
@@ -40,24 +42,26 @@ class TimelyStore:
     def __init__(self, store: CheckpointStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
-        self.acquire = self._named("give a lease", store.acquire)
+        self.acquire = self._named("give a lease", store.acquire, _lease)
         self.renew = self._timely("renew the lease", store.renew)
         self.release = self._timely("take the lease back", store.release)
         self.put = self._timely("keep a part", store.put)
         self.commit = self._timely("commit checkpoint {1}", store.commit)
-        self.numbers = self._timely("say which checkpoints there are", store.numbers)
-        self.parts = self._timely("say which parts there are", store.parts)
-        self.read = self._timely("give {0}", store.read)
+        self.numbers = self._timely("say which checkpoints there are", store.numbers, _ascending)
+        self.parts = self._timely("say which parts there are", store.parts, list)
+        self.read = self._timely("give {0}", store.read, bytes)
         self.delete = self._timely("delete what is old", store.delete)
         self.holder = self._timely("say who has its lease", store.holder)
-        self._some = self._timely("give checkpoints", partial(manifests_of, store))
+        self._some = self._timely("give checkpoints", partial(manifests_of, store), _manifests)
 
     def __str__(self) -> str:
         return str(self._store)
 
-    def _timely(self, what: str, ask: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """A method of the store in its time; `what` it is to do, of its arguments by their places."""
-        named_ask = self._named(what, ask)
+    def _timely(
+        self, what: str, ask: Callable[P, Awaitable[T]], take: Callable[[T], T] | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]:
+        """As `_named`, in its time."""
+        named_ask = self._named(what, ask, take)
 
         async def asked(*args: P.args, **named: P.kwargs) -> T:
             try:
@@ -68,12 +72,21 @@ class TimelyStore:
 
         return asked
 
-    def _named(self, what: str, ask: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """The same without a limit; only the errors of this package are raised as they are."""
+    def _named(
+        self, what: str, ask: Callable[P, Awaitable[T]], take: Callable[[T], T] | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]:
+        """
+        A method of the store, of which only the errors of this package are raised as they are.
+
+        Args:
+            what: it is to do, of its arguments by their places.
+            take: gives what was promised of what it gave; raises any error if it gave something else.
+        """
 
         async def asked(*args: P.args, **named: P.kwargs) -> T:
             try:
-                return await ask(*args, **named)
+                given = await ask(*args, **named)
+                return given if take is None else take(given)
             except AsyncStreamError:
                 raise
             except (Exception, asyncio.CancelledError) as error:
@@ -91,6 +104,20 @@ class TimelyStore:
         for some in together:
             found |= await self._some(some)
         return found
+
+
+def _lease(given: Lease) -> Lease:
+    if not isinstance(given, Lease):
+        raise TypeError(f"acquire() gave a {type(given).__name__}, and no Lease")
+    return given
+
+
+def _ascending(given: list[int]) -> list[int]:
+    return sorted(map(index, given))
+
+
+def _manifests(given: Manifests) -> Manifests:
+    return {number: one if isinstance(one, CheckpointError) else bytes(one) for number, one in given.items()}
 
 
 def _is_cancelled() -> bool:

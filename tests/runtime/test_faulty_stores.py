@@ -115,3 +115,47 @@ async def test_job_is_restarted_after_an_error_of_any_client(fails: str) -> None
     settings: Any = Checkpoints(store, every=1.0, tolerate=0)
     await numbers(ledger).run(checkpoints=settings, restart=Restarts(3))
     assert ledger.rows == list(range(100))
+
+
+async def _nothing(*_: Any) -> None:
+    pass
+
+
+async def _descending(store: MemoryStore) -> list[int]:
+    return sorted(store._kept, reverse=True)
+
+
+async def _viewed(store: MemoryStore, what: int | str) -> Any:
+    return memoryview(await MemoryStore.read(store, what))
+
+
+async def _as_set(store: MemoryStore) -> Any:
+    return set(store._parts)
+
+
+@pytest.mark.parametrize(
+    ("method", "gives"), [("numbers", _descending), ("read", _viewed), ("parts", _as_set)]
+)
+async def test_store_may_give_the_same_in_another_form(method: str, gives: Any) -> None:
+    store, ledger = type("Own", (MemoryStore,), {method: gives})(), Ledger()
+    settings = Checkpoints(store, every=0.2, inline_bytes=0)
+    for _ in range(3):
+        async with numbers(ledger).start(checkpoints=settings) as job:
+            await asyncio.sleep(0.5)
+            await job.stop()
+    await numbers(ledger).run(checkpoints=settings)
+    assert ledger.rows == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("acquire", r"give a lease: TypeError: acquire\(\) gave a NoneType, and no Lease"),
+        ("numbers", "say which checkpoints there are: TypeError"),
+        ("parts", "say which parts there are: TypeError"),
+    ],
+)
+async def test_store_that_gives_nothing_is_told_so(method: str, told: str) -> None:
+    store = type("Own", (MemoryStore,), {method: _nothing})()
+    with pytest.raises(CheckpointError, match=f"memory could not {told}"):
+        await numbers(Ledger()).run(checkpoints=Checkpoints(store))
