@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from typing import Any
 
 import pytest
@@ -93,6 +94,23 @@ async def test_job_that_cannot_begin_says_over_what(error: BaseException, told: 
         await numbers(Ledger()).run(checkpoints=Checkpoints(store))
     assert store._lease is not None
     assert store._lease.released
+
+
+@pytest.mark.parametrize(("error", "told"), ERRORS)
+async def test_dry_run_reports_over_what_a_start_would_fail(error: BaseException, told: str) -> None:
+    found = await numbers(Ledger()).dry_run(Checkpoints(Faulty("numbers", error, 1)))
+    (refusal,) = found.refusals
+    assert re.fullmatch(f"memory could not say which checkpoints there are: {told}", refusal)
+
+
+async def test_dry_run_does_not_wait_for_a_store_without_end() -> None:
+    class Silent(MemoryStore):
+        async def holder(self) -> Lease | None:
+            await asyncio.sleep(1e9)
+            return None
+
+    found = await numbers(Ledger()).dry_run(Checkpoints(Silent(), timeout=3))
+    assert found.refusals == ("memory did not say who has its lease within 3 s, the timeout= of checkpoints",)
 
 
 @pytest.mark.parametrize("error", [error for error, _ in ERRORS])
