@@ -15,7 +15,8 @@ from asyncstream.checkpoint.parts import INLINE_BYTES
 from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.checkpoint.timely import TimelyStore
-from asyncstream.codec import Codec, OwnCodec, codec
+from asyncstream.codec import Codec, codec
+from asyncstream.codec.own import OwnCodec
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import PipelineError
 from asyncstream.filesystem.folders import lasting

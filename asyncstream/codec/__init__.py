@@ -30,16 +30,6 @@ from asyncstream.codec.base import Codec, ForeignError
 from asyncstream.codec.choice import codec
 from asyncstream.codec.json import JsonCodec
 from asyncstream.codec.named import NamedClass, named_classes
-from asyncstream.codec.own import OwnCodec
 from asyncstream.codec.pickled import PickleCodec
 
-__all__ = (
-    "Codec",
-    "ForeignError",
-    "JsonCodec",
-    "NamedClass",
-    "OwnCodec",
-    "PickleCodec",
-    "codec",
-    "named_classes",
-)
+__all__ = ("Codec", "ForeignError", "JsonCodec", "NamedClass", "PickleCodec", "codec", "named_classes")
