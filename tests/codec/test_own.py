@@ -26,15 +26,25 @@ class Own:
         return pickle.loads(data)
 
 
-class Lists(Own):
-    """Reads tuples as lists, as msgpack does."""
+class Tuples(Own):
+    """Reads lists as tuples."""
 
     def decode(self, data: bytes) -> Any:
-        return _with_lists(super().decode(data))
+        return _with_tuples(super().decode(data))
 
 
-def _with_lists(value: Any) -> Any:
-    return list(map(_with_lists, value)) if isinstance(value, tuple | list) else value
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, tuple | list) else value
+
+
+class Json(Own):
+    """Reads tuples as lists, and keys of dicts as texts: for values that have neither."""
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data)
 
 
 class Buffers(Own):
@@ -80,15 +90,18 @@ def _named(name: Any) -> Own:
     [
         (_named(7), "whose name is a text"),
         (_named(""), "whose name is a text"),
-        (_named("json"), "another name than 'json'"),
-        (Lists(), r"lists, tuples and dicts as what they are.*it makes \[None"),
-        (Messages(), "codec 'own' refuses a tuple: TypeError"),
+        (Tuples(), r"lists and dicts as what they are.*it makes \(None"),
+        (Messages(), "codec 'own' refuses a list: TypeError"),
         (Texts(), "codec 'own' gave a str for a value, and not bytes"),
     ],
 )
 def test_codec_that_would_spoil_checkpoints_is_refused_at_once(wrong: Own, told: str) -> None:
     with pytest.raises(PipelineError, match=f"codec: .*{told}"):
         Checkpoints(MemoryStore(), codec=wrong)
+
+
+def test_codec_for_values_of_some_kinds_is_taken() -> None:
+    assert Checkpoints(MemoryStore(), codec=Json()).values_codec().decode(b"[1]") == [1]
 
 
 def test_what_it_writes_are_bytes_of_their_own() -> None:
