@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -71,7 +72,8 @@ class Holder:
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(" ", "seconds")
-        return f"process {self.pid} on {self.host}, since {since}"
+        own = " (this one)" if self.token in _RUNS else ""
+        return f"process {self.pid} on {self.host}{own}, since {since}"
 
 
 class Before(NamedTuple):
@@ -187,9 +189,11 @@ def following(
         return Lease(least + 1, os.urandom(8).hex(), holder, until_ms)
     if not is_free(current, now_ms):
         left = max(current.until_ms - now_ms, 0) / 1000
+        is_seen = presence(current.holder) == "alive"
+        ends = "ends" if is_seen else "gives it back (whether it lives cannot be seen from here)"
         raise LeaseHeld(
             f"{what} is in use by {current.holder}: only one job at a time may write there. It is free as "
-            f"soon as that process ends, or has been silent for another {left:.0f} s"
+            f"soon as that job {ends}, or has been silent for another {left:.0f} s"
         )
     ended = current.released or presence(current.holder) == "dead"
     before = (Before(current.number, current.holder.token, ended), *current.before)[:_KNOWN]
@@ -238,8 +242,8 @@ def presence(holder: Holder) -> Literal["alive", "dead", "unknown"]:
             return "unknown"  # of another user, and hidden: /proc may show one's own only
         if found is None or found[0] in "ZX" or found[1] != holder.started:
             return "dead"
-    elif os.name != "posix":
-        return "unknown"
+    elif os.name != "posix" or (sys.platform == "linux" and holder.token not in _RUNS):
+        return "unknown"  # on Linux it may be a container of the same name, with the same numbers
     elif not _is_there(holder.pid):
         return "dead"
     if holder.pid == os.getpid():
@@ -271,6 +275,8 @@ def _look_up(pid: int) -> tuple[str, int] | None:
 def _realm() -> str:
     """Where the number of a process means the same process; "" if this system does not say."""
     try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return ""  # the numbers in /proc are those of another container
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:

@@ -477,16 +477,19 @@ def test_seal_is_checked_with_the_key_and_said_to_be_unchecked_without(
     ],
 )
 def test_classes_that_a_checkpoint_names_are_told_and_not_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, status: int, text: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    status: int,
+    text: str,
 ) -> None:
-    class Crafted(JsonCodec):
-        def encode(self, value: object) -> bytes:
-            return json.dumps({"$dataclass": [name, {}]}).encode()
-
+    crafted = json.dumps({"$dataclass": [name, {}]}).encode()
+    monkeypatch.setattr(JsonCodec, "encode", lambda codec, value: crafted)
     pipeline = Pipeline("kept")
     pipeline.source([1, 2], name="numbers").to([], name="list")
     path = tmp_path / "kept"
-    asyncio.run(pipeline.run(checkpoints=Checkpoints(store=DirectoryStore(path), codec=Crafted())))
+    asyncio.run(pipeline.run(checkpoints=Checkpoints(store=DirectoryStore(path))))
     assert main_of("verify", str(path)) == status
     assert text in capsys.readouterr().out
     assert "this" not in sys.modules

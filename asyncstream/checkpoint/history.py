@@ -311,11 +311,13 @@ class History:
             not known to be damaged.
         """
         numbers = await self.look()
+        # a list may come late: what this history has written behind its end is there
+        numbers += sorted(number for number in self._infos if number > max(numbers, default=0))
         if len(numbers) <= keep:
             unreadable = set(self._unreadable())
             return [number for number in numbers if number not in unreadable]
-        # of an earlier job; or its commit only seemed to have failed
-        await self._look_into([number for number in numbers if number not in self._infos])
+        # of an earlier job; or its commit only seemed to have failed, as reading it may have, for a moment
+        await self._look_into([number for number in numbers if self._infos.get(number) is None])
         self._warn_of_damaged()
         self._infos = {number: self._infos[number] for number in numbers}  # without what is lost
         whole = [info for info in self._infos.values() if info is not None]

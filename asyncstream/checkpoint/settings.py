@@ -16,6 +16,7 @@ from asyncstream.checkpoint.sqlite import SqliteStore
 from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.checkpoint.timely import TimelyStore
 from asyncstream.codec import Codec, codec
+from asyncstream.codec.own import OwnCodec
 from asyncstream.connectors.writer import Ahead
 from asyncstream.errors import PipelineError
 from asyncstream.filesystem.folders import lasting
@@ -56,7 +57,7 @@ class Checkpoints:
         savepoint: the checkpoint with which the job ends is a savepoint: it stays, for the way back from what
             comes after, until `asyncstream checkpoint delete` takes it.
         codec: how values become bytes: "json", or "pickle", which runs what the bytes say when it is read; or
-            a `Codec`.
+            a `Codec` of your own, which must also keep what steps keep besides your values.
         types: dataclasses, NamedTuples, attrs classes, pydantic models, enums and exceptions that the values
             are made of; needed only for classes that are not found by name in a module that is imported, for
             a checkpoint imports none.
@@ -122,7 +123,9 @@ class Checkpoints:
         flag("savepoint", self.savepoint)
         if isinstance(self.types, Iterable):
             object.__setattr__(self, "types", tuple(self.types))
-        self.values_codec()
+        values_codec = self.values_codec()
+        if isinstance(values_codec, OwnCodec):
+            values_codec.check_keeps()
         if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < _KEY_BYTES):
             got = len(self.key) if isinstance(self.key, bytes) else f"a {type(self.key).__name__}"
             # it is not to be shown

@@ -20,7 +20,8 @@ and context, and the object that an `AttributeError` was about. `PickleCodec` ke
 whatever the bytes say; it has to be asked for.
 
 Reading order: `base`, `json` (the fast path), `packing` and `unpacking` (the careful one), `classes`,
-`fields`, `enums`, `library`, `arrays`, `pickled` and `records`, `choice`, `named` (which classes bytes name).
+`fields`, `enums`, `library`, `arrays`, `pickled` and `records`, `own` (a user's), `choice`, `named` (which
+classes bytes name).
 """
 
 from __future__ import annotations

@@ -11,10 +11,20 @@ __all__ = ("Codec", "ForeignError")
 
 class Codec(Protocol):
     """
-    Turns values into bytes and back.
+    Turns values into bytes and back. That of a job's checkpoints is given lists, tuples, dicts and numbers
+    which steps keep, and your values in them. It is used in the event loop, which it holds up, and by several
+    threads at a time.
+
+    Whatever its methods raise counts as a `CodecError`, which fails the job: what may pass is to be tried
+    again in there.
+
+    If `encode` makes other bytes of equal values in another process, as of sets, a method `encode_ordered` of
+    the same argument may make the same ones, which are never read: by them the journal of calls knows an
+    element again.
 
     Attributes:
-        name: what a snapshot notes, so that it is read with the codec that wrote it.
+        name: what a checkpoint notes, so that it is read with the codec that wrote it; to be changed when
+            `decode` can no longer read what an earlier `encode` wrote.
     """
 
     name: str

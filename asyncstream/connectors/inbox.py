@@ -43,7 +43,7 @@ from asyncstream.codec import codec as values_codec
 from asyncstream.connectors.lines import AnyPath
 from asyncstream.connectors.tally import Tally
 from asyncstream.connectors.writer import Writer, check_reader_follows
-from asyncstream.errors import CodecError, SourceError, describe_error
+from asyncstream.errors import SourceError, describe_error
 from asyncstream.filesystem.sqlite import (
     OpenFile,
     close_when_gone,
@@ -108,10 +108,8 @@ class Inbox:
     def submitted(self, value: Any, id: str | None) -> Submitted:
         """An element as it is kept; raises `CodecError` if it cannot be."""
         data = self.codec.encode(value)
-        if not isinstance(data, bytes):
-            raise CodecError(f"its codec gave {type(data).__name__} for the element, and not bytes")
-        # of these very types, as the database gives them back: an enum's member is a str, too
-        return Submitted(bytes(data), None if id is None else str.__str__(id))
+        # of this very type, as the database gives it back: an enum's member is a str, too
+        return Submitted(data, None if id is None else str.__str__(id))
 
 
 class Submitted(NamedTuple):
@@ -133,7 +131,7 @@ class InboxFile:
         self._inbox = inbox
         self._writer = writer
         self._token = os.urandom(8).hex()
-        _look_at(inbox.path)  # first: to open it may change it
+        _look_at(inbox)  # first: to open it may change it
         with self._naming_errors("open"):
             # used by one thread after the other, at most one at a time
             self._database = sqlite3.connect(
@@ -158,6 +156,7 @@ class InboxFile:
             for statement in _TABLES:
                 execute(statement)
             execute("INSERT OR IGNORE INTO inbox VALUES (1, ?, 0, 0, NULL, NULL)", (os.urandom(8).hex(),))
+            execute("INSERT OR REPLACE INTO codec VALUES (1, ?)", (self._inbox.codec.name,))
             self.state = InboxState(*execute(_STATE).fetchone())
             if self._writer is not None:
                 self.state.check_follows(self._writer, self._inbox.path)
@@ -342,7 +341,7 @@ def _check_of(data: Any, id: str | None) -> int:
 
 def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -> None:
     """See whether a job could go on behind `position`. Changes nothing. Raises `SourceError` if not."""
-    state = _look_at(inbox.path)
+    state = _look_at(inbox)
     if state is None:
         raise _cannot_go_on(inbox.path, position["read"], "it is not there")
     state.check_position(position, inbox.path)
@@ -350,18 +349,31 @@ def check_inbox(inbox: Inbox, position: dict[str, Any], writer: Writer | None) -
         state.check_follows(writer, inbox.path)
 
 
-def _look_at(path: str) -> InboxState | None:
-    """How far the inbox at `path` is; None: there is none. Raises `SourceError` if it has lost elements."""
-    state = None
+def _look_at(inbox: Inbox) -> InboxState | None:
+    """
+    How far an inbox is; None: there is none. Raises `SourceError` if it has lost elements, or has some that
+    another codec wrote.
+    """
+    path = inbox.path
+    state = codec = None
     if os.path.exists(path):
         try:
             with closing(looking_at(path, timeout=_PATIENCE)) as database:
-                if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'inbox'").fetchone():
+                tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+                if "inbox" in tables:
                     state = InboxState(*database.execute(_STATE).fetchone())
+                if "codec" in tables:  # else it is of an earlier version of this package
+                    (codec,) = database.execute("SELECT name FROM codec").fetchone()
         except (sqlite3.Error, TypeError) as error:
             raise SourceError(f"cannot read {path}: {describe_error(error)}") from error
     if state is not None:
         state.check_tally(path)
+        if state.newest > state.forgotten and codec not in (None, inbox.codec.name):
+            raise SourceError(
+                f"{path} holds elements that codec={codec!r} wrote, and is now read with "
+                f"{inbox.codec.name!r}: leave the codec as it was; or, when all of them are processed, begin "
+                "with another inbox, and another name for the source"
+            )
     return state
 
 
@@ -378,6 +390,7 @@ _TABLES: Final = (
     "(number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, id TEXT UNIQUE, value BLOB, sum INTEGER)",
     "CREATE TABLE IF NOT EXISTS inbox (one INTEGER PRIMARY KEY, identity TEXT NOT NULL, "
     "newest INTEGER NOT NULL, forgotten INTEGER NOT NULL, lease TEXT, token TEXT)",
+    "CREATE TABLE IF NOT EXISTS codec (one INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     "CREATE TRIGGER IF NOT EXISTS newest AFTER INSERT ON accepted "
     "BEGIN UPDATE inbox SET newest = new.number; END",
 )

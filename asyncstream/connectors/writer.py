@@ -101,7 +101,7 @@ class Writer:
                 raise SinkError(
                     f"{what} is in use by {last.holder}, whose lease goes on: this store of checkpoints is a "
                     "copy, and only one job at a time may write. Give a job on a copy sinks of its own; or "
-                    f"stop that process, or wait another {left:.0f} s if it is gone"
+                    f"stop that job, or wait another {left:.0f} s if it is gone"
                 )
             if not self._is_of_a_copy(last):
                 return
@@ -117,7 +117,7 @@ class Writer:
         if there == "alive":
             raise SinkError(
                 f"{what} is written to by {last.holder}, which keeps its checkpoints elsewhere: only one "
-                "job at a time may write; stop that process first"
+                "job at a time may write; stop that job first"
             )
         if there == "unknown" and self.ahead == "refuse":
             raise SinkError(

@@ -542,3 +542,43 @@ async def test_part_whose_put_ahead_failed_is_put_again() -> None:
         await history.put_ahead(lease, "name-1", b"data")
     await history.put_ahead(lease, "name-1", b"data")
     assert await store.parts() == ["name-1"]
+
+
+async def test_list_that_comes_late_costs_nothing_that_was_just_written() -> None:
+    class Late(MemoryStore):
+        late: tuple[int, ...] = ()
+
+        async def numbers(self) -> list[int]:
+            return [number for number in await super().numbers() if number not in self.late]
+
+    store = Late()
+    lease, history = await lease_of(store), History(store, JsonCodec())
+    for number in range(1, 9):
+        await write(history, lease, number, [f"{number} {part}" for part in range(INLINE_BYTES)])
+        store.late = (number,)
+        assert await history.let_go(lease, 2) == [number - 1, number][-number:]
+    store.late = ()
+    assert await store.numbers() == [7, 8]
+    assert (await History(store, JsonCodec()).read(8))[0].id == 8
+
+
+async def test_what_could_not_be_read_for_a_moment_is_let_go_all_the_same() -> None:
+    class Away(MemoryStore):
+        is_away = True
+
+        async def read(self, what: int | str) -> bytes:
+            if self.is_away:
+                raise CheckpointError("out of reach")
+            return await super().read(what)
+
+    store = Away()
+    lease = await lease_of(store)
+    await write(History(store, JsonCodec()), lease, 1, 1)
+    history = History(store, JsonCodec())
+    for number in (2, 3):
+        await write(history, lease, number, number)
+        await history.let_go(lease, 1)
+    assert await store.numbers() == [1, 3], "it may be a savepoint"
+    store.is_away = False
+    await history.let_go(lease, 1)
+    assert await store.numbers() == [3]

@@ -141,8 +141,29 @@ def test_ids_and_bytes_of_other_classes_come_back_for_what_they_are(path: Path) 
 
 
 def test_what_a_codec_gives_that_is_not_bytes_is_refused(path: Path) -> None:
-    with pytest.raises(CodecError, match="its codec gave bytearray for the element, and not bytes"):
-        Inbox(path, codec=Giving(bytearray)).submitted(1, "a")
+    with pytest.raises(CodecError, match="codec 'giving' gave a str for a value, and not bytes"):
+        Inbox(path, codec=Giving(str)).submitted(1, "a")
+
+
+def test_what_another_codec_wrote_is_refused_before_anything_is_accepted(path: Path) -> None:
+    inbox, other = Inbox(path), Inbox(path, codec="pickle")
+    with opened(other) as file:
+        assert file.state.newest == 0
+    with opened(inbox) as file:  # for there was nothing in it
+        accept(inbox, file, {"a": 1})
+        position = {"inbox": file.state.identity, "read": 0}
+    told = r"holds elements that codec='json' wrote, and is now read with 'pickle': leave the codec"
+    with pytest.raises(SourceError, match=told):
+        InboxFile(other, None)
+    with pytest.raises(SourceError, match=told):
+        check_inbox(other, position, None)
+    with opened(inbox) as file:
+        assert file.rows(0, 1, 9) == [(1, {"a": 1})]
+        while file.forget(1):
+            pass
+    with opened(other) as file:
+        accept(other, file, {2})
+        assert file.rows(1, 2, 9) == [(2, {2})]
 
 
 def test_a_group_that_fails_leaves_nothing_and_the_next_goes_on(path: Path) -> None:

@@ -979,7 +979,9 @@ async def test_job_waits_on_while_the_store_is_out_of_reach(caplog: pytest.LogCa
     async with numbers(ledger, seconds=0.1).start(checkpoints=Checkpoints(store=store)) as job:
         store.is_away = True
         late = Checkpoints(store=store, on_held="wait")
-        with pytest.raises(OSError, match="stale file handle"):
+        with pytest.raises(
+            CheckpointError, match="memory could not give a lease: OSError: stale file handle"
+        ):
             await numbers(copy(ledger)).run(checkpoints=late)
         store.is_away = False
         waiting = asyncio.create_task(numbers(copy(ledger)).run(checkpoints=late))

@@ -30,6 +30,31 @@ async def test_each_renewal_of_the_lease_is_told() -> None:
     assert renewed[-1] is held.lease
 
 
+@pytest.mark.parametrize(("lost", "asked", "renewed_times"), [(1, 2, 1), (2, 2, 0)])
+@pytest.mark.usefixtures("virtual_time")
+async def test_renewal_whose_answer_is_lost_is_tried_again_in_time_once(
+    lost: int, asked: int, renewed_times: int
+) -> None:
+    class Silent(MemoryStore):
+        asked = 0
+
+        async def renew(self, lease: Lease, seconds: float) -> None:
+            self.asked += 1
+            if self.asked <= lost:
+                await asyncio.sleep(1000)  # of virtual time
+            await super().renew(lease, seconds)
+
+    renewed: list[Lease] = []
+    store = Silent()
+    held = tenure(store, renewed)
+    await held.begin()
+    await asyncio.sleep(2.9)  # of virtual time: the lease has not run out
+    assert (store.asked, len(renewed)) == (asked, renewed_times)
+    await asyncio.sleep(200)
+    assert store.asked == 2 or lost == 1, "a dead store is not asked again and again"
+    await held.end()
+
+
 def test_run_whose_loop_was_closed_in_the_middle_is_followed_at_once() -> None:
     store = MemoryStore()
 

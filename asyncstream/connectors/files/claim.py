@@ -162,8 +162,11 @@ class Claim:
     def show(self, writer: Writer | None) -> None:
         """Have it seen until when the job that writes has its lease; nothing else changes, whosever it is."""
         if writer is not None:
-            with suppress(OSError):  # it only tells others to wait
-                os.utime(self.record, ns=2 * (writer.lease.until_ms * 1_000_000,))
+            self._show_until(writer.lease)
+
+    def _show_until(self, lease: Lease) -> None:
+        with suppress(OSError):  # it only tells others to wait
+            os.utime(self.record, ns=2 * (lease.until_ms * 1_000_000,))
 
     def left_to(self, writer: Writer | None) -> Record | None:
         """As `read`; raises `SinkError` if whose the file is goes on, or may go on."""
@@ -215,6 +218,9 @@ class Claim:
         _write(self._next, "wb", data)
         sync_folder(os.path.dirname(self._next))
         _write(self.record, "rb+", data)
+        lease = record.holder()
+        if lease is not None:  # a write shows the time of the disk, whose clock may be ahead
+            self._show_until(lease)
         os.unlink(self._next)
 
     def check_record(self) -> None:

@@ -44,6 +44,7 @@ from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.format import Draft
 from asyncstream.checkpoint.journal import Journal
 from asyncstream.checkpoint.parts import CannotKeep
+from asyncstream.checkpoint.timely import StoreFailed
 from asyncstream.clock import Clock
 from asyncstream.codec import Codec
 from asyncstream.connectors.base import Source
@@ -363,8 +364,8 @@ class Checkpointer:
         except Exception as error:
             self._counts["failed"] += 1
             self._in_a_row += 1
-            if not isinstance(error, CheckpointError):
-                text = describe_error(error)
+            if not isinstance(error, CheckpointError) or isinstance(error, StoreFailed):
+                text = str(error) if isinstance(error, StoreFailed) else describe_error(error)
                 if isinstance(error, TimeoutError):
                     seconds = self._settings.timeout_seconds
                     text = f"it took too long: after {seconds:g} s it was waiting for {self._waits_for}"

@@ -83,14 +83,15 @@ async def dry_run(settings: Checkpoints, graph: Graph, pipeline: str) -> DryRun:
     if graph.in_use:
         raise PipelineError("dry_run: this pipeline runs now, and its sinks serve one run at a time")
     check_settings(settings, graph)
-    history = History(settings.store, settings.values_codec(), settings.key)
+    store = settings.timely_store()
+    history = History(store, settings.values_codec(), settings.key)
     answers: Survey | None = None
     refusals, holder = [], None
     graph.take(history)
     try:
         wiring = RunWiring(graph, _unheard, Journeys(), _unheard)
-        current = await settings.store.holder()
-        now_ms, seconds, what = time_ms(), settings.lease_seconds, str(settings.store)
+        current = await store.holder()
+        now_ms, seconds, what = time_ms(), settings.lease_seconds, str(store)
         me = Holder.here(now_ms)
         try:
             lease = following(current, me, seconds, now_ms, what)

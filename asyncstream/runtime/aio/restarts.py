@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from asyncstream.aside import wait_at_most
 from asyncstream.checkpoint import Checkpoints
+from asyncstream.checkpoint.timely import StoreFailed
 from asyncstream.errors import CheckpointError, InternalError, PipelineError, SinkError, describe_error
 from asyncstream.plan import Graph, SourceStep
 from asyncstream.runtime.aio.job import Job, need_loop
@@ -145,12 +146,12 @@ async def run_with_restarts(
 def _is_worth_it(error: Exception) -> bool:
     """Whether the same may go well another time."""
     if isinstance(error, CheckpointError):  # the store fails, or what it has does not fit
-        return _is_from_outside(error)
+        return isinstance(error, StoreFailed) or _is_from_outside(error)
     return not isinstance(error, PipelineError | InternalError)
 
 
 def _is_from_outside(error: BaseException) -> bool:
     cause = error.__cause__
     return cause is not None and (
-        isinstance(cause, OSError | sqlite3.Error | SinkError) or _is_from_outside(cause)
+        isinstance(cause, OSError | sqlite3.Error | SinkError | StoreFailed) or _is_from_outside(cause)
     )

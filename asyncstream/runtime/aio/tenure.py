@@ -13,7 +13,7 @@ from asyncstream.async_wait.tasks import end_tasks
 from asyncstream.checkpoint import Checkpoints
 from asyncstream.checkpoint.stores import time_ms
 from asyncstream.checkpoint.timely import too_late
-from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost, describe_error
+from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseHeld, LeaseLost
 from asyncstream.lease import Holder, Lease, enter, leave
 
 __all__ = ("Tenure",)
@@ -95,16 +95,24 @@ class Tenure:
 
     async def _renew(self) -> None:
         seconds = self._settings.lease_seconds
+        was_slow = False
         while True:
-            await asyncio.sleep(seconds / 3)
+            if not was_slow:
+                await asyncio.sleep(seconds / 3)
             until_ms = time_ms() + round(seconds * 1000)  # not later than the store has it
+            # an answer that is lost must not cost the lease; asking a dead store often leaves many threads
+            limit = asyncio.timeout(None if was_slow else seconds / 3)
+            was_slow = False
             try:
-                await self._store.renew(self.lease, seconds)
+                async with limit:
+                    await self._store.renew(self.lease, seconds)
             except LeaseLost as error:
                 self._lost(error)
                 return
+            except TimeoutError:  # only of `limit`: those of the store are `StoreFailed`
+                was_slow = True
             except Exception as error:  # of the store: what matters is what it says at the next commit
-                log.warning("the lease of %s could not be renewed: %s", self._store, error)
+                log.warning("the lease was not renewed: %s", error)
             else:
                 self.lease = self.lease.renewed(until_ms)
                 self._renewed(self.lease)
@@ -117,14 +125,7 @@ class Tenure:
             LeaseLost: if another job has followed.
             CheckpointError: if the store cannot tell.
         """
-        try:
-            await self._store.renew(self.lease, self._settings.lease_seconds)
-        except CheckpointError:
-            raise
-        except Exception as error:
-            raise CheckpointError(
-                f"the lease of {self._store} could not be renewed: {describe_error(error)}"
-            ) from error
+        await self._store.renew(self.lease, self._settings.lease_seconds)
 
     async def end(self) -> None:
         """Give the lease back."""
@@ -143,4 +144,4 @@ class Tenure:
             async with asyncio.timeout(PATIENCE):
                 await self._store.release(self._asked.result())
         except Exception as error:
-            log.warning("the lease of %s could not be given back: %s", self._store, error)
+            log.warning("the lease was not given back: %s", error)

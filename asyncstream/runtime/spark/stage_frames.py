@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from asyncstream.elements import MIN_TIMESTAMP
+from asyncstream.errors import module_of
 from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.input_order import in_places, order_of
@@ -181,6 +182,7 @@ class StageFrames:
         return frame.mapInArrow(lambda batches: run_stage(shipped.value, batches), schema)
 
     def _with_state(self, frame: DataFrame, stage: Stage, number: int) -> DataFrame:
+        module_of("spark", "google.protobuf", "a stream of keyed steps")  # else Spark's worker crashes
         return frame.groupBy("group").transformWithState(
             KeyGroup(stage, self.terms, number, self._outputs_of(stage)),
             envelope_type(),

@@ -504,6 +504,21 @@ def test_a_record_that_the_power_cuts_off_says_what_it_said_or_was_to_say(
     assert found.fence == 2 or after < 3
 
 
+def test_a_record_shows_the_time_of_its_lease_and_not_that_of_the_disk(path: Path) -> None:
+    """The clock of a file server may be ahead of the job's, to which the one before would seem to go on."""
+    first, second = (for_lease(JsonLinesSink(path), number).writer for number in (1, 2))
+    assert first is not None
+    assert second is not None
+    put(path, b"")
+    claim = Claim(str(path))
+    with claim.taking():
+        claim.take("run", 0, first)
+    claim.fence(second)
+    found = Claim(str(path)).read()
+    assert found is not None
+    assert (found.fence, found.holder()) == (2, first.lease)
+
+
 @KINDS
 async def test_nothing_is_written_behind_what_a_record_that_is_damaged_does_not_tell_of(
     path: Path, kind: str
