@@ -15,7 +15,7 @@ from asyncstream.validation import refuse
 __all__ = ("OwnCodec",)
 
 _KEPT: Final = [None, True, -(2**63), 0.5, "a", [1, [2, []]], {"a": 1, "b": {}}]
-"""What steps keep of their own, of every kind; what becomes of tuples is the codec's affair, as of all values."""
+"""What steps keep of their own, of every kind. What becomes of tuples is the codec's affair."""
 
 
 class OwnCodec(Shown):
