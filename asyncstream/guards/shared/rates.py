@@ -12,7 +12,8 @@ than a period.
 
 Each holder that waits is given its part of the rate at once, if there is as much, so that it need not come
 again soon; and a heavy call is not starved by light ones of other holders: what a holder needs that has
-waited for longer is kept back from the others.
+waited for longer is kept back from the others. Since when it waits, each tells itself: whoever has waited for
+longest has nothing kept from it, so of several that need more than there is, one goes on.
 
 Uses of about the same moment are one entry, with the latest of their moments, so the record is bounded.
 """
@@ -28,10 +29,13 @@ from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY
 from asyncstream.guards.shared.records import Moment
 
-__all__ = ("RateAnswer", "RateRequest", "exchange", "lease_length")
+__all__ = ("SETTLE", "RateAnswer", "RateRequest", "exchange", "lease_length")
 
 LONGEST_LEASE: Final = 0.25
 """Seconds for which weight is lent, at most; for short periods a quarter of them."""
+
+SETTLE: Final = 0.2
+"""The part of a lease that is left when its holder comes again, by itself."""
 
 GRAIN: Final = 200
 """Parts of a period: uses within the same one are an entry together."""
@@ -53,6 +57,7 @@ class RateRequest:
         used: (when, weight) that it has used since it last asked; with `held` this makes up the lease.
         least: the weight that the first of its waiting calls needs; 0: none waits.
         wanted: the weight that it could use, what it holds included.
+        since: since when it has waited without being lent anything.
     """
 
     name: str
@@ -63,6 +68,7 @@ class RateRequest:
     used: Sequence[tuple[float, float]]
     least: float
     wanted: float
+    since: float = math.inf
 
 
 class RateAnswer(NamedTuple):
@@ -101,7 +107,7 @@ def exchange(
 
     free = rate - held - sum(weight for _, weight in used) - sum(lease["held"] for lease in leases.values())
     waiting = [lease for lease in leases.values() if lease["least"]]
-    since = own["since"] if own is not None and own["least"] else now
+    since = own["since"] if own is not None and own["least"] else min(request.since + ahead, now)
     kept = sum(
         max(one["least"] - one["held"], 0) for one in waiting if one["since"] < since and one["least"] > 1
     )
@@ -122,7 +128,8 @@ def exchange(
         }
     again = now
     if not is_served:
-        again = min(_free_at(used, least - available, per, until), until)
+        # before what it waits for is forgotten, and lent to others
+        again = min(_free_at(used, least - available, per, until), until - SETTLE * lease_length(per))
     record = {"rate": rate, "per": per, "used": used, "leases": leases}
     return record, RateAnswer(lost, granted, until - ahead, again - ahead)
 

@@ -101,6 +101,35 @@ def test_weights_count_for_all(scope: SharedLimit) -> None:
     assert sorted(service.times) == [0, 0, 1000, 1000]
 
 
+@pytest.mark.parametrize(
+    ("calls", "starts"),
+    [
+        ([(0, 6, 0), (1, 6, 10), (2, 6, 20), (0, 6, 30)], [0, 1000, 2000, 3000]),
+        ([(0, 10, 0), (0, 1, 100), (1, 10, 200), (0, 10, 500)], [0, 1000, 2000, 3000]),
+    ],
+)
+def test_calls_too_heavy_to_start_together_start_one_after_the_other(
+    scope: SharedLimit, calls: list[tuple[int, float, int]], starts: list[int]
+) -> None:
+    """Calls are (process, weight, when), of a rate of 10."""
+    times: list[int] = []
+
+    async def call(limiter: SharedRateLimiter, weight: float, when: int) -> None:
+        await asyncio.sleep(when / 1000)
+        await limiter.acquire(weight)
+        times.append(now_ms())
+
+    async def main() -> None:
+        limiters = [SharedRateLimiter(10, scope=scope) for _ in range(3)]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(call(limiters[process], weight, when) for process, weight, when in calls))
+        for limiter in limiters:
+            await limiter.close()
+
+    run_virtual(main())
+    assert times == starts
+
+
 def test_cancelled_caller_uses_nothing(scope: SharedLimit) -> None:
     async def main() -> int:
         limiter = SharedRateLimiter(2, scope=scope)
