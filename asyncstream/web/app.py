@@ -103,8 +103,10 @@ class _App:
         await self._answer(scope, receive, _with_headers(send, is_head=scope["method"] == "HEAD"))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        root: str = scope.get("root_path", "")
-        path: str = scope["path"].removeprefix(root)
+        root: str = scope.get("root_path", "").rstrip("/")
+        path: str = scope["path"]
+        if path == root or path.startswith(f"{root}/"):  # not if a proxy has taken it away
+            path = path[len(root) :]
         if scope["method"] not in ("GET", "HEAD"):
             await answer_json(send, 405, {"error": "read-only"}, [(b"allow", b"GET, HEAD")])
         elif not path:  # where the page is, so that what it asks for is found beside it
