@@ -59,8 +59,8 @@ def app(
 
         service.mount("/ops", asyncstream.web.app(token=os.environ["OPS_TOKEN"]))
 
-    Its readers see names, counts and errors of the pipeline: give it a token, or an address that
-    only the right people reach.
+    Its readers see names, counts and errors of the pipeline, and elements, unless `values` says otherwise:
+    give it a token, or an address that only the right people reach.
 
     Args:
         job: what it is about; left out, the one that `lifespan` put into the state of the service.
