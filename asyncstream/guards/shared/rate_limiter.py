@@ -14,6 +14,9 @@ noted is the one at which the call starts.
 If an exchange fails, the change may have been made or not. Then the lease is *left*: what is known to be had
 of it is used until it runs out, and not reported (the store counts all of it as used), and the next exchange
 is about a new one. Until that succeeds calls wait.
+
+Each exchange says how long the last one took, and is lent to for so much longer: else what a slow store lends
+would have run out before the process hears of it, and no call would ever start.
 """
 
 from __future__ import annotations
@@ -98,6 +101,7 @@ class SharedRateLimiter(Shown, Exchanging):
         self._queue: Waiting[_Lease, float] = Waiting()
         self._recent = 0.0  # weight used since the last exchange: what may be wanted until the next
         self._since = math.inf  # when calls began to wait without being lent anything
+        self._takes: float | None = None  # seconds, of the last exchange; None: it is the first
 
     def __getstate__(self) -> dict[str, Any]:
         return {"rate": self.rate, "per": self.per, "scope": self.scope}
@@ -178,7 +182,7 @@ class SharedRateLimiter(Shown, Exchanging):
             return self._again
         lease = self._lease
         if lease.is_reported and (lease.left or lease.granted or lease.used):
-            return lease.until - SETTLE * lease_length(self.per)
+            return lease.until - SETTLE * lease_length(self.per) - (self._takes or 0.0)
         return None
 
     async def _exchange(self) -> None:
@@ -191,7 +195,9 @@ class SharedRateLimiter(Shown, Exchanging):
         self._since = min(self._since, loop_time()) if waiting else math.inf
         lease.left = 0.0  # all of it goes back
         held = lease.granted
-        wanted = held + sum(waiting) + self._recent if waiting else 0.0
+        # of the first, no more than must be, for it may come too late to be used
+        needed = waiting[:1] if self._takes is None else waiting
+        wanted = held + sum(needed) + self._recent if waiting else 0.0
         self._recent = 0.0
         reported = len(lease.used)
         request = RateRequest(
@@ -204,13 +210,16 @@ class SharedRateLimiter(Shown, Exchanging):
             waiting[0] if waiting else 0.0,
             wanted,
             self._since,
+            self._takes or 0.0,
         )
+        sent = loop_time()
         try:
             answer: RateAnswer = await self._update(partial(exchange, request=request))
         except BaseException:
             self._lease.is_reported = False
             self._lease.used.clear()
             raise
+        self._takes = loop_time() - sent
         if answer.lost:
             lease = _Lease(lease.id)
         else:

@@ -32,7 +32,13 @@ from asyncstream.guards.shared.records import Moment
 __all__ = ("SETTLE", "RateAnswer", "RateRequest", "exchange", "lease_length")
 
 LONGEST_LEASE: Final = 0.25
-"""Seconds for which weight is lent, at most; for short periods a quarter of them."""
+"""
+Seconds for which weight is lent, at most, and as long again as an exchange takes; for short periods a quarter
+of them.
+"""
+
+SLOWEST: Final = 4.0
+"""Seconds that an exchange may take, of two questions to the store: they are added to what is lent for."""
 
 SETTLE: Final = 0.2
 """The part of a lease that is left when its holder comes again, by itself."""
@@ -58,6 +64,7 @@ class RateRequest:
         least: the weight that the first of its waiting calls needs; 0: none waits.
         wanted: the weight that it could use, what it holds included.
         since: since when it has waited without being lent anything.
+        takes: how long its last exchange took, in seconds: what it is lent is of use when it hears of it.
     """
 
     name: str
@@ -69,6 +76,7 @@ class RateRequest:
     least: float
     wanted: float
     since: float = math.inf
+    takes: float = 0.0
 
 
 class RateAnswer(NamedTuple):
@@ -118,7 +126,7 @@ def exchange(
     granted = max(min(more, part, available), 0.0) if available >= least - ALMOST else 0.0
     is_served = held + granted >= request.least - ALMOST
 
-    until = now + lease_length(per)
+    until = now + lease_length(per) + min(request.takes, SLOWEST)
     if held + granted > ALMOST or not is_served:
         leases[request.lease] = {
             "held": held + granted,
@@ -129,7 +137,7 @@ def exchange(
     again = now
     if not is_served:
         # before what it waits for is forgotten, and lent to others
-        again = min(_free_at(used, least - available, per, until), until - SETTLE * lease_length(per))
+        again = min(_free_at(used, least - available, per, until), now + (1 - SETTLE) * lease_length(per))
     record = {"rate": rate, "per": per, "used": used, "leases": leases}
     return record, RateAnswer(lost, granted, until - ahead, again - ahead)
 
@@ -147,7 +155,7 @@ def _standing(
     used = [[at, weight] for at, weight in record.get("used", ()) if at <= now]
     leases: dict[str, Any] = {}
     for name, lease in record.get("leases", {}).items():
-        if lease["until"] > now + LONGEST_LEASE:
+        if lease["until"] > now + LONGEST_LEASE + SLOWEST:
             continue
         if lease["until"] > now:
             leases[name] = lease

@@ -130,6 +130,23 @@ def test_calls_too_heavy_to_start_together_start_one_after_the_other(
     assert times == starts
 
 
+def test_calls_start_though_the_store_answers_slowly(
+    scope: SharedLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(SqliteRecords):
+        async def update(self, name: str, change: Any) -> Any:
+            found = await super().update(name, change)
+            await asyncio.sleep(0.3)  # for longer than it lends
+            return found
+
+    monkeypatch.setattr("asyncstream.guards.shared.scope.SqliteRecords", Slow)
+    service = Flaky(0)
+    run_virtual(at_once([rate_limit(service, rate=10, scope=scope) for _ in range(2)], 15))
+    times = sorted(service.times)
+    assert times[-1] < 5000
+    assert all(later - earlier >= 1000 for earlier, later in zip(times, times[10:], strict=False))
+
+
 def test_cancelled_caller_uses_nothing(scope: SharedLimit) -> None:
     async def main() -> int:
         limiter = SharedRateLimiter(2, scope=scope)
