@@ -30,6 +30,9 @@ __all__ = ("HEARTBEAT", "LEASE", "PlacesAnswer", "PlacesRequest", "PlacesRule", 
 LEASE: Final = 0.75
 """Seconds until a holder must have shown itself again."""
 
+SLOWEST: Final = 4.0
+"""Seconds that an exchange may take, of two questions to the store: they are added to the lease."""
+
 HEARTBEAT: Final = 0.25
 """Seconds after which it does."""
 
@@ -72,6 +75,7 @@ class PlacesRequest:
         wanted: how many it could have running, those that run included.
         answers: how many good answers it has had since it last asked.
         overload: when the last of the calls began that have met an overloaded service since then, if any has.
+        takes: how long its last exchange took, in seconds: the lease is to be good when it hears of it.
     """
 
     name: str
@@ -82,6 +86,7 @@ class PlacesRequest:
     wanted: int
     answers: int = 0
     overload: float = -math.inf
+    takes: float = 0.0
 
 
 class PlacesAnswer(NamedTuple):
@@ -115,7 +120,7 @@ def exchange(
         token: one
         for token, one in record.get("holders", {}).items()
         # a clock that begins anew has left behind what is from its future
-        if now - GRACE < one["until"] <= now + LEASE
+        if now - GRACE < one["until"] <= now + LEASE + SLOWEST
     }
     own = holders.pop(request.holder.token, None)
     limit = _limit(record, holders, moment, request)
@@ -128,6 +133,7 @@ def exchange(
     if scarce:
         free = _equal_part(holders, since, free, allowed)
     target = min(request.wanted, free)
+    until = now + LEASE + min(request.takes, SLOWEST)
     held = request.running if own is None else max(request.running, min(request.held, own["places"]))
     if request.wanted:
         holders[request.holder.token] = {
@@ -135,7 +141,7 @@ def exchange(
             "running": request.running,
             "wanted": request.wanted,
             "since": since,
-            "until": now + LEASE,
+            "until": until,
             "who": [request.holder.host, request.holder.pid, request.holder.started, request.holder.realm],
         }
     record = {
@@ -144,7 +150,7 @@ def exchange(
         "cut_at": limit.cut_at,
         "holders": holders,
     }
-    return record, PlacesAnswer(target, now + LEASE - ahead, scarce, allowed, limit.cuts)
+    return record, PlacesAnswer(target, until - ahead, scarce, allowed, limit.cuts)
 
 
 class _Limit(NamedTuple):
