@@ -22,16 +22,13 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards.shared.records import Moment
+from asyncstream.guards.shared.records import SLOWEST, Moment
 from asyncstream.lease import Holder, presence
 
 __all__ = ("HEARTBEAT", "LEASE", "PlacesAnswer", "PlacesRequest", "PlacesRule", "exchange")
 
 LEASE: Final = 0.75
 """Seconds until a holder must have shown itself again."""
-
-SLOWEST: Final = 4.0
-"""Seconds that an exchange may take, of two questions to the store: they are added to the lease."""
 
 HEARTBEAT: Final = 0.25
 """Seconds after which it does."""

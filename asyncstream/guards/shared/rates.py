@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY
-from asyncstream.guards.shared.records import Moment
+from asyncstream.guards.shared.records import SLOWEST, Moment
 
 __all__ = ("SETTLE", "RateAnswer", "RateRequest", "exchange", "lease_length")
 
@@ -36,9 +36,6 @@ LONGEST_LEASE: Final = 0.25
 Seconds for which weight is lent, at most, and as long again as an exchange takes; for short periods a quarter
 of them.
 """
-
-SLOWEST: Final = 4.0
-"""Seconds that an exchange may take, of two questions to the store: they are added to what is lent for."""
 
 SETTLE: Final = 0.2
 """The part of a lease that is left when its holder comes again, by itself."""
