@@ -138,8 +138,8 @@ class Budget(Shown, Exchanging):
 
     def raise_to(self, **limits: float) -> None:
         """
-        Let more be spent: calls that wait go on. With a scope this is told to all who share it, as soon as
-        this process next asks for something; it holds until a larger one does.
+        Let more be spent: calls that wait go on. With a scope this is told to all who share it, at once or,
+        if this process has made no call yet, with its first; it holds until a larger one does.
 
         Raises:
             PipelineError: if the budget has no limit for a unit.

@@ -185,6 +185,7 @@ class Retry(Guard[In, Out]):
         )
         self._random = _by_chance if random is None else function("random", random)
         self._clock = checked_clock(clock) or SystemClock()
+        self._is_innermost = not any(isinstance(guard, Retry) for guard in guards_in(fn))
         self._at_once = 0  # calls that ended with their first attempt
         self._more_attempts: Counter[int] = Counter()  # the others, by how many they had
         self.told = _Told()
@@ -215,7 +216,7 @@ class Retry(Guard[In, Out]):
                     asked = self._asks(error)
                     if asked is False:
                         self._count_attempts(number)
-                        if number > 1:
+                        if number > 1 or self._is_innermost:
                             _note_attempts(error, number)
                         raise
                     wait = self._wait(error, asked, backoff)
@@ -321,9 +322,13 @@ def check_waits(initial: float, longest: float) -> None:
 
 
 def _note_attempts(error: Exception, number: int) -> None:
-    """Set `attempts` on `error`, which may be of a frozen class, and must not be lost over it."""
+    """
+    Set `attempts` on `error`, which may be of a frozen class, and must not be lost over it; one is what an
+    error without it says, but that of a batch is of other elements, too, which may have had more.
+    """
     with suppress(Exception):  # of a class that hides its attributes; then so be it
-        vars(error)["attempts"] = number
+        if number > 1 or "attempts" in vars(error):
+            vars(error)["attempts"] = number
 
 
 def _error_types(on: object) -> tuple[type[Exception], ...] | None:

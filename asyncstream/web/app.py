@@ -59,8 +59,8 @@ def app(
 
         service.mount("/ops", asyncstream.web.app(token=os.environ["OPS_TOKEN"]))
 
-    Its readers see names, counts and errors of the pipeline: give it a token, or an address that
-    only the right people reach.
+    Its readers see names, counts and errors of the pipeline, and elements, unless `values` says otherwise:
+    give it a token, or an address that only the right people reach.
 
     Args:
         job: what it is about; left out, the one that `lifespan` put into the state of the service.
@@ -103,8 +103,10 @@ class _App:
         await self._answer(scope, receive, _with_headers(send, is_head=scope["method"] == "HEAD"))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        root: str = scope.get("root_path", "")
-        path: str = scope["path"].removeprefix(root)
+        root: str = scope.get("root_path", "").rstrip("/")
+        path: str = scope["path"]
+        if path == root or path.startswith(f"{root}/"):  # not if a proxy has taken it away
+            path = path[len(root) :]
         if scope["method"] not in ("GET", "HEAD"):
             await answer_json(send, 405, {"error": "read-only"}, [(b"allow", b"GET, HEAD")])
         elif not path:  # where the page is, so that what it asks for is found beside it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
 import pytest
@@ -77,3 +77,25 @@ async def test_each_element_comes_out_once(order: Order, nest: Callable[[Service
     for call in failed:
         assert isinstance(call.error, RetriesExhausted)
         assert call.attempts == call.error.attempts > 1
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_elements_of_a_batch_that_fails_have_each_their_own_attempts() -> None:
+    errors = iter([OSError("down"), ValueError("wrong")])
+
+    async def ask(values: list[str]) -> list[str]:
+        raise next(errors)
+
+    async def elements() -> AsyncIterator[str]:
+        yield "tried twice"
+        await asyncio.sleep(0.1)
+        yield "tried once"
+
+    failed: list[FailedCall] = []
+    pipeline = Pipeline("batches")
+    guarded = retry(batched(ask, size=2, wait=0.05), on=OSError, wait_initial=0.05, wait_jitter=0)
+    asked = pipeline.source(elements()).async_map(guarded, on_error="route")
+    asked.discard()
+    asked.failed.to(failed)
+    await pipeline.run()
+    assert {call.value: call.attempts for call in failed} == {"tried twice": 2, "tried once": 1}

@@ -185,6 +185,17 @@ def test_job_comes_from_the_state_of_the_service_where_it_is_mounted() -> None:
     assert other.status == 200
 
 
+@pytest.mark.parametrize(
+    ("root", "before"), [("/s", ""), ("/s", "/s"), ("/s/", ""), ("/s/", "/s"), ("/", "")]
+)
+def test_page_is_found_behind_a_proxy_that_takes_the_prefix_away_or_does_not(root: str, before: str) -> None:
+    async def main() -> list[Answer]:
+        async with echo().start() as job:
+            return [await get(job, before + path, root_path=root) for path in ("/status", "/")]
+
+    assert [answer.status for answer in run_virtual(main())] == [200, 200]
+
+
 def test_status_is_streamed_until_the_job_is_over() -> None:
     async def main() -> tuple[Answer, Answer]:
         async with echo().start() as job:

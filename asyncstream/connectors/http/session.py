@@ -171,11 +171,19 @@ def checked_headers(headers: Any) -> dict[str, str]:
         raise _no_headers(" whose names are of letters, digits and hyphens", headers)
     if not all(map(_TEXT.fullmatch, headers.values())):
         raise _no_headers(" without line ends and other control characters", headers)
+    if framing := _FRAMING.intersection(map(str.lower, headers)):
+        raise PipelineError(
+            f"headers: expected none of {', '.join(sorted(_FRAMING))}, which the client makes of the body; "
+            f"leave out {', '.join(sorted(framing))}"
+        )
     return dict(headers)
 
 
 _NAME: Final = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 """The tokens of HTTP: of a name with any other character, services make another one, or refuse it."""
+
+_FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
+"""Of where a body ends: the client would cut a longer one off, or wait for the rest of one that has none."""
 
 _TEXT: Final = re.compile("[^\0-\x08\n-\x1f\x7f\ud800-\udfff]*")
 """No half of a character either: the client would leave it out."""

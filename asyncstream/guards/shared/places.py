@@ -22,7 +22,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards.shared.records import Moment
+from asyncstream.guards.shared.records import SLOWEST, Moment
 from asyncstream.lease import Holder, presence
 
 __all__ = ("HEARTBEAT", "LEASE", "PlacesAnswer", "PlacesRequest", "PlacesRule", "exchange")
@@ -72,6 +72,7 @@ class PlacesRequest:
         wanted: how many it could have running, those that run included.
         answers: how many good answers it has had since it last asked.
         overload: when the last of the calls began that have met an overloaded service since then, if any has.
+        takes: how long its last exchange took, in seconds: the lease is to be good when it hears of it.
     """
 
     name: str
@@ -82,6 +83,7 @@ class PlacesRequest:
     wanted: int
     answers: int = 0
     overload: float = -math.inf
+    takes: float = 0.0
 
 
 class PlacesAnswer(NamedTuple):
@@ -115,7 +117,7 @@ def exchange(
         token: one
         for token, one in record.get("holders", {}).items()
         # a clock that begins anew has left behind what is from its future
-        if now - GRACE < one["until"] <= now + LEASE
+        if now - GRACE < one["until"] <= now + LEASE + SLOWEST
     }
     own = holders.pop(request.holder.token, None)
     limit = _limit(record, holders, moment, request)
@@ -128,6 +130,7 @@ def exchange(
     if scarce:
         free = _equal_part(holders, since, free, allowed)
     target = min(request.wanted, free)
+    until = now + LEASE + min(request.takes, SLOWEST)
     held = request.running if own is None else max(request.running, min(request.held, own["places"]))
     if request.wanted:
         holders[request.holder.token] = {
@@ -135,7 +138,7 @@ def exchange(
             "running": request.running,
             "wanted": request.wanted,
             "since": since,
-            "until": now + LEASE,
+            "until": until,
             "who": [request.holder.host, request.holder.pid, request.holder.started, request.holder.realm],
         }
     record = {
@@ -144,7 +147,7 @@ def exchange(
         "cut_at": limit.cut_at,
         "holders": holders,
     }
-    return record, PlacesAnswer(target, now + LEASE - ahead, scarce, allowed, limit.cuts)
+    return record, PlacesAnswer(target, until - ahead, scarce, allowed, limit.cuts)
 
 
 class _Limit(NamedTuple):

@@ -4,7 +4,8 @@ A rate that processes share: what it is by the rule of `shared.rates`, and how a
 Theory. Calls start with weight that is leased from the store, in blocks. While there is some, a call costs
 what it costs with a limiter of one process, and does not suspend. What it uses is noted, with the moment, and
 goes back to the store with the next exchange, of which one at a time is under way: when a call waits; or,
-when none does, shortly before the lease runs out, so that what was not used is there for others.
+when none does, shortly before the lease runs out. What was not used goes back, too, and is there for others:
+also when a call waits, to which it is not enough, or two processes could hold what each other's call needs.
 
 Weight that a call was granted and has not begun with counts as held: the call looks at the time when it
 begins, and if the lease has run out meanwhile (the loop was held up) it asks anew. So the moment that is
@@ -13,29 +14,30 @@ noted is the one at which the call starts.
 If an exchange fails, the change may have been made or not. Then the lease is *left*: what is known to be had
 of it is used until it runs out, and not reported (the store counts all of it as used), and the next exchange
 is about a new one. Until that succeeds calls wait.
+
+Each exchange says how long the last one took, and is lent to for so much longer: else what a slow store lends
+would have run out before the process hears of it, and no call would ever start.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from asyncio import get_running_loop
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from asyncstream.aside import in_its_loop
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import loop_time
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import Exchanging
-from asyncstream.guards.shared.rates import RateAnswer, RateRequest, exchange, lease_length
+from asyncstream.guards.shared.rates import SETTLE, RateAnswer, RateRequest, exchange, lease_length
 from asyncstream.guards.waiting import Waiting
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, instance
 
 __all__ = ("SharedRateLimiter",)
-
-SETTLE: Final = 0.2
-"""The part of a lease that is left when it is given back."""
 
 
 class _Lease:
@@ -98,6 +100,8 @@ class SharedRateLimiter(Shown, Exchanging):
         self._lease = _Lease()
         self._queue: Waiting[_Lease, float] = Waiting()
         self._recent = 0.0  # weight used since the last exchange: what may be wanted until the next
+        self._since = math.inf  # when calls began to wait without being lent anything
+        self._takes: float | None = None  # seconds, of the last exchange; None: it is the first
 
     def __getstate__(self) -> dict[str, Any]:
         return {"rate": self.rate, "per": self.per, "scope": self.scope}
@@ -178,7 +182,7 @@ class SharedRateLimiter(Shown, Exchanging):
             return self._again
         lease = self._lease
         if lease.is_reported and (lease.left or lease.granted or lease.used):
-            return lease.until - SETTLE * lease_length(self.per)
+            return lease.until - SETTLE * lease_length(self.per) - (self._takes or 0.0)
         return None
 
     async def _exchange(self) -> None:
@@ -188,10 +192,12 @@ class SharedRateLimiter(Shown, Exchanging):
         """
         lease = self._lease if self._lease.is_reported else _Lease()
         waiting = [amount for place, amount in self._queue if not place.done()]
-        if not waiting:
-            lease.left = 0.0  # all of it goes back
-        held = lease.left + lease.granted
-        wanted = held + sum(waiting) + self._recent if waiting else 0.0
+        self._since = min(self._since, loop_time()) if waiting else math.inf
+        lease.left = 0.0  # all of it goes back
+        held = lease.granted
+        # of the first, no more than must be, for it may come too late to be used
+        needed = waiting[:1] if self._takes is None else waiting
+        wanted = held + sum(needed) + self._recent if waiting else 0.0
         self._recent = 0.0
         reported = len(lease.used)
         request = RateRequest(
@@ -203,17 +209,23 @@ class SharedRateLimiter(Shown, Exchanging):
             tuple(lease.used),
             waiting[0] if waiting else 0.0,
             wanted,
+            self._since,
+            self._takes or 0.0,
         )
+        sent = loop_time()
         try:
             answer: RateAnswer = await self._update(partial(exchange, request=request))
         except BaseException:
             self._lease.is_reported = False
             self._lease.used.clear()
             raise
+        self._takes = loop_time() - sent
         if answer.lost:
             lease = _Lease(lease.id)
         else:
             del lease.used[:reported]
+        if answer.granted:
+            self._since = math.inf
         lease.left += answer.granted
         lease.until = answer.until
         self._lease = lease

@@ -12,7 +12,8 @@ than a period.
 
 Each holder that waits is given its part of the rate at once, if there is as much, so that it need not come
 again soon; and a heavy call is not starved by light ones of other holders: what a holder needs that has
-waited for longer is kept back from the others.
+waited for longer is kept back from the others. Since when it waits, each tells itself: whoever has waited for
+longest has nothing kept from it, so of several that need more than there is, one goes on.
 
 Uses of about the same moment are one entry, with the latest of their moments, so the record is bounded.
 """
@@ -26,12 +27,18 @@ from typing import Any, Final, NamedTuple
 
 from asyncstream.errors import PipelineError
 from asyncstream.guards.guard import EARLY
-from asyncstream.guards.shared.records import Moment
+from asyncstream.guards.shared.records import SLOWEST, Moment
 
-__all__ = ("RateAnswer", "RateRequest", "exchange", "lease_length")
+__all__ = ("SETTLE", "RateAnswer", "RateRequest", "exchange", "lease_length")
 
 LONGEST_LEASE: Final = 0.25
-"""Seconds for which weight is lent, at most; for short periods a quarter of them."""
+"""
+Seconds for which weight is lent, at most, and as long again as an exchange takes; for short periods a quarter
+of them.
+"""
+
+SETTLE: Final = 0.2
+"""The part of a lease that is left when its holder comes again, by itself."""
 
 GRAIN: Final = 200
 """Parts of a period: uses within the same one are an entry together."""
@@ -53,6 +60,8 @@ class RateRequest:
         used: (when, weight) that it has used since it last asked; with `held` this makes up the lease.
         least: the weight that the first of its waiting calls needs; 0: none waits.
         wanted: the weight that it could use, what it holds included.
+        since: since when it has waited without being lent anything.
+        takes: how long its last exchange took, in seconds: what it is lent is of use when it hears of it.
     """
 
     name: str
@@ -63,6 +72,8 @@ class RateRequest:
     used: Sequence[tuple[float, float]]
     least: float
     wanted: float
+    since: float = math.inf
+    takes: float = 0.0
 
 
 class RateAnswer(NamedTuple):
@@ -101,7 +112,7 @@ def exchange(
 
     free = rate - held - sum(weight for _, weight in used) - sum(lease["held"] for lease in leases.values())
     waiting = [lease for lease in leases.values() if lease["least"]]
-    since = own["since"] if own is not None and own["least"] else now
+    since = own["since"] if own is not None and own["least"] else min(request.since + ahead, now)
     kept = sum(
         max(one["least"] - one["held"], 0) for one in waiting if one["since"] < since and one["least"] > 1
     )
@@ -112,7 +123,7 @@ def exchange(
     granted = max(min(more, part, available), 0.0) if available >= least - ALMOST else 0.0
     is_served = held + granted >= request.least - ALMOST
 
-    until = now + lease_length(per)
+    until = now + lease_length(per) + min(request.takes, SLOWEST)
     if held + granted > ALMOST or not is_served:
         leases[request.lease] = {
             "held": held + granted,
@@ -122,7 +133,8 @@ def exchange(
         }
     again = now
     if not is_served:
-        again = min(_free_at(used, least - available, per, until), until)
+        # before what it waits for is forgotten, and lent to others
+        again = min(_free_at(used, least - available, per, until), now + (1 - SETTLE) * lease_length(per))
     record = {"rate": rate, "per": per, "used": used, "leases": leases}
     return record, RateAnswer(lost, granted, until - ahead, again - ahead)
 
@@ -140,7 +152,7 @@ def _standing(
     used = [[at, weight] for at, weight in record.get("used", ()) if at <= now]
     leases: dict[str, Any] = {}
     for name, lease in record.get("leases", {}).items():
-        if lease["until"] > now + LONGEST_LEASE:
+        if lease["until"] > now + LONGEST_LEASE + SLOWEST:
             continue
         if lease["until"] > now:
             leases[name] = lease

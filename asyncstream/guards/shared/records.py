@@ -29,12 +29,15 @@ import orjson
 from asyncstream.aside import heeding
 from asyncstream.errors import describe_error
 
-__all__ = ("ANSWER_WITHIN", "Change", "Compared", "Moment", "Records", "RecordsAway")
+__all__ = ("ANSWER_WITHIN", "SLOWEST", "Change", "Compared", "Moment", "Records", "RecordsAway")
 
 T = TypeVar("T")
 
 ANSWER_WITHIN: Final = 2.0
 """Seconds in which a store must answer."""
+
+SLOWEST: Final = 2 * ANSWER_WITHIN
+"""Seconds that a change may take where it takes two questions; if it is tried again it takes longer."""
 
 PAUSE: Final = 0.002
 """

@@ -592,6 +592,15 @@ def test_header_that_would_come_out_as_another_one_is_refused(header: dict[str, 
     assert "half" not in str(caught.value)
 
 
+@pytest.mark.parametrize("header", [{"content-length": "1"}, {"Transfer-Encoding": "chunked"}])
+def test_header_that_would_cut_a_body_off_is_refused(header: dict[str, str]) -> None:
+    """A length in characters, of a body in bytes, say."""
+    with pytest.raises(PipelineError, match=f"leave out {next(iter(header)).lower()}"):
+        answer(tell, "é", method="PUT", data=str, headers=lambda value: header)
+    with pytest.raises(PipelineError, match="headers: expected none of"):
+        HttpLookup("http://x/{}", headers=header)
+
+
 def test_requests_with_different_bodies_are_not_taken_for_one() -> None:
     async def main() -> list[Any]:
         async with serve(tell) as address:

@@ -101,6 +101,65 @@ def test_weights_count_for_all(scope: SharedLimit) -> None:
     assert sorted(service.times) == [0, 0, 1000, 1000]
 
 
+@pytest.mark.parametrize(
+    ("calls", "starts"),
+    [
+        ([(0, 6, 0), (1, 6, 10), (2, 6, 20), (0, 6, 30)], [0, 1000, 2000, 3000]),
+        ([(0, 10, 0), (0, 1, 100), (1, 10, 200), (0, 10, 500)], [0, 1000, 2000, 3000]),
+    ],
+)
+def test_calls_too_heavy_to_start_together_start_one_after_the_other(
+    scope: SharedLimit, calls: list[tuple[int, float, int]], starts: list[int]
+) -> None:
+    """Calls are (process, weight, when), of a rate of 10."""
+    times: list[int] = []
+
+    async def call(limiter: SharedRateLimiter, weight: float, when: int) -> None:
+        await asyncio.sleep(when / 1000)
+        await limiter.acquire(weight)
+        times.append(now_ms())
+
+    async def main() -> None:
+        limiters = [SharedRateLimiter(10, scope=scope) for _ in range(3)]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(call(limiters[process], weight, when) for process, weight, when in calls))
+        for limiter in limiters:
+            await limiter.close()
+
+    run_virtual(main())
+    assert times == starts
+
+
+@pytest.fixture
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers come after a second, which is longer than what the store lends is good for."""
+
+    class Slow(SqliteRecords):
+        async def update(self, name: str, change: Any) -> Any:
+            found = await super().update(name, change)
+            await asyncio.sleep(1)
+            return found
+
+    monkeypatch.setattr("asyncstream.guards.shared.scope.SqliteRecords", Slow)
+
+
+@pytest.mark.usefixtures("slow_store")
+def test_calls_of_a_rate_start_though_the_store_answers_slowly(scope: SharedLimit) -> None:
+    service = Flaky(0)
+    run_virtual(at_once([rate_limit(service, rate=10, scope=scope) for _ in range(2)], 15))
+    times = sorted(service.times)
+    assert times[-1] < 10_000
+    assert all(later - earlier >= 1000 for earlier, later in zip(times, times[10:], strict=False))
+
+
+@pytest.mark.usefixtures("slow_store")
+def test_calls_have_their_places_though_the_store_answers_slowly(scope: SharedLimit) -> None:
+    service = Flaky(0, takes=0.5)
+    run_virtual(at_once([concurrency_limit(service, most=3, scope=scope) for _ in range(2)], 9))
+    assert len(service.times) == 9
+    assert service.most_running <= 3
+
+
 def test_cancelled_caller_uses_nothing(scope: SharedLimit) -> None:
     async def main() -> int:
         limiter = SharedRateLimiter(2, scope=scope)

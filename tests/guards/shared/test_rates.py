@@ -81,7 +81,7 @@ def test_weight_comes_back_one_period_after_its_use() -> None:
     assert answer.granted == 10
     record, answer = asked(record, 5.1, "a", used=((5.05, 10.0),))
     assert answer.granted == 0
-    assert answer.again == pytest.approx(5.35)  # to show itself; at 6.05 there is some
+    assert answer.again == pytest.approx(5.3)  # to show itself; at 6.05 there is some
     record, answer = asked(record, 6.04, "a")
     assert answer.granted == 0
     assert answer.again == pytest.approx(6.05)
@@ -123,6 +123,18 @@ def test_of_heavy_calls_the_one_that_has_waited_for_longest_is_served_first() ->
     for now, name, granted in ((6.001, "b", 0), (6.002, "a", 8), (6.003, "b", 0)):
         record, answer = asked(record, now, name, **heavy)
         assert answer.granted == granted
+
+
+def test_who_has_waited_for_longest_is_served_also_if_it_comes_when_its_lease_is_over() -> None:
+    heavy: dict[str, Any] = {"least": 8.0, "wanted": 8.0}
+    record = used_up()
+    for tenth in range(1, 20):  # each comes again 0.3 s after it came last
+        name, since = (("a", 5.1), ("b", 5.2), ("c", 5.3))[tenth % 3 - 1]
+        record, answer = asked(record, 5 + tenth / 10, name, since=since, **heavy)
+        if answer.granted:
+            assert (name, tenth) == ("a", 10)
+            return
+    raise AssertionError("nobody was served")
 
 
 def test_who_has_been_served_waits_anew() -> None:
