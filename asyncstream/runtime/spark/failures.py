@@ -109,6 +109,9 @@ _FOLDER: Final = re.compile(
     r"\[STREAM_FAILED\].*Wrong basePath (.*) for the root path: (.*?)(?: SQLSTATE: .*)?$", re.MULTILINE
 )
 
+_NO_FILES: Final = "No usable value for logOffset"
+"""What a source of files says of an offset that is none of its own."""
+
 _TIME: Final = re.compile(r"Cannot change timeMode from (\w+) to (\w+) between restarts")
 
 _KEYED: Final = "transformWithStateInPySpark"
@@ -215,6 +218,11 @@ def _changed_plan_in(text: str) -> str:
         return _told(
             f"has read {was} where this one reads {now}; of several inputs, the order of their names tells "
             "which is which"
+        )
+    if _NO_FILES in text:
+        return (
+            "CheckpointError: this stream's checkpoint is of a query that has read something else than "
+            "files; if plan.regroup was to make it, and was ended before it had, remove it, and regroup again"
         )
     if found := _TIME.search(text):
         was, now = (_TIMES.get(mode, mode) for mode in found.groups())
