@@ -29,7 +29,15 @@ from weakref import WeakSet
 
 from asyncstream.aside import in_its_loop
 from asyncstream.errors import PipelineError
-from asyncstream.guards.guard import EARLY, Call, Guard, loop_time, refuse_beside, usable_as_decorator
+from asyncstream.guards.guard import (
+    EARLY,
+    Call,
+    Guard,
+    guards_in,
+    loop_time,
+    refuse_beside,
+    usable_as_decorator,
+)
 from asyncstream.guards.shared import SharedLimit
 from asyncstream.guards.shared.exchanging import STORE_AWAY, waits
 from asyncstream.guards.shared.rate_limiter import SharedRateLimiter
@@ -37,7 +45,7 @@ from asyncstream.guards.waiting import Queued, Waiting
 from asyncstream.shown import Shown
 from asyncstream.validation import Duration, count, duration_seconds, function, overrides, real_number, refuse
 
-__all__ = ("Limiter", "RateLimit", "RateLimiter", "rate_limit", "share_rates")
+__all__ = ("Limiter", "RateLimit", "RateLimiter", "divides_rate", "rate_limit", "share_rates")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -285,3 +293,8 @@ class RateLimit(Guard[In, Out]):
 
 
 rate_limit = usable_as_decorator(RateLimit)
+
+
+def divides_rate(fn: object) -> bool:
+    """Whether processes that call `fn` have parts of a rate: one that is limited, but in no scope of many."""
+    return any(isinstance(one, RateLimit) and isinstance(one.limiter, RateLimiter) for one in guards_in(fn))

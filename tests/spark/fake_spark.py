@@ -247,6 +247,11 @@ class Frame:
     def unpersist(self) -> Frame:
         return self
 
+    def localCheckpoint(self) -> Frame:
+        kept = self.persist()
+        kept.count()
+        return kept
+
     def count(self) -> int:
         return len(self.collect())
 

@@ -260,3 +260,14 @@ def test_error_of_ours_that_another_has_caused_is_told_behind_it(spark: SparkSes
     told = failure_text(query)
     assert told.startswith("SourceError: source 'nowhere': Nowhere stands at <object object>, which no")
     assert "CodecError: value: cannot keep a object" in told
+
+
+def test_checkpoint_that_a_killed_regroup_has_left_is_told_with_what_to_do() -> None:
+    told = failure_in(
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: No usable value for logOffset\n"
+        "Did not find value which can be converted into long SQLSTATE: XXKST"
+    )
+    assert told.startswith(
+        "CheckpointError: this stream's checkpoint is of a query that has read something else"
+    )
+    assert told.endswith("remove it, and regroup again")

@@ -59,18 +59,10 @@ class Computed:
         if not (self.is_kept and self.times):
             self.times += 1
 
-    def select(self, all: str) -> Computed:
-        return self
-
-    def persist(self) -> Computed:
+    def localCheckpoint(self) -> Computed:
         self.is_kept = True
-        return self
-
-    def count(self) -> None:
         self.save()
-
-    def unpersist(self) -> None:
-        self.is_kept = False
+        return self
 
 
 def insert(rows: Any, connection: Any) -> None:
@@ -212,7 +204,6 @@ def test_rows_that_delta_leaves_out_are_computed() -> None:
     after_a_crash = Computed(NEXT_RUN)
     once(after_a_crash, 5)
     assert (known.times, more.times, after_a_crash.times) == (1, 1, 1)
-    assert not known.is_kept
     untold = LeftOut()  # by Spark, which run it is
     once(untold, 6)
     assert untold.times == 1

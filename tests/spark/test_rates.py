@@ -64,6 +64,27 @@ def test_tasks_at_once(session: Any, tasks: int | None) -> None:
     assert tasks_at_once(session) == tasks
 
 
+@pytest.mark.parametrize(
+    ("session", "is_told"),
+    [
+        (Session("spark://a:7077"), True),
+        (Session("k8s://a", spark__dynamicAllocation__enabled="true"), True),
+        (Session("spark://a:7077", spark__cores__max="12"), False),
+        (Session("yarn", spark__executor__instances="5"), False),
+        (Session("local[4]"), False),
+    ],
+)
+def test_rate_that_is_divided_by_what_has_started_so_far_is_told(
+    session: Any, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tasks_at_once(session, ["ask"])
+    assert ("'ask' is divided among the 3 cores" in caplog.text) == is_told
+    assert ("spark.cores.max" in caplog.text) == is_told
+    caplog.clear()
+    assert tasks_at_once(session)
+    assert not caplog.messages
+
+
 def test_settings_of_a_context_are_copied_once() -> None:
     class Counted(Session):
         copies = 0

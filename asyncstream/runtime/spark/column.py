@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
 from asyncstream.errors import PipelineError
-from asyncstream.guards.rate_limit import share_rates
+from asyncstream.guards.rate_limit import divides_rate, share_rates
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.runtime.spark.enrich import async_step
 from asyncstream.runtime.spark.schemas import data_type
@@ -81,7 +81,7 @@ def enrich_column(
         raise refuse("effect", "what tells rows from each other, which a column does not", True, advice)
     stages = stages_of(graph, streaming=False)
     session = SparkSession.getActiveSession()
-    at_once = None if session is None else tasks_at_once(session)
+    at_once = None if session is None else tasks_at_once(session, [name] if divides_rate(fn) else ())
     shipped = Shipped((token_of(stages), stages[0], name, returns, at_once), stage=stages[0])
 
     def values(arrays: Any) -> Any:

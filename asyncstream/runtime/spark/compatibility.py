@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from asyncstream.errors import PipelineError
 from asyncstream.eventtime import IngestionTime, NoWatermarks, WatermarkStrategy
-from asyncstream.guards.guard import guards_in
-from asyncstream.guards.rate_limit import RateLimit, RateLimiter
+from asyncstream.guards.rate_limit import divides_rate
 from asyncstream.operators.spec import ClockUse, Spec
 from asyncstream.plan import Graph, OperatorStep
 from asyncstream.runtime.spark.clocks import SHIFT_YEARS, delay_ms, timed_inputs
@@ -185,8 +184,7 @@ def _of_step(name: str, spec: Spec, streaming: bool, at_once: int | None) -> Ite
             f"{name}: {spec.calls.concurrency} calls at once in every running task, not in all; likewise "
             "the state of a circuit breaker and what is cached"
         )
-        guards = guards_in(spec.calls.function)
-        if any(isinstance(one, RateLimit) and isinstance(one.limiter, RateLimiter) for one in guards):
+        if divides_rate(spec.calls.function):
             yield (
                 f"{name}: a rate limit holds in every running task, for Spark does not tell of how many; "
                 "one with scope= is the same for all"

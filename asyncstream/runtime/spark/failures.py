@@ -84,6 +84,17 @@ _WHY_READER_GONE: Final = (
     "(maxRowsPerTrigger), and start the query again: it goes on from its checkpoint"
 )
 
+_LOST: Final = re.compile(
+    r"A shuffle map stage with indeterminate output was failed and retried"
+    r"|Checkpoint block rdd_\d+_\d+ not found"
+)
+
+_WHY_LOST: Final = (
+    "an executor of Spark has ended, or lost its files, and with it what had been computed. It is computed "
+    "again with all its calls, which may have answered otherwise, or in another order, and results of the "
+    "first answers are there already: rows would be lost, and others twice. Run the job again; a query goes "
+    "on from its checkpoint"
+)
 
 _STREAMS: Final = re.compile(
     r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources"
@@ -97,6 +108,9 @@ _OPERATORS: Final = re.compile(
 _FOLDER: Final = re.compile(
     r"\[STREAM_FAILED\].*Wrong basePath (.*) for the root path: (.*?)(?: SQLSTATE: .*)?$", re.MULTILINE
 )
+
+_NO_FILES: Final = "No usable value for logOffset"
+"""What a source of files says of an offset that is none of its own."""
 
 _TIME: Final = re.compile(r"Cannot change timeMode from (\w+) to (\w+) between restarts")
 
@@ -155,6 +169,8 @@ def failure_in(text: str) -> str:
         return f"{_WHY_GONE}\n{_up_to(_JAVA, text[text.index(_WORKER_GONE) :])}"
     if _READER_GONE.search(text):
         return _WHY_READER_GONE
+    if lost := _LOST.search(text):
+        return f"{_WHY_LOST}\n{lost[0]}"
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
     return _changed_plan_in(text) or _up_to(_JAVA, text)
@@ -202,6 +218,11 @@ def _changed_plan_in(text: str) -> str:
         return _told(
             f"has read {was} where this one reads {now}; of several inputs, the order of their names tells "
             "which is which"
+        )
+    if _NO_FILES in text:
+        return (
+            "CheckpointError: this stream's checkpoint is of a query that has read something else than "
+            "files; if plan.regroup was to make it, and was ended before it had, remove it, and regroup again"
         )
     if found := _TIME.search(text):
         was, now = (_TIMES.get(mode, mode) for mode in found.groups())

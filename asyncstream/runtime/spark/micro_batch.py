@@ -6,7 +6,7 @@ written something else of it to the same place; and its rows, computed once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -124,10 +124,18 @@ def query_of(rows: Rows) -> str:
 
 @contextmanager
 def computed(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, all of which have been computed, and are not computed again in this block."""
-    kept = rows.select("*").persist()  # a frame of its own: the user may keep `rows` for longer
+    """
+    The rows, all of which have been computed, and are not computed again in this block.
+
+    Where what Spark has shuffled is lost with an executor, calls are made again, and may answer otherwise.
+    Spark then does all anew that has been made of the first answers, or fails; but it takes what is cached as
+    it is, and computes what is missing there from the second ones: rows would be lost, and others twice. So
+    they are not cached, but a checkpoint: one job, whose last stage is theirs, and nothing to compute them
+    from again.
+    """
+    kept = rows.localCheckpoint()  # of all: a state store that was read in part cannot commit
     try:
-        kept.count()  # of all: a state store that was read in part cannot commit
         yield kept
     finally:
-        kept.unpersist()
+        with suppress(Exception):  # over Spark Connect it goes with the frame
+            kept._jdf.queryExecution().analyzed().rdd().unpersist(False)

@@ -340,8 +340,9 @@ def _inserting(table: str) -> Callable[[Any, Any], None]:
         places = ", ".join(_place(connection) for _ in rows.columns)
         statement = f"INSERT INTO {table} ({names}) VALUES ({places})"
         cursor = connection.cursor()
-        for some in _chunks(iter(rows.toLocalIterator())):
-            cursor.executemany(statement, some)
+        with computed(rows) as kept:  # it takes a job for each partition
+            for some in _chunks(iter(kept.toLocalIterator())):
+                cursor.executemany(statement, some)
 
     return insert
 

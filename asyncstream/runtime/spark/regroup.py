@@ -62,7 +62,8 @@ class Notes:
         """Raises `CheckpointError` if there is something."""
         if self._files.exists(self._root):
             raise CheckpointError(
-                f"there is something at {self.location} already: give a new checkpoint a place of its own"
+                f"there is something at {self.location} already: give a new checkpoint a place of its own, "
+                "or, if a regroup was ended there before it was done, remove what it has left"
             )
 
     def need_some(self) -> None:

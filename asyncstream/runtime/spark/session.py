@@ -9,13 +9,14 @@ a script that leaves that one argument out.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ __all__ = (
     "shuffle_partitions",
     "tasks_at_once",
 )
+
+logger = logging.getLogger(__name__)
 
 OLDEST_JAVA = 17
 
@@ -195,8 +198,14 @@ def shuffle_partitions(spark: SparkSession) -> int:
     return int(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
-def tasks_at_once(spark: SparkSession) -> int | None:
-    """How many tasks the session can run at once, as far as it tells now; None: over Spark Connect."""
+def tasks_at_once(spark: SparkSession, rated: Collection[str] = ()) -> int | None:
+    """
+    How many tasks the session can run at once, as far as it tells now; None: over Spark Connect.
+
+    Args:
+        rated: the steps whose rates are divided by that. Where nothing says how many executors there can be,
+            as on a standalone master, which tells of them when they have started, the log says so.
+    """
     try:
         context = spark.sparkContext
     except (AttributeError, NotImplementedError):  # one by class, the other by its kind
@@ -214,8 +223,17 @@ def tasks_at_once(spark: SparkSession) -> int | None:
         name = "spark.executor.instances"
         if conf.get("spark.dynamicAllocation.enabled") == "true":
             name = "spark.dynamicAllocation.maxExecutors"
-        asked_for = number(name, 0) * number("spark.executor.cores", 1)
-        cores = max(asked_for, number("spark.cores.max", 0), int(context.defaultParallelism))
+        asked_for = max(number(name, 0) * number("spark.executor.cores", 1), number("spark.cores.max", 0))
+        cores = max(asked_for, int(context.defaultParallelism))
+        if rated and not asked_for:
+            logger.warning(
+                "the rate of %s is divided among the %d cores that Spark knows of by now, and nothing says "
+                "how many there can be, which together would have more than the rate: set spark.cores.max "
+                "(or %s and spark.executor.cores), or give the limit a scope=, which is one for all tasks",
+                " and ".join(map(repr, rated)),
+                cores,
+                name,
+            )
     elif local[1]:
         cores = int(local[2]) * int(local[3])
     else:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import module_of
+from asyncstream.guards.rate_limit import divides_rate
 from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import delay_ms
 from asyncstream.runtime.spark.input_order import in_places, order_of
@@ -85,10 +86,15 @@ class StageFrames:
     @cached_property
     def at_once(self) -> list[int | None]:
         """How many tasks of each stage run at once, by its number; None: that is not known."""
-        most = tasks_at_once(self.spark)
-        if most is None or not any(
-            step.spec.calls is not None for stage in self.stages for step in stage.steps
-        ):
+        calls = {
+            step.name: step.spec.calls
+            for stage in self.stages
+            for step in stage.steps
+            if step.spec.calls is not None
+        }
+        rated = [name for name, each in calls.items() if divides_rate(each.function)]
+        most = tasks_at_once(self.spark, rated)
+        if most is None or not calls:
             return [None] * len(self.stages)
         parts = [None if self.terms.streaming else partitions_of(frame) for frame in self.inputs.values()]
         first = most

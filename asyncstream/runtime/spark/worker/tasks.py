@@ -276,7 +276,7 @@ class _Reader:
 
     def held(self) -> Iterator[Iterator[Entering]]:
         """What enters at the end, some envelopes at a time."""
-        if self._replay is not None:
+        if self._replay is not None and self._source is None:
             yield self._replay.rest()
         self._held.sort(reverse=True)
         now: int | None = None
