@@ -150,10 +150,11 @@ class TimerQueue:
                 self._run.append(timestamp)
                 return
             if not table.has_older or timestamp not in table:
-                if timestamp not in table.lone:
+                alone = table.lone.get(timestamp, MISSING)
+                if alone is MISSING:
                     table.lone[timestamp] = timer
                     heappush(self._heap, timestamp)
-                else:
+                elif type(key) not in SOUND or alone != timer:
                     table.rows(timestamp)[key, namespace] = None
                 return
         elif not table.has_older:
@@ -192,8 +193,8 @@ class TimerQueue:
         if type(timestamp) is not int:
             raise _no_time(timestamp)
         table = self._table
-        alone = table.lone.get(timestamp, MISSING)
-        if namespace is None and type(key) in SOUND and alone == key:
+        timer = key if namespace is None else (key, namespace)
+        if type(key) in SOUND and table.lone.get(timestamp, MISSING) == timer:
             del table.lone[timestamp]
             is_stale = True
         else:
@@ -253,7 +254,7 @@ class TimerQueue:
                 timer = pop_lone(timestamp, MISSING)
                 if timer is not MISSING:  # the usual case by far where they are not shared
                     if type(timer) is tuple:
-                        fire(timestamp, *timer)
+                        fire(timestamp, timer[0], timer[1])
                     else:
                         fire(timestamp, timer, None)
                     left_of_slice -= 1
@@ -282,7 +283,7 @@ class TimerQueue:
                     if bucket.pop(timer, MISSING) is MISSING:
                         continue
                     repeats += 1
-                    fire(timestamp, *timer)
+                    fire(timestamp, timer[0], timer[1])
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
