@@ -21,6 +21,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from itertools import compress
+from types import GeneratorType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from asyncstream.elements import Timestamps
@@ -326,13 +327,17 @@ class PerElementSpec(Spec):
         return failure_counters(self.on_error)
 
 
+_PLAIN: Final = (list, tuple, GeneratorType)
+"""What functions give that yield or return several: beyond doubt, and told without abstract classes."""
+
+
 def several(results: Any) -> tuple[Any, ...]:
     """
     The results of a flat map by themselves, for the function may fill its list anew; raises `TypeError` if
     they are not an iterable of results. Text, bytes and mappings are iterable too, but a function that
     returns one does not mean its letters or keys.
     """
-    if isinstance(results, list):
+    if isinstance(results, _PLAIN):
         return tuple(results)  # which the garbage collector looks at no more, as at a list
     if isinstance(results, Awaitable | AsyncGenerator):
         advice = "what is to be awaited belongs in an async_flat_map, which returns a list"
