@@ -207,6 +207,8 @@ class Filter(PerElement):
         return self._kept(values, timestamps, results)
 
     def _kept(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> _Batch:
+        if all(verdicts):
+            return values, timestamps
         return list(compress(values, verdicts)), compressed(timestamps, verdicts)
 
 
