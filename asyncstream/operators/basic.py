@@ -40,7 +40,7 @@ from asyncstream.operators.results import (
     not_a_value,
 )
 from asyncstream.operators.spec import Spec
-from asyncstream.state.keys import check_key
+from asyncstream.state.keys import SOUND, check_key
 
 __all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "PerElement", "PerElementSpec", "several")
 
@@ -261,9 +261,10 @@ class CheckKey(PerElement):
 
 
 def _checked_key(key: Any) -> None:
-    if is_deferred(key):
-        raise not_a_value([key], KEY_ADVICE)
-    check_key(key)
+    if type(key) not in SOUND:
+        if is_deferred(key):
+            raise not_a_value([key], KEY_ADVICE)
+        check_key(key)
 
 
 class FlatMap(PerElement):
