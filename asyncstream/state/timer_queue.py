@@ -154,7 +154,7 @@ class TimerQueue:
                 if alone is MISSING:
                     table.lone[timestamp] = timer
                     heappush(self._heap, timestamp)
-                elif type(key) not in SOUND or alone != timer:
+                elif timer not in {alone}:
                     table.rows(timestamp)[key, namespace] = None
                 return
         elif not table.has_older:
@@ -193,8 +193,9 @@ class TimerQueue:
         if type(timestamp) is not int:
             raise _no_time(timestamp)
         table = self._table
-        timer = key if namespace is None else (key, namespace)
-        if type(key) in SOUND and table.lone.get(timestamp, MISSING) == timer:
+        alone = table.lone.get(timestamp, MISSING)
+        is_short = namespace is None and type(key) in SOUND and alone == key
+        if is_short or (key, namespace) in {alone}:  # as a dict compares, by hash first
             del table.lone[timestamp]
             is_stale = True
         else:
