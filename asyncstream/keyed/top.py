@@ -198,7 +198,7 @@ class Top(KeyedStep):
         """
         first, last = self._ranks.first - 1, self._ranks.last
         if self._log is None:
-            if min(len(rows), last) + (came is None) > first:
+            if len(rows) + (came is None) > first:
                 self._out.emit(Ranking(self._state.key, [value for _, value in rows[first:last]]))
         elif not self._by_place:
             if went is not None:
