@@ -27,10 +27,10 @@ from asyncstream.keyed.changes import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
     Change,
-    ChangeKind,
     ChangeLog,
     comes,
     is_same,
+    new_change,
 )
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, KeyedSpec
@@ -202,9 +202,9 @@ class Top(KeyedStep):
                 self._out.emit(Ranking(self._state.key, [value for _, value in rows[first:last]]))
         elif not self._by_place:
             if went is not None:
-                self._out.emit(Change(DELETE, went[1]))
+                self._out.emit(new_change((DELETE, went[1], None)))
             if came is not None:
-                self._out.emit(Change(INSERT, came[1]))
+                self._out.emit(new_change((INSERT, came[1], None)))
         else:
             after: list[Row | None] = [*rows[place:last]]
             before = [*after[1:], went] if entered else [went, *after]
@@ -216,13 +216,11 @@ class Top(KeyedStep):
 
     def _tell_place(self, at: int, before: Row | None, after: Row | None, log: ChangeLog) -> None:
         """Emit that another row is at a place now."""
+        rank = at + 1 if self._ranked else None
         if before is not None and (log.update_before or after is None):
-            self._out.emit(self._at(DELETE if after is None else UPDATE_BEFORE, before, at))
+            self._out.emit(new_change((DELETE if after is None else UPDATE_BEFORE, before[1], rank)))
         if after is not None:
-            self._out.emit(self._at(INSERT if before is None else UPDATE_AFTER, after, at))
-
-    def _at(self, kind: ChangeKind, row: Row, place: int) -> Change[Any]:
-        return Change(kind, row[1], place + 1 if self._ranked else None)
+            self._out.emit(new_change((INSERT if before is None else UPDATE_AFTER, after[1], rank)))
 
 
 def _place_of(value: Any, rows: list[Row], likely: Iterable[int]) -> int | None:
