@@ -157,12 +157,12 @@ class TimerQueue:
                 elif timer not in {alone}:
                     table.rows(timestamp)[key, namespace] = None
                 return
+        elif (key, namespace) in bucket:
+            return
         elif not table.has_older:
-            timer = (key, namespace)
-            if timer not in bucket:
-                if type(key) not in SOUND:
-                    check_key(key)
-                bucket[timer] = None
+            if type(key) not in SOUND:
+                check_key(key)
+            bucket[key, namespace] = None
             return
         if table.peek(timestamp, (key, namespace)) is MISSING:
             table.put(timestamp, (key, namespace), None)
