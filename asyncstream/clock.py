@@ -68,7 +68,10 @@ class SystemClock(Shown):
         self._latest_at = 0.0  # by the monotonic clock
 
     def now_ms(self) -> int:
-        now, at = self.machine_ms(), monotonic_seconds()
+        now = time.time_ns() // 1_000_000
+        if now == self._latest:  # as for most elements of a batch
+            return now
+        at = monotonic_seconds()
         if now < self._latest:
             now = max(now, self._latest + int((at - self._latest_at) * 500))
         if now > self._latest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.codec import JsonCodec
@@ -29,6 +30,7 @@ __all__ = (
     "change_log",
     "comes",
     "is_same",
+    "new_change",
 )
 
 T = TypeVar("T")
@@ -61,6 +63,10 @@ class Change(NamedTuple, Generic[T]):
     kind: ChangeKind
     value: T
     rank: int | None = None
+
+
+new_change: Final = partial(tuple.__new__, Change)
+"""`Change(...)` from a tuple of all three, without the detour through its generated `__new__`."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 from asyncstream.elements import Timestamps
 from asyncstream.eventtime import check_timestamp
 from asyncstream.keyed.base import LATE, KeyedStep, TimedStep
-from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, ChangeLog, is_same
+from asyncstream.keyed.changes import INSERT, UPDATE_AFTER, UPDATE_BEFORE, ChangeLog, is_same, new_change
 from asyncstream.operators.base import Operator, OperatorContext, pairs
 from asyncstream.operators.results import FirstKeys
 from asyncstream.operators.spec import KeyBy, KeyedSpec
@@ -124,7 +124,8 @@ class FirstSeen(Operator):
     def _pass_on(self, values: list[Any], timestamps: list[int | None]) -> None:
         if values:
             if self._log is not None:
-                values = [Change(INSERT if self._log.insert else UPDATE_AFTER, value) for value in values]
+                kind = INSERT if self._log.insert else UPDATE_AFTER
+                values = [new_change((kind, value, None)) for value in values]
             self.out.process_batch(values, timestamps)
 
 
@@ -219,11 +220,11 @@ class Replaced(KeyedStep):
         if log is None:
             emit(value)
         elif old is None and log.insert:
-            emit(Change(INSERT, value))
+            emit(new_change((INSERT, value, None)))
         else:
             if old is not None and log.update_before:
-                emit(Change(UPDATE_BEFORE, old[1]))
-            emit(Change(UPDATE_AFTER, value))
+                emit(new_change((UPDATE_BEFORE, old[1], None)))
+            emit(new_change((UPDATE_AFTER, value, None)))
 
 
 @dataclass(frozen=True)

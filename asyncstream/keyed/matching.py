@@ -21,7 +21,7 @@ from asyncstream.keyed.nfa import Automaton, Run
 from asyncstream.keyed.pattern import Match, Pattern, Stage
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, KeyedSpec
-from asyncstream.state import SLICE, Cell, ListDescriptor, ValueDescriptor
+from asyncstream.state import MISSING, SLICE, Cell, ListDescriptor, ValueDescriptor
 from asyncstream.state.schema import Schema
 
 __all__ = ("TIMED_OUT", "Matching", "MatchingSpec", "Skip")
@@ -63,7 +63,8 @@ class Matching(TimedStep):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._waiting = self._state.state(ListDescriptor[Any]("waiting"))
+        self._state.state(ListDescriptor[Any]("waiting"))
+        self._waiting = self.tables["state/waiting"]  # with the time of the elements as namespace
         self._runs = self._state.state(ValueDescriptor[Any]("runs"))
         self.tables.on_restored(self._setting_timers)
 
@@ -85,25 +86,25 @@ class Matching(TimedStep):
         return {**super().metrics(), "timed_out": self._timed_out}
 
     def _take(self, value: Any, timestamp: int | None) -> None:
-        at_ms, state = _check(timestamp), self._state
+        at_ms, key = _check(timestamp), self._state.key
         if at_ms <= self._timers.watermark:
             self._leave_out(LATE, value, timestamp)
             return
-        state.namespace = at_ms
-        self._waiting.add(value)
-        state.namespace = None
-        self._timers.event.register(at_ms, state.key)
+        waiting = self._waiting.get(at_ms, key)
+        if waiting is MISSING:
+            self._waiting.put(at_ms, key, [value])
+        else:
+            waiting.append(value)
+        self._timers.event.register(at_ms, key)
 
     def _on_timer(self, timestamp: int, key: Any) -> None:
-        state = self._state
-        state.namespace = timestamp
-        values = self._waiting.get()
-        self._waiting.clear()
-        state.namespace = None
-        kept = self._runs.get()
-        at_ms = max(timestamp, self._soonest_ms)
-        runs = self._time_out([Run(*run) for run in kept or ()], at_ms, at_ms)
-        for value in values:
+        values = self._waiting.get(timestamp, key)
+        self._waiting.remove(timestamp, key)
+        kept, runs = self._runs.get(), []
+        if kept:
+            at_ms = max(timestamp, self._soonest_ms)
+            runs = self._time_out([Run(*run) for run in kept], at_ms, at_ms)
+        for value in () if values is MISSING else values:
             try:
                 runs, matches = self._automaton.advance(runs, value, timestamp)
             except BaseException as error:

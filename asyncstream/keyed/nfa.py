@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from asyncstream.keyed.pattern import Pattern, Stage
-from asyncstream.operators.results import is_deferred, not_a_value
+from asyncstream.operators.results import Kinds, not_a_value
 
 __all__ = ("Automaton", "Run")
 
@@ -82,6 +82,7 @@ class Automaton:
         # whether nothing need be taken behind a stage
         self._may_end = [all(later.optional for later in self._stages[n + 1 :]) for n in range(self._end)]
         self._within_ms = pattern.within_ms
+        self._kinds = Kinds()
 
     def advance(self, runs: Sequence[Run], value: Any, at_ms: int) -> tuple[list[Run], list[Run]]:
         """
@@ -122,28 +123,29 @@ class Automaton:
 
     def _advance(self, run: Run, value: Any, at_ms: int, after: list[Run], matches: list[Run]) -> None:
         passed: list[Run] = []
-        number, size, waited = run.stage, run.size, run.passed
+        number, size, waited, has_begun = run.stage, run.size, run.passed, bool(run.taken)
         while True:
             absent = None if size else self._absent[number]
             if absent and not waited and self._is_any(absent, run, value, strict=True):
                 break
             if number == self._end:
-                if absent and not self._is_any(absent, run, value, strict=False):
+                if has_begun and absent and not self._is_any(absent, run, value, strict=False):
                     passed.append(run if waited else _waiting(run, number, 0))
                 break
             stage = self._stages[number]
             if stage.most is None or size < stage.most:
                 if self._holds(stage, run, value):
                     self._take(run, number, size, value, at_ms, after, matches)
-                elif not (stage.consecutive if size else stage.strict) and not (
-                    absent and self._is_any(absent, run, value, strict=False)
+                elif (
+                    has_begun
+                    and not (stage.consecutive if size else stage.strict)
+                    and not (absent and self._is_any(absent, run, value, strict=False))
                 ):
                     passed.append(run if waited else _waiting(run, number, size))
             if waited or not self._has_enough(number, size):
                 break
             number, size = number + 1, 0
-        if passed and run.taken:
-            after += passed
+        after += passed
 
     def _has_enough(self, number: int, size: int) -> bool:
         stage = self._stages[number]
@@ -171,14 +173,14 @@ class Automaton:
         if taken.size != self._stages[number].most:
             after.append(taken)
         elif number + 1 < self._end or self._ends_absent:
-            after.append(taken._replace(stage=number + 1, size=0))
+            after.append(Run(number + 1, 0, False, start_ms, at_ms, taken.taken))
 
     def _holds(self, stage: Stage, run: Run, value: Any) -> bool:
         if stage.where is not None:
             outcome = stage.where(value)
         elif stage.given is not None:
             outcome = stage.given(value, self.elements(run))
-        if is_deferred(outcome):
+        if type(outcome) not in self._kinds.known and self._kinds.first_deferred([outcome]) is not None:
             raise not_a_value([outcome], "a condition is a plain function; await in an async_map before")
         return bool(outcome)
 

@@ -100,7 +100,8 @@ class Rolling(KeyedStep):
 
     def _take(self, value: Any, timestamp: int | None) -> None:
         outcome = self._so_far.add(value)
-        self._check(outcome)
+        if type(outcome) not in self._kinds.known:
+            self._check(outcome)
         self._out.emit(outcome)
 
     def _check(self, outcome: Any) -> None:

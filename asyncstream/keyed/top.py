@@ -13,9 +13,9 @@ told, from the top (`-U`, `+U`), and one that is newly filled (`+I`) or empty (`
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from asyncstream.errors import CodecError
@@ -27,10 +27,10 @@ from asyncstream.keyed.changes import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
     Change,
-    ChangeKind,
     ChangeLog,
     comes,
     is_same,
+    new_change,
 )
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, KeyedSpec
@@ -159,12 +159,14 @@ class Top(KeyedStep):
         place = self._ranks.place(rows, by)
         if place >= last and not self._retracts:
             return
-        before = rows[:last]
-        rows.insert(place, (by, value))
+        row = (by, value)
+        rows.insert(place, row)
+        went = rows[last] if len(rows) > last else None
         if not self._retracts:
             del rows[last:]
         self._rows.set(rows)
-        self._tell(place, before, rows[:last], entered=True)
+        if place < last:
+            self._tell(place, rows, row, went, entered=True)
 
     def _take_back(self, value: Any) -> None:
         """A row is gone: the first that is the same."""
@@ -175,50 +177,50 @@ class Top(KeyedStep):
         if place is None:
             self._not_there += 1
             return
-        before = rows[:last]
-        del rows[place]
+        went = rows.pop(place)
         if rows:
             self._rows.set(rows)
         else:
             self._rows.clear()
-        self._tell(place, before, rows[:last], entered=False)
+        if place < last:
+            self._tell(place, rows, rows[last - 1] if len(rows) >= last else None, went, entered=False)
 
-    def _tell(self, place: int, before: list[Row], after: list[Row], *, entered: bool) -> None:
+    def _tell(
+        self, place: int, rows: list[Row], came: Row | None, went: Row | None, *, entered: bool
+    ) -> None:
         """
         Emit what has changed.
 
         Args:
             place: the first place that has, from 0: there a row has entered, or else left.
-            before, after: the rows of the places up to the last.
+            rows: as they are now.
+            came, went: the row that is told now, and the one that is not any more; None: there is none.
         """
         first, last = self._ranks.first - 1, self._ranks.last
-        if place >= last:
-            return
         if self._log is None:
-            if max(len(before), len(after)) > first:
-                self._out.emit(Ranking(self._state.key, [value for _, value in after[first:]]))
-            return
-        if self._by_place:
-            changes = self._by_rank(place, before, after)
+            if len(rows) + (came is None) > first:
+                self._out.emit(Ranking(self._state.key, [value for _, value in rows[first:last]]))
+        elif not self._by_place:
+            if went is not None:
+                self._out.emit(new_change((DELETE, went[1], None)))
+            if came is not None:
+                self._out.emit(new_change((INSERT, came[1], None)))
         else:
-            changes = _by_row(place, before, after, entered=entered)
-        for change in changes:
-            self._out.emit(change)
+            after: list[Row | None] = [*rows[place:last]]
+            before = [*after[1:], went] if entered else [went, *after]
+            if came is None:
+                after.append(None)
+            for at, old, new in zip(count(place), before, after, strict=False):
+                if at >= first:
+                    self._tell_place(at, old, new, self._log)
 
-    def _by_rank(self, place: int, before: list[Row], after: list[Row]) -> Iterator[Change[Any]]:
-        """Each place whose row has changed."""
-        for at in range(max(place, self._ranks.first - 1), max(len(before), len(after))):
-            if at >= len(after):
-                yield self._at(DELETE, before[at], at)
-            elif at >= len(before):
-                yield self._at(INSERT, after[at], at)
-            else:
-                if self._log is not None and self._log.update_before:
-                    yield self._at(UPDATE_BEFORE, before[at], at)
-                yield self._at(UPDATE_AFTER, after[at], at)
-
-    def _at(self, kind: ChangeKind, row: Row, place: int) -> Change[Any]:
-        return Change(kind, row[1], place + 1 if self._ranked else None)
+    def _tell_place(self, at: int, before: Row | None, after: Row | None, log: ChangeLog) -> None:
+        """Emit that another row is at a place now."""
+        rank = at + 1 if self._ranked else None
+        if before is not None and (log.update_before or after is None):
+            self._out.emit(new_change((DELETE if after is None else UPDATE_BEFORE, before[1], rank)))
+        if after is not None:
+            self._out.emit(new_change((INSERT if before is None else UPDATE_AFTER, after[1], rank)))
 
 
 def _place_of(value: Any, rows: list[Row], likely: Iterable[int]) -> int | None:
@@ -241,14 +243,6 @@ def _place_of(value: Any, rows: list[Row], likely: Iterable[int]) -> int | None:
         return next((place for place, row in enumerate(rows) if CODEC.encode(row[1]) == kept), None)
     except CodecError:
         return None
-
-
-def _by_row(place: int, before: list[Row], after: list[Row], *, entered: bool) -> Iterator[Change[Any]]:
-    """The row that leaves the ranks, and the one that enters them."""
-    if len(after) <= len(before):
-        yield Change(DELETE, before[-1 if entered else place][1])
-    if len(before) <= len(after):
-        yield Change(INSERT, after[place if entered else -1][1])
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from itertools import compress
+from types import GeneratorType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from asyncstream.elements import Timestamps
@@ -39,7 +40,7 @@ from asyncstream.operators.results import (
     not_a_value,
 )
 from asyncstream.operators.spec import Spec
-from asyncstream.state.keys import check_key
+from asyncstream.state.keys import SOUND, check_key
 
 __all__ = ("Branch", "CheckKey", "Filter", "FlatMap", "Map", "PerElement", "PerElementSpec", "several")
 
@@ -206,6 +207,8 @@ class Filter(PerElement):
         return self._kept(values, timestamps, results)
 
     def _kept(self, values: Sequence[Any], timestamps: Timestamps, verdicts: list[Any]) -> _Batch:
+        if all(verdicts):
+            return values, timestamps
         return list(compress(values, verdicts)), compressed(timestamps, verdicts)
 
 
@@ -258,9 +261,10 @@ class CheckKey(PerElement):
 
 
 def _checked_key(key: Any) -> None:
-    if is_deferred(key):
-        raise not_a_value([key], KEY_ADVICE)
-    check_key(key)
+    if type(key) not in SOUND:
+        if is_deferred(key):
+            raise not_a_value([key], KEY_ADVICE)
+        check_key(key)
 
 
 class FlatMap(PerElement):
@@ -326,13 +330,17 @@ class PerElementSpec(Spec):
         return failure_counters(self.on_error)
 
 
+_PLAIN: Final = (list, tuple, GeneratorType)
+"""What functions give that yield or return several: beyond doubt, and told without abstract classes."""
+
+
 def several(results: Any) -> tuple[Any, ...]:
     """
     The results of a flat map by themselves, for the function may fill its list anew; raises `TypeError` if
     they are not an iterable of results. Text, bytes and mappings are iterable too, but a function that
     returns one does not mean its letters or keys.
     """
-    if isinstance(results, list):
+    if isinstance(results, _PLAIN):
         return tuple(results)  # which the garbage collector looks at no more, as at a list
     if isinstance(results, Awaitable | AsyncGenerator):
         advice = "what is to be awaited belongs in an async_flat_map, which returns a list"

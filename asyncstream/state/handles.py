@@ -106,7 +106,7 @@ class State:
         """What the current entry holds, or `MISSING` if it has expired, too; it counts as read."""
         cursor = self._cursor
         found = self._rows.get(cursor.namespace, cursor.key)
-        if self._ages is None or found is MISSING or self._ages.read(self._row()):
+        if self._ages is None or found is MISSING or self._ages.read((cursor.namespace, cursor.key)):
             return found
         return MISSING
 
@@ -115,7 +115,7 @@ class State:
         cursor = self._cursor
         self._rows.put(cursor.namespace, cursor.key, value)
         if self._ages is not None:
-            self._ages.write(self._row(), entry)
+            self._ages.write((cursor.namespace, cursor.key), entry)
 
     def _remove(self, row: Row) -> None:
         self._rows.remove(*row)
@@ -221,11 +221,11 @@ class MapState(State, Generic[K, V]):
             ValueError: if the key does not equal itself, such as NaN.
         """
         found, ages = self._held(), self._ages
-        if type(key) not in SOUND and (found is MISSING or key not in found):
-            check_map_key(key)
-        if ages is not None and found is not MISSING and key in found:
-            ages.is_live_entry(self._row(), key)  # one that has expired gives up its place
-            found = self._held()
+        if found is MISSING or key not in found:
+            if type(key) not in SOUND:
+                check_map_key(key)
+        elif ages is not None and not ages.is_live_entry(self._row(), key):
+            found = self._held()  # one that has expired gives up its place
         if found is MISSING:
             self._write({key: value}, key)
         else:

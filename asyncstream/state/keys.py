@@ -98,10 +98,10 @@ def equals_itself(value: Any) -> bool:
     kind: Any = type(value)
     if kind in SOUND:
         return True
+    if isinstance(value, _GROUPS):
+        return SOUND.issuperset(map(type, value)) or all(map(equals_itself, value))
     if kind in _NUMBERS:
         return bool(value == value)
-    if isinstance(value, _GROUPS):
-        return all(map(equals_itself, value))
     if kind.__eq__ is not object.__eq__ and not all(map(equals_itself, _attributes(value))):
         return False
     try:

@@ -146,8 +146,10 @@ class Table(Generations):
         """The value of a row, to be read only, or `MISSING`; nothing becomes young."""
         value = self.young.get(namespace, NO_ROWS).get(key, MISSING)
         if value is MISSING and self.has_older:
-            found = self._frozen_value(namespace, key)
-            value = self._old.get(namespace, key) if found is MISSING else found
+            if self._frozen is not None:
+                value = self._frozen_value(namespace, key)
+            if value is MISSING:
+                value = self._old.get(namespace, key)
         return value
 
     def put(self, namespace: Hashable, key: Hashable, value: Any) -> None:

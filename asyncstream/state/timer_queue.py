@@ -182,18 +182,19 @@ class TimerQueue:
                 self._run.append(timestamp)
                 return
             if not table.has_older or timestamp not in table:
-                if timestamp not in table.lone:
+                alone = table.lone.get(timestamp, MISSING)
+                if alone is MISSING:
                     table.lone[timestamp] = timer
                     heappush(self._heap, timestamp)
-                else:
+                elif timer not in {alone}:
                     table.rows(timestamp)[key, namespace] = None
                 return
+        elif (key, namespace) in bucket:
+            return
         elif not table.has_older:
-            timer = (key, namespace)
-            if timer not in bucket:
-                if type(key) not in SOUND:
-                    check_key(key)
-                bucket[timer] = None
+            if type(key) not in SOUND:
+                check_key(key)
+            bucket[key, namespace] = None
             return
         if table.peek(timestamp, (key, namespace)) is MISSING:
             table.put(timestamp, (key, namespace), None)
@@ -225,7 +226,8 @@ class TimerQueue:
             raise _no_time(timestamp)
         table = self._table
         alone = table.lone.get(timestamp, MISSING)
-        if namespace is None and type(key) in SOUND and alone == key:
+        is_short = namespace is None and type(key) in SOUND and alone == key
+        if is_short or (key, namespace) in {alone}:  # as a dict compares, by hash first
             del table.lone[timestamp]
             is_stale = True
         else:
@@ -274,7 +276,7 @@ class TimerQueue:
                 timer = pop_lone(timestamp, MISSING)
                 if timer is not MISSING:  # the usual case by far where they are not shared
                     if type(timer) is tuple:
-                        fire(timestamp, *timer)
+                        fire(timestamp, timer[0], timer[1])
                     else:
                         fire(timestamp, timer, None)
                     left_of_slice -= 1
@@ -304,7 +306,7 @@ class TimerQueue:
                         continue  # by the callback of one before it; it may be set again, behind the others
                     if bucket.pop(timer, MISSING) is MISSING:
                         continue
-                    fire(timestamp, *timer)
+                    fire(timestamp, timer[0], timer[1])
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS

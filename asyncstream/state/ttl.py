@@ -35,7 +35,7 @@ VISITS: Final = 2
 """Rows that one write looks at: more than one, so that clean-up overtakes growth."""
 
 Row: TypeAlias = tuple[Any, Any]
-"""Namespace and key."""
+"""Namespace and key; for each element they are given one by one, since `*row` doubles the time of a call."""
 
 W = TypeVar("W", int, list[int], dict[Any, int])
 
@@ -88,7 +88,7 @@ class Ages(ABC, Generic[W]):
 
     def written(self, row: Row) -> W:
         """When the entries of `row`, which is in the table, were written."""
-        found: W = self._written.get(*row)
+        found: W = self._written.get(row[0], row[1])
         return found
 
     def is_live(self, row: Row) -> bool:
@@ -112,7 +112,8 @@ class Ages(ABC, Generic[W]):
     def read(self, row: Row) -> bool:
         """As `is_live`, and note that all that is live was read."""
         now_ms = self._now_ms()
-        if not self._clean(row, now_ms - self._ttl_ms):
+        if not self._expire(row, now_ms - self._ttl_ms):
+            self._drop(row)
             return False
         if self._refreshes:
             self._written.put(*row, self._spread(row, now_ms))
@@ -179,9 +180,12 @@ class Ages(ABC, Generic[W]):
     def _clean(self, row: Row, horizon_ms: int) -> bool:
         if self._expire(row, horizon_ms):
             return True
+        self._drop(row)
+        return False
+
+    def _drop(self, row: Row) -> None:
         self.remove(row)
         self._rows.remove(*row)
-        return False
 
     _is_whole = False
     """Whether there is one time for all of a row."""
@@ -209,10 +213,10 @@ class ValueAges(Ages[int]):
     _is_whole = True
 
     def _expire(self, row: Row, horizon_ms: int) -> bool:
-        return self.written(row) > horizon_ms
+        return bool(self._written.get(row[0], row[1]) > horizon_ms)
 
     def _note(self, row: Row, entry: Any, now_ms: int) -> None:
-        self._written.put(*row, now_ms)
+        self._written.put(row[0], row[1], now_ms)
 
     def _spread(self, row: Row, written_ms: int) -> int:
         return written_ms
@@ -235,11 +239,11 @@ class ListAges(Ages[list[int]]):
 
     def _note(self, row: Row, entry: Any, now_ms: int) -> None:
         """What has come to the end of the list is new."""
-        written = self._written.get(*row)
+        written = self._written.get(row[0], row[1])
         if written is MISSING:
             written = []
             self._written.put(*row, written)
-        written += [now_ms] * (len(self._rows.get(*row)) - len(written))
+        written += [now_ms] * (len(self._rows.get(row[0], row[1])) - len(written))
 
     def _joined(self, row: Row, written: list[int]) -> list[int]:
         return self.written(row) + written
@@ -279,7 +283,7 @@ class MapAges(Ages[dict[Any, int]]):
         return True
 
     def _note(self, row: Row, entry: Any, now_ms: int) -> None:
-        written = self._written.get(*row)
+        written = self._written.get(row[0], row[1])
         if written is MISSING:
             self._written.put(*row, {entry: now_ms})
         else:

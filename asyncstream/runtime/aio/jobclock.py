@@ -47,14 +47,17 @@ class JobClock:
         self._seen_ms, self._seen_at = self._read(), self._loop.time()
 
     def now_ms(self) -> int:
-        now_ms, at = self._read(), self._loop.time()
+        now_ms = self._read()
+        if now_ms == self._seen_ms:  # as for most elements of a batch
+            return now_ms + self._ahead_ms
+        at = self._loop.time()
         if self._ahead_ms or now_ms < self._seen_ms:
             self._adapt(now_ms - self._seen_ms, 0 if self._by_hand else int((at - self._seen_at) * 1000))
         self._seen_ms, self._seen_at = now_ms, at
         return now_ms + self._ahead_ms
 
     def _adapt(self, gained_ms: int, passed_ms: int) -> None:
-        """The clock has gained so much since it was last looked at, while so much loop time has passed."""
+        """The clock has gained so much since it last moved, while so much loop time has passed."""
         if gained_ms < 0:
             self._ahead_ms += passed_ms - gained_ms
         elif self._by_hand or gained_ms - passed_ms > STEP_MS:

@@ -103,6 +103,10 @@ class WindowManager:
             self._trigger.advance(time_ms, self.queue)
             yield from self._firing_due(now_ms)
 
+    def is_due(self, time_ms: float) -> bool:
+        """Whether `advancing` to this time may fire a window; nothing changes."""
+        return self._trigger.is_due(time_ms, self.queue)
+
     def fire(self, firing: Firing, now_ms: int) -> bool:
         """
         End a window now, whatever the trigger policy says.

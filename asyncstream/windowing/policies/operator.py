@@ -225,12 +225,11 @@ class PolicyWindowOperator(Operator):
         if self.settings.event_time:
             yield from self._ticking(now_ms)
         else:
-            for manager in self._managers.adopt(None).values():
+            for manager in self._due(now_ms):
                 if has_room is not None and not has_room():
                     self.context.wake_with_room()
                     break
                 yield from manager.advancing(now_ms, now_ms)
-        self._forget_empty()
         self._make_appointment(now_ms, self._managers.whole().values())
 
     def mark_idle(self, stream: str) -> None:
@@ -356,10 +355,23 @@ class PolicyWindowOperator(Operator):
         watermark = self._generator.tick(now_ms)
         if watermark is None:
             return
-        for manager in self._managers.adopt(None).values():
+        for manager in self._due(watermark):
             yield from manager.advancing(watermark, now_ms)
         self._promised_ms = watermark - 1
         super().advance_watermark(watermark - 1)
+
+    def _due(self, time_ms: int) -> Iterator[WindowManager]:
+        """
+        Those of which a window may end by this time, to be advanced to it; the others do not become young.
+
+        Under a time slide a key without elements is let go then; its next window is like its first.
+        """
+        managers, forgets = self._managers, self._key_by is not None and self.settings.slide_ms is not None
+        for key in [key for key, manager in managers.whole().items() if manager.is_due(time_ms)]:
+            manager = managers.get(None, key)
+            yield manager
+            if forgets and not len(manager.queue):
+                managers.remove(None, key)
 
     def _closing(self, then: Callable[[], None]) -> Iterator[None]:
         """Fires what is open, for nothing follows but what is told of `then`."""
@@ -385,12 +397,6 @@ class PolicyWindowOperator(Operator):
         if self._wake_ms is None or wake_ms < self._wake_ms:
             self._wake_ms = wake_ms
             self.context.wake_at(wake_ms)
-
-    def _forget_empty(self) -> None:
-        """Under a time slide a key without elements is let go; its next window is like its first."""
-        if self._key_by is not None and self.settings.slide_ms is not None:
-            for key in [key for key, manager in self._managers.whole().items() if not len(manager.queue)]:
-                self._managers.remove(None, key)
 
     def _emit(self, window: list[Event], new: list[Event], expired: list[Event], end_ms: int) -> None:
         length_ms = self.settings.length_ms

@@ -39,6 +39,10 @@ class TriggerPolicy(Policy):
     def track(self, count: int, now_ms: int) -> None:
         """`count` events, at most `room()`, have arrived at processing time `now_ms`."""
 
+    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
+        """Whether a window may end once this policy's kind of time has reached `time_ms`."""
+        return False
+
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         """This policy's kind of time has reached `time_ms`."""
 
@@ -120,6 +124,10 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
         self._end_ms: int | None = None  # of the next window; None before the first
         self._time_ms: float = MIN_TIMESTAMP
 
+    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
+        end = self._next_end_ms(queue)
+        return end is not None and end <= time_ms
+
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         self._time_ms = time_ms
 
@@ -162,6 +170,9 @@ class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
         only_new: as of `WatermarkTimeTriggerPolicy`.
     """
 
+    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
+        return super().is_due(time_ms - 1, queue)
+
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         # this millisecond is not over: events may still arrive in it
         super().advance(time_ms - 1, queue)
@@ -193,6 +204,11 @@ class WatermarkCountTriggerPolicy(TriggerPolicy):
         self._slide = slide
         self._counted_ms: int | None = None  # end of the last window; None before the first
         self._ends: deque[int] = deque()
+
+    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
+        earliest = queue.earliest()
+        is_passed = earliest is not None and earliest <= time_ms
+        return is_passed and len(queue) - len(queue.reached) >= self._slide
 
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         highest = MIN_TIMESTAMP

@@ -399,3 +399,15 @@ def test_an_element_asks_no_other_key_when_its_window_ends(monkeypatch: pytest.M
     subject.operator.process_batch([7, 7], None)
     assert len(asked) == 1
     assert subject.asked_ms == [1011]
+
+
+@pytest.mark.parametrize(("length", "slide"), [(ms(10), ms(10)), (ms(10), 2), (2, ms(10)), (2, 2)])
+def test_a_watermark_makes_no_key_young_of_which_no_window_ends(length: Any, slide: Any) -> None:
+    """Copied behind each cut, all keys would stop the event loop, and each checkpoint would have them all."""
+    operator = policy_window(length, slide, key_by=lambda value: value % 2)
+    subject = Subject(operator)
+    subject.push(2, 4, 21)
+    operator.tables.cut()
+    subject.pass_time()
+    assert [window.values for window in subject.named("window")] == [[2, 4]]
+    assert 1 not in operator.tables["managers"].young.get(None, {})
