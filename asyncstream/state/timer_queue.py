@@ -106,25 +106,25 @@ class _Progress:
 
     Args:
         table: where the timers are.
+        blame: gives the error to raise where they fire for ever.
     """
 
-    def __init__(self, table: KeyTable) -> None:
-        self._table = table
+    def __init__(self, table: KeyTable, blame: Blame) -> None:
+        self._table, self._blame = table, blame
         self._reached = -math.inf
         self._repeats, self._most = 0, _RUNAWAY
 
-    def is_none(self, timestamp: int) -> bool:
-        """Whether there is none any more: timers fire for ever that are due when they are set."""
+    def check(self, timestamp: int, timer: Any) -> None:
+        """Of the timer that has just fired: raises if timers fire for ever that are due when they are set."""
         if timestamp > self._reached:
             self._reached, self._repeats, self._most = timestamp, 0, _RUNAWAY
-            return False
+            return
         self._repeats += TIMERS
         if self._repeats > self._most:
             if self._most > _RUNAWAY:
-                return True
+                raise self._blame(Timer(timestamp, *whole_key(timer)), EndlessTimers())
             # each of them may set an earlier one and go on after it
             self._most += 4 * len(self._table) + 1
-        return False
 
 
 class TimerQueue:
@@ -258,7 +258,7 @@ class TimerQueue:
         if is_remote := table.is_remote:
             self._look_away()
         buckets, pop_lone, parts, deleted = table.young, table.lone.pop, self._left, self._deleted
-        progress, left_of_slice = _Progress(table), TIMERS
+        progress, left_of_slice = _Progress(table, blame), TIMERS
         self._advancing = True
         try:
             while True:
@@ -282,8 +282,7 @@ class TimerQueue:
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
-                        if progress.is_none(timestamp):
-                            raise blame(Timer(timestamp, *whole_key(timer)), EndlessTimers())
+                        progress.check(timestamp, timer)
                         yield
                     continue
                 if table.has_older and timestamp in table:
@@ -310,8 +309,7 @@ class TimerQueue:
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
-                        if progress.is_none(timestamp):
-                            raise blame(Timer(timestamp, *timer), EndlessTimers())
+                        progress.check(timestamp, timer)
                         yield
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
