@@ -21,8 +21,10 @@ import pytest
 from asyncstream.guards import Budget, CircuitState, SharedBreaker, SharedConcurrency, SharedRateLimiter
 from asyncstream.guards.guard import EARLY
 from asyncstream.guards.shared import circuits as rule_of_circuits
+from asyncstream.guards.shared import concurrency
 from asyncstream.guards.shared import places as rule_of_places
 from asyncstream.guards.shared.rates import lease_length
+from asyncstream.guards.shared.records import SLOWEST, Moment
 from asyncstream.lease import Holder
 from tests.simulation.processes import END, KIND_FROM, Process, World, tell
 
@@ -161,16 +163,25 @@ def places(seed: int) -> None:
     takes = chance.choice((0.05, 0.3, 0.3, 1.0))
     rests = chance.choice((0.0, 0.0, 0.5))  # calls that come now and then leave places unused
     used: dict[str, float] = {}  # once the world is kind, the time of calls
+    # by process and how often it had been heard before: how much longer the lease is for a store that is slow
+    longer: dict[tuple[str, int], float] = {}
     begin = KIND_FROM + 2
+    exchange: Any = vars(concurrency)["exchange"]  # perhaps one with a bug
+
+    def process_of(holder: Holder) -> Process | None:
+        of_token = (process for process, one in holders if one._holder and one._holder.token == holder.token)
+        return next(of_token, None)
+
+    def noted(record: Any, moment: Moment, request: rule_of_places.PlacesRequest) -> Any:
+        if (process := process_of(request.holder)) is not None:  # one that leaves has no calls any more
+            longer[process.name, len(process.heard)] = min(request.takes, SLOWEST)
+        return exchange(record, moment, request)
 
     def presence(holder: Holder) -> str:
         if not together:
             return "unknown"
-        there = any(
-            one._holder is not None and one._holder.token == holder.token and not process.is_dead
-            for process, one in holders
-        )
-        return "alive" if there else "dead"
+        process = process_of(holder)
+        return "dead" if process is None or process.is_dead else "alive"
 
     async def caller(process: Process, limit: SharedConcurrency) -> None:
         while True:
@@ -183,7 +194,8 @@ def places(seed: int) -> None:
             except TimeoutError:
                 continue
             began = world.now()
-            if not world.is_over and began >= process.heard[-1] + rule_of_places.LEASE:
+            lease = rule_of_places.LEASE + longer.get((process.name, len(process.heard) - 1), 0.0)
+            if not world.is_over and began >= process.heard[-1] + lease:
                 world.complain(f"{process.name} begins a call without a lease")
             try:
                 with running.one(process):
@@ -221,6 +233,7 @@ def places(seed: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule_of_places, "presence", presence)
+        patch.setattr(concurrency, "exchange", noted)
         tell(world, story)
 
 

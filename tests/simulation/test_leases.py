@@ -96,14 +96,6 @@ def a_lease_is_used_after_its_end(patch: pytest.MonkeyPatch) -> None:
     with_answer(patch, rate_limiter, until=0.5)
 
 
-def a_process_goes_on_with_a_lease_that_it_has_lost(patch: pytest.MonkeyPatch) -> None:
-    def change(rule: Any, record: Any, moment: Any, request: Any) -> Any:
-        record, answer = rule(record, moment, request)
-        return record, answer._replace(lost=False)
-
-    with_rule(patch, rate_limiter, change)
-
-
 def what_a_killed_process_held_is_never_free(patch: pytest.MonkeyPatch) -> None:
     for user, what in ((rate_limiter, "leases"), (concurrency, "holders")):
 
@@ -283,7 +275,6 @@ def what_is_under_way_is_forgotten_when_a_process_leaves(patch: pytest.MonkeyPat
         ("rate", what_others_have_changed_meanwhile_is_overwritten, 0),
         ("rate", what_a_lease_held_is_free_when_it_runs_out, 0),
         ("rate", a_lease_is_used_after_its_end, 3),
-        ("rate", a_process_goes_on_with_a_lease_that_it_has_lost, 25),
         ("rate", what_a_killed_process_held_is_never_free, 0),
         ("rate", what_is_not_used_is_not_given_back, 0),
         ("rate", what_is_used_counts_twice, 3),
