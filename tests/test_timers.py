@@ -160,6 +160,26 @@ def test_however_many_timers_set_earlier_ones_that_is_no_error(monkeypatch: pyte
     assert len(fired) == 1000 * 2 * 11
 
 
+@pytest.mark.parametrize("at_once", [1, 4, 99])
+def test_timers_that_come_further_are_no_error_though_each_sets_some_before_all(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(timer_queue, "_RUNAWAY", 100)
+    monkeypatch.setattr(timer_queue, "TIMERS", 10)  # after which the last is always one of those at 0
+    queue, later = TimerQueue(), list[int]()
+
+    def fire(timestamp: int, key: int, namespace: None) -> None:
+        if timestamp:
+            later.append(timestamp)
+            queue.register(timestamp + 1, 0)
+            for number in range(at_once):
+                queue.register(0, number)
+
+    queue.register(1, 0)
+    queue.advance(500, fire)
+    assert later == list(range(1, 501))
+
+
 class Counted(dict[Any, None]):
     """A bucket that counts how many timers were gone through."""
 

@@ -102,7 +102,8 @@ class EndlessTimers(RecursionError):
 
 class _Progress:
     """
-    How far a pass over timers has come, looked at after each slice.
+    How far a pass over timers has come, looked at after each slice. Where the last of each slice says for too
+    long that it comes no further, those between may have been later: each is looked at from then on.
 
     Args:
         table: where the timers are.
@@ -111,20 +112,23 @@ class _Progress:
 
     def __init__(self, table: KeyTable, blame: Blame) -> None:
         self._table, self._blame = table, blame
-        self._reached = -math.inf
+        self._reached, self._slice = -math.inf, TIMERS
         self._repeats, self._most = 0, _RUNAWAY
 
-    def check(self, timestamp: int, timer: Any) -> None:
-        """Of the timer that has just fired: raises if timers fire for ever that are due when they are set."""
+    def check(self, timestamp: int, timer: Any) -> int:
+        """Of the timer that has just fired: how many may before the next look; raises if it is for ever."""
         if timestamp > self._reached:
             self._reached, self._repeats, self._most = timestamp, 0, _RUNAWAY
-            return
-        self._repeats += TIMERS
+        else:
+            self._repeats += self._slice
         if self._repeats > self._most:
-            if self._most > _RUNAWAY:
+            if self._most == _RUNAWAY:  # each of them may set an earlier one and go on after it
+                self._most += 4 * len(self._table) + 1
+            elif self._slice > 1:
+                self._slice, self._repeats = 1, 0
+            else:
                 raise self._blame(Timer(timestamp, *whole_key(timer)), EndlessTimers())
-            # each of them may set an earlier one and go on after it
-            self._most += 4 * len(self._table) + 1
+        return self._slice
 
 
 class TimerQueue:
@@ -281,8 +285,7 @@ class TimerQueue:
                         fire(timestamp, timer, None)
                     left_of_slice -= 1
                     if not left_of_slice:
-                        left_of_slice = TIMERS
-                        progress.check(timestamp, timer)
+                        left_of_slice = progress.check(timestamp, timer)
                         yield
                     continue
                 if table.has_older and timestamp in table:
@@ -308,8 +311,7 @@ class TimerQueue:
                     fire(timestamp, timer[0], timer[1])
                     left_of_slice -= 1
                     if not left_of_slice:
-                        left_of_slice = TIMERS
-                        progress.check(timestamp, timer)
+                        left_of_slice = progress.check(timestamp, timer)
                         yield
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
@@ -317,16 +319,14 @@ class TimerQueue:
                     parts.pop(timestamp, None)
         finally:
             self._advancing = False
-            if parts or deleted:
-                parts.clear()
-                deleted.clear()
+            parts.clear()
+            deleted.clear()
         if self._stale > _SWEEP:
             self._sweep()
 
     def pop(self, until: float) -> tuple[int, list[tuple[int, Any]]] | None:
         """As `take`, with the timestamp and its key for each timer."""
-        found = self.take(until)
-        if found is None:
+        if (found := self.take(until)) is None:
             return None
         timestamp, timers = found
         return timestamp, [(timestamp, key) for key, _ in timers]
