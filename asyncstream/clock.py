@@ -68,7 +68,7 @@ class SystemClock(Shown):
         self._latest_at = 0.0  # by the monotonic clock
 
     def now_ms(self) -> int:
-        now = time.time_ns() // 1_000_000
+        now = self.machine_ms()
         if now == self._latest:  # as for most elements of a batch
             return now
         at = monotonic_seconds()
