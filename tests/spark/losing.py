@@ -1,6 +1,6 @@
 """
-What Spark has shuffled is lost while it is read, and the calls that are made again answer otherwise: a program,
-since Spark takes the executor for lost, which is the whole of a local Spark. Writes what came of it.
+What Spark has shuffled is lost while it is read, and the calls that are made again answer otherwise. A program,
+for a local Spark takes itself for the lost executor. Writes what came of it.
 """
 
 from __future__ import annotations
