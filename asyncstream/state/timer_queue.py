@@ -114,10 +114,10 @@ class _Progress:
         self._reached = -math.inf
         self._repeats, self._most = 0, _RUNAWAY
 
-    def check(self, timestamp: int, timer: Any) -> None:
-        """Of the timer that has just fired: raises if timers fire for ever that are due when they are set."""
-        if timestamp > self._reached:
-            self._reached, self._repeats, self._most = timestamp, 0, _RUNAWAY
+    def check(self, latest: float, timestamp: int, timer: Any) -> None:
+        """Raises if timers fire for ever that are due when set: the last may be long before the `latest`."""
+        if latest > self._reached:
+            self._reached, self._repeats, self._most = latest, 0, _RUNAWAY
             return
         self._repeats += TIMERS
         if self._repeats > self._most:
@@ -258,19 +258,21 @@ class TimerQueue:
         if is_remote := table.is_remote:
             self._look_away()
         buckets, pop_lone, parts, deleted = table.young, table.lone.pop, self._left, self._deleted
-        progress, left_of_slice = _Progress(table, blame), TIMERS
+        progress, left_of_slice, latest = _Progress(table, blame), TIMERS, -math.inf
         self._advancing = True
         try:
             while True:
                 if is_remote and self._away <= until and self._first() >= self._away:
                     self._bring(until)
                 if run and not (heap and heap[0] < run[0]):
-                    timestamp = run.popleft()
+                    timestamp = latest = run.popleft()  # the run rises
                     if timestamp > until:
                         run.appendleft(timestamp)
                         break
                 elif heap and heap[0] <= until:
                     timestamp = heappop(heap)
+                    if timestamp > latest:
+                        latest = timestamp
                 else:
                     break
                 timer = pop_lone(timestamp, MISSING)
@@ -282,7 +284,7 @@ class TimerQueue:
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
-                        progress.check(timestamp, timer)
+                        progress.check(latest, timestamp, timer)
                         yield
                     continue
                 if table.has_older and timestamp in table:
@@ -309,7 +311,7 @@ class TimerQueue:
                     left_of_slice -= 1
                     if not left_of_slice:
                         left_of_slice = TIMERS
-                        progress.check(timestamp, timer)
+                        progress.check(latest, timestamp, timer)
                         yield
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
@@ -332,10 +334,7 @@ class TimerQueue:
         return timestamp, [(timestamp, key) for key, _ in timers]
 
     def take(self, until: float) -> tuple[int, list[tuple[Any, Any]]] | None:
-        """
-        The earliest timestamp with timers, not later than `until`, and for each its key and namespace; they
-        are gone then.
-        """
+        """The earliest timestamp with timers, up to `until`, and key and namespace of each; they are gone."""
         table = self._table
         if table.is_remote:
             self._look_away()
