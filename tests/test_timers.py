@@ -180,6 +180,29 @@ def test_timers_that_come_further_are_no_error_though_each_sets_some_before_all(
     assert later == list(range(1, 501))
 
 
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("late", [1, 2, 4, 9])
+def test_timers_set_for_long_ago_are_no_error_while_time_goes_on(
+    monkeypatch: pytest.MonkeyPatch, late: int, far: bool
+) -> None:
+    monkeypatch.setattr(timer_queue, "_RUNAWAY", 100)
+    monkeypatch.setattr(timer_queue, "TIMERS", 10)
+    queue, fired = TimerQueue(), list[int]()
+
+    def fire(timestamp: int, key: str, namespace: None) -> None:
+        fired.append(timestamp)
+        if late <= timestamp < 500:
+            queue.register(timestamp + 1, key)
+            for past in range(late):
+                queue.register(past, key)
+
+    if far:
+        queue.register(10_000, "a")  # behind it no other is the latest
+    queue.register(10, "a")
+    queue.advance(1000, fire)
+    assert len(fired) == 491 + 490 * late
+
+
 class Counted(dict[Any, None]):
     """A bucket that counts how many timers were gone through."""
 

@@ -102,8 +102,7 @@ class EndlessTimers(RecursionError):
 
 class _Progress:
     """
-    How far a pass over timers has come, looked at after each slice. Where the last of each slice says for too
-    long that it comes no further, those between may have been later: each is looked at from then on.
+    How far a pass over timers has come, looked at after each slice.
 
     Args:
         table: where the timers are.
@@ -112,23 +111,20 @@ class _Progress:
 
     def __init__(self, table: KeyTable, blame: Blame) -> None:
         self._table, self._blame = table, blame
-        self._reached, self._slice = -math.inf, TIMERS
+        self._reached = -math.inf
         self._repeats, self._most = 0, _RUNAWAY
 
-    def check(self, timestamp: int, timer: Any) -> int:
-        """Of the timer that has just fired: how many may before the next look; raises if it is for ever."""
-        if timestamp > self._reached:
-            self._reached, self._repeats, self._most = timestamp, 0, _RUNAWAY
-        else:
-            self._repeats += self._slice
+    def check(self, latest: float, timestamp: int, timer: Any) -> None:
+        """Raises if timers fire for ever that are due when set: the last may be long before the `latest`."""
+        if latest > self._reached:
+            self._reached, self._repeats, self._most = latest, 0, _RUNAWAY
+            return
+        self._repeats += TIMERS
         if self._repeats > self._most:
-            if self._most == _RUNAWAY:  # each of them may set an earlier one and go on after it
-                self._most += 4 * len(self._table) + 1
-            elif self._slice > 1:
-                self._slice, self._repeats = 1, 0
-            else:
+            if self._most > _RUNAWAY:
                 raise self._blame(Timer(timestamp, *whole_key(timer)), EndlessTimers())
-        return self._slice
+            # each of them may set an earlier one and go on after it
+            self._most += 4 * len(self._table) + 1
 
 
 class TimerQueue:
@@ -262,19 +258,21 @@ class TimerQueue:
         if is_remote := table.is_remote:
             self._look_away()
         buckets, pop_lone, parts, deleted = table.young, table.lone.pop, self._left, self._deleted
-        progress, left_of_slice = _Progress(table, blame), TIMERS
+        progress, left_of_slice, latest = _Progress(table, blame), TIMERS, -math.inf
         self._advancing = True
         try:
             while True:
                 if is_remote and self._away <= until and self._first() >= self._away:
                     self._bring(until)
                 if run and not (heap and heap[0] < run[0]):
-                    timestamp = run.popleft()
+                    timestamp = latest = run.popleft()  # the run rises
                     if timestamp > until:
                         run.appendleft(timestamp)
                         break
                 elif heap and heap[0] <= until:
                     timestamp = heappop(heap)
+                    if timestamp > latest:
+                        latest = timestamp
                 else:
                     break
                 timer = pop_lone(timestamp, MISSING)
@@ -285,7 +283,8 @@ class TimerQueue:
                         fire(timestamp, timer, None)
                     left_of_slice -= 1
                     if not left_of_slice:
-                        left_of_slice = progress.check(timestamp, timer)
+                        left_of_slice = TIMERS
+                        progress.check(latest, timestamp, timer)
                         yield
                     continue
                 if table.has_older and timestamp in table:
@@ -311,7 +310,8 @@ class TimerQueue:
                     fire(timestamp, timer[0], timer[1])
                     left_of_slice -= 1
                     if not left_of_slice:
-                        left_of_slice = progress.check(timestamp, timer)
+                        left_of_slice = TIMERS
+                        progress.check(latest, timestamp, timer)
                         yield
                     if self._first() != timestamp:
                         break  # that callback registered an earlier one, which is due as well
@@ -319,23 +319,22 @@ class TimerQueue:
                     parts.pop(timestamp, None)
         finally:
             self._advancing = False
-            parts.clear()
-            deleted.clear()
+            if parts or deleted:
+                parts.clear()
+                deleted.clear()
         if self._stale > _SWEEP:
             self._sweep()
 
     def pop(self, until: float) -> tuple[int, list[tuple[int, Any]]] | None:
         """As `take`, with the timestamp and its key for each timer."""
-        if (found := self.take(until)) is None:
+        found = self.take(until)
+        if found is None:
             return None
         timestamp, timers = found
         return timestamp, [(timestamp, key) for key, _ in timers]
 
     def take(self, until: float) -> tuple[int, list[tuple[Any, Any]]] | None:
-        """
-        The earliest timestamp with timers, not later than `until`, and for each its key and namespace; they
-        are gone then.
-        """
+        """The earliest timestamp with timers, up to `until`, and key and namespace of each; they are gone."""
         table = self._table
         if table.is_remote:
             self._look_away()

@@ -1,5 +1,5 @@
 """
-What Spark has shuffled is lost while it is read, and the calls that are made again answer otherwise. A program,
+What Spark has shuffled is lost while it is read, and calls that are made again answer otherwise. A program,
 for a local Spark takes itself for the lost executor. Writes what came of it.
 """
 
