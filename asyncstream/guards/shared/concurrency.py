@@ -94,7 +94,6 @@ class SharedConcurrency(Shown, Exchanging):
         self._overload = -math.inf  # when the last call began that has met an overloaded service
         self._queue: Waiting[None, int] = Waiting()
         self._heartbeat = 0.0
-        self._takes = 0.0  # seconds, of the last exchange
         self.life: object = object()
         """Of the event loop in which calls run: those of one that has ended do not count in another."""
         self.in_flight = 0
@@ -238,11 +237,9 @@ class SharedConcurrency(Shown, Exchanging):
             wanted,
             answers,
             overload,
-            self._takes,
+            self._takes or 0.0,
         )
-        sent = loop_time()
         answer: PlacesAnswer = await self._update(partial(exchange, request=request))
-        self._takes = loop_time() - sent
         self._places, self._counted, self._until = answer.places, max(held, answer.places), answer.until
         self._is_scarce, self._limit = answer.scarce, answer.limit
         self.cuts += answer.cuts

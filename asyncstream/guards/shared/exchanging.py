@@ -16,7 +16,7 @@ from asyncio import get_running_loop
 from typing import Any, ClassVar, Final, TypeVar
 
 from asyncstream.aside import wait_at_most
-from asyncstream.guards.guard import EARLY, Background
+from asyncstream.guards.guard import EARLY, Background, loop_time
 from asyncstream.guards.shared.records import Change, Records, RecordsAway
 from asyncstream.guards.shared.scope import SharedLimit
 from asyncstream.guards.waiting import Queued
@@ -90,6 +90,8 @@ class Exchanging(Queued, ABC):
         self._wake: asyncio.Event | None = None
         self._again = 0.0
         """When it makes sense to exchange again, by the event loop's time."""
+        self._takes: float | None = None
+        """Seconds, of the last exchange; None: there was none yet."""
 
     def _attach(self) -> None:
         """Begin in the event loop that runs."""
@@ -130,9 +132,12 @@ class Exchanging(Queued, ABC):
 
     async def _update(self, change: Change[T]) -> T:
         """Change the record; raises `RecordsAway` if the store does not answer."""
+        sent = loop_time()
         if self._records is None:
             self._records = self.scope.records()
-        return await self._records.update(f"{self._kind}:{self.scope.name}", change)
+        found = await self._records.update(f"{self._kind}:{self.scope.name}", change)
+        self._takes = loop_time() - sent
+        return found
 
     def _serve(self) -> None:
         """See to it that exchanges are made."""

@@ -101,7 +101,6 @@ class SharedRateLimiter(Shown, Exchanging):
         self._queue: Waiting[_Lease, float] = Waiting()
         self._recent = 0.0  # weight used since the last exchange: what may be wanted until the next
         self._since = math.inf  # when calls began to wait without being lent anything
-        self._takes: float | None = None  # seconds, of the last exchange; None: it is the first
 
     def __getstate__(self) -> dict[str, Any]:
         return {"rate": self.rate, "per": self.per, "scope": self.scope}
@@ -212,14 +211,12 @@ class SharedRateLimiter(Shown, Exchanging):
             self._since,
             self._takes or 0.0,
         )
-        sent = loop_time()
         try:
             answer: RateAnswer = await self._update(partial(exchange, request=request))
         except BaseException:
             self._lease.is_reported = False
             self._lease.used.clear()
             raise
-        self._takes = loop_time() - sent
         if answer.lost:
             lease = _Lease(lease.id)
         else:

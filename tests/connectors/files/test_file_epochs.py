@@ -483,18 +483,24 @@ def loses_power(after: int, share: float) -> Callable[[int], None]:
     return fsync
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("after", range(4))
-def test_a_record_that_the_power_cuts_off_says_what_it_said_or_was_to_say(
-    path: Path, monkeypatch: pytest.MonkeyPatch, after: int, share: float
-) -> None:
+def taken(path: Path, base: int) -> tuple[Claim, Writer, Writer]:
+    """A file that the first of two writers has taken at `base`, and both."""
     first, second = (for_lease(JsonLinesSink(path), number).writer for number in (1, 2))
     assert first is not None
     assert second is not None
     put(path, b"")
     claim = Claim(str(path))
     with claim.taking():
-        claim.take("run", 7, first)
+        claim.take("run", base, first)
+    return claim, first, second
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("after", range(4))
+def test_a_record_that_the_power_cuts_off_says_what_it_said_or_was_to_say(
+    path: Path, monkeypatch: pytest.MonkeyPatch, after: int, share: float
+) -> None:
+    claim, _, second = taken(path, 7)
     with monkeypatch.context() as patched, suppress(PowerLost):
         patched.setattr(os, "fsync", loses_power(after, share))
         claim.fence(second)
@@ -506,13 +512,7 @@ def test_a_record_that_the_power_cuts_off_says_what_it_said_or_was_to_say(
 
 def test_a_record_shows_the_time_of_its_lease_and_not_that_of_the_disk(path: Path) -> None:
     """The clock of a file server may be ahead of the job's, to which the one before would seem to go on."""
-    first, second = (for_lease(JsonLinesSink(path), number).writer for number in (1, 2))
-    assert first is not None
-    assert second is not None
-    put(path, b"")
-    claim = Claim(str(path))
-    with claim.taking():
-        claim.take("run", 0, first)
+    claim, first, second = taken(path, 0)
     claim.fence(second)
     found = Claim(str(path)).read()
     assert found is not None
