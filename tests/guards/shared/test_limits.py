@@ -56,7 +56,13 @@ async def at_once(guards: list[Any], calls: int) -> None:
 def test_guards_with_the_same_scope_have_one_rate(scope: SharedLimit) -> None:
     service = Flaky(0)
     run_virtual(at_once([rate_limit(service, rate=10, scope=scope) for _ in range(3)], 25))
-    assert sorted(service.times) == [0] * 10 + [1000] * 10 + [2000] * 5
+    times = sorted(service.times)
+    assert times[:10] == [0] * 10
+    # whose thread comes to the store first is chance, and so is whether one is lent ahead what another waits
+    # for: it is back within a lease, or two
+    assert all(1000 <= time <= 1400 for time in times[10:20])
+    assert all(2000 <= time <= 2400 for time in times[20:])
+    assert all(later - earlier >= 1000 for earlier, later in zip(times, times[10:], strict=False))
 
 
 def test_limits_of_other_names_are_others(scope: SharedLimit) -> None:
