@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -32,9 +31,9 @@ from asyncstream import (
 )
 from asyncstream.codec import JsonCodec
 from asyncstream.errors import SinkBroken
+from tests.arrow_files import write_ipc
 
 pyarrow = pytest.importorskip("pyarrow")
-feather = pytest.importorskip("pyarrow.feather")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 
@@ -550,7 +549,7 @@ SOURCES = pytest.mark.parametrize(
     ("source", "write", "ending"),
     [
         (ParquetSource, parquet.write_table, "parquet"),
-        (ArrowIpcSource, partial(feather.write_feather, compression="uncompressed"), "feather"),
+        (ArrowIpcSource, write_ipc, "feather"),
     ],
     ids=["parquet", "ipc"],
 )
@@ -640,7 +639,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 678)
 )
 def test_nanoseconds_inside_others_are_read_as_what_python_has(tmp_path: Path, kind: Any, value: Any) -> None:
     table = pyarrow.table({"x": pyarrow.array([value, None], kind)})
-    feather.write_feather(table, tmp_path / "in.arrow")
+    write_ipc(table, tmp_path / "in.arrow")
     source: Any = ArrowIpcSource(tmp_path / "in.arrow")
     found = asyncio.run(read_on(source))
     assert repr(found) == repr([{"x": value}, {"x": None}])  # pandas has types that are equal
@@ -654,7 +653,7 @@ def test_nanoseconds_in_views_of_lists_are_all_read(tmp_path: Path, view: Any) -
     table = pyarrow.Table.from_pylist(
         rows, pyarrow.schema([("at", NANOSECONDS), ("x", lists), ("y", inside)])
     )
-    feather.write_feather(table, tmp_path / "in.arrow", compression="uncompressed")
+    write_ipc(table, tmp_path / "in.arrow")
     source: Any = ArrowIpcSource(tmp_path / "in.arrow")
     assert asyncio.run(read_on(source)) == rows
 
@@ -662,7 +661,7 @@ def test_nanoseconds_in_views_of_lists_are_all_read(tmp_path: Path, view: Any) -
 def test_nanoseconds_beside_a_value_that_cannot_be_read_are_what_python_has(tmp_path: Path) -> None:
     times = pyarrow.array([AT, AT, AT], NANOSECONDS)
     bad = pyarrow.array([0, 2**62, 0], pyarrow.timestamp("s"))
-    feather.write_feather(pyarrow.table({"at": times.dictionary_encode(), "bad": bad}), tmp_path / "in.arrow")
+    write_ipc(pyarrow.table({"at": times.dictionary_encode(), "bad": bad}), tmp_path / "in.arrow")
 
     async def main() -> Any:
         source: ArrowIpcSource[Any] = ArrowIpcSource(tmp_path / "in.arrow", on_malformed="reject")

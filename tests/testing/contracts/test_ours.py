@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow
-import pyarrow.feather as feather
 import pyarrow.ipc
 import pyarrow.parquet as parquet
 import pytest
@@ -42,6 +41,7 @@ from asyncstream.connectors import CallbackSink, ListSink
 from asyncstream.connectors.durable import DurableSubmissions
 from asyncstream.connectors.inbox import InboxFile, Submitted
 from asyncstream.testing import Check, sink_contract, source_contract, store_contract
+from tests.arrow_files import write_ipc
 
 ROWS: list[dict[str, Any]] = [{"n": number, "text": f"line {number}"} for number in range(40)]
 ROWS_BY_TIME = [{**row, "at": f"09:{row['n'] // 4:02d}"} for row in ROWS]
@@ -91,7 +91,7 @@ def files(folder: Path) -> GlobSource[Any]:
 
 
 def write_arrow(folder: Path) -> None:
-    feather.write_feather(pyarrow.Table.from_pylist(ROWS[:25]), folder / "a.feather", chunksize=10)
+    write_ipc(pyarrow.Table.from_pylist(ROWS[:25]), folder / "a.feather", chunk=10)
     table = pyarrow.Table.from_pylist(ROWS[25:])
     with pyarrow.ipc.new_stream(folder / "b.arrows", table.schema) as writer:
         writer.write_table(table)
@@ -196,7 +196,7 @@ def read_parquet(folder: Path) -> list[Any]:
 def read_arrow(folder: Path) -> list[Any]:
     path = folder / "out.arrow"
     files = sorted(path.glob("[!.]*")) if path.is_dir() else [path] if path.exists() else []
-    return [row for file in files for row in feather.read_table(file).to_pylist()]
+    return [row for file in files for row in pyarrow.ipc.open_file(file).read_all().to_pylist()]
 
 
 def read_csv_folder(folder: Path) -> list[Any]:
