@@ -7,12 +7,13 @@ import gc
 import logging
 import multiprocessing
 import pickle
+import socket
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -536,6 +537,32 @@ async def test_while_the_store_is_away_the_last_lease_is_used_and_then_calls_wai
         await waiting
         assert guard.counters()["limit_store_away"] == 0
     assert [record.message for record in caplog.records if "away" in record.message][1:] == []
+
+
+@pytest.mark.parametrize("passes", range(5))
+def test_a_client_that_comes_as_a_server_is_closed_is_not_left_waiting(
+    server: LimitServer, passes: int
+) -> None:
+    loop, clients = server._loop, list[socket.socket]()
+    assert loop is not None
+
+    def end(passes: int) -> None:
+        if passes:
+            loop.call_soon(end, passes - 1)
+        else:
+            server._end.set()
+
+    def come() -> None:
+        clients.append(socket.create_connection(("127.0.0.1", server._port)))
+        end(passes)  # so many passes of the loop later
+
+    loop.call_soon_threadsafe(come)
+    server.close()
+    (client,) = clients
+    with client, suppress(ConnectionResetError):  # it was not let in
+        client.settimeout(10)
+        while client.recv(100):
+            pass
 
 
 async def test_a_wrong_secret_is_not_served(server: LimitServer) -> None:
