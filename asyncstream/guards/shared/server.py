@@ -64,7 +64,7 @@ class LimitServer(Shown):
         self._values: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.url = ""
 
     def start(self) -> None:
@@ -108,18 +108,24 @@ class LimitServer(Shown):
         self.close()
 
     async def _serve(self, listening: socket.socket) -> None:
-        server = await asyncio.start_server(self._client, sock=listening, limit=LINE)
+        server = await asyncio.start_server(self._come, sock=listening, limit=LINE)
         await self._end.wait()
+        # those of the loop itself: whom it is just letting in it would forget if the server were closed now
+        while coming := asyncio.all_tasks() - self._clients.keys() - {asyncio.current_task()}:
+            await asyncio.wait(coming)
         server.close()
-        for client in self._clients:
+        for client, writer in self._clients.items():
             client.cancel()
+            writer.close()  # here, for one that is cancelled before it has begun does nothing at all
         if self._clients:
             await asyncio.wait(self._clients, timeout=PATIENCE)
 
+    def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = asyncio.get_running_loop().create_task(self._client(reader, writer))
+        self._clients[client] = writer
+        client.add_done_callback(self._clients.pop)
+
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._clients.add(task)
         try:
             challenge = secrets.token_hex(16)
             writer.write(challenge.encode() + b"\n")
@@ -133,7 +139,6 @@ class LimitServer(Shown):
         except (OSError, ValueError, TypeError, asyncio.CancelledError):
             pass  # it has gone, does not speak this, or is told that this is the end
         finally:
-            self._clients.discard(task)
             writer.close()
 
     def _answer(self, asked: Any) -> dict[str, Any]:

@@ -885,7 +885,8 @@ async def test_a_socket_of_which_nothing_is_heard_is_made_again() -> None:
         return served
 
     async with serve(talk) as url, asyncio.timeout(30):
-        source = WebSocketSource(url, heartbeat=0.1, on_end="end", **QUICK)
+        # half of it is what an answer may take, on a busy machine too
+        source = WebSocketSource(url, heartbeat=0.5, on_end="end", **QUICK)
         assert await read_all(source) == [1, 2]
     assert pings == 2
 
@@ -905,7 +906,7 @@ async def test_a_socket_that_is_not_read_for_a_while_is_alive_and_loses_nothing(
         return served
 
     async with serve(talk) as url, asyncio.timeout(60):
-        source = WebSocketSource(url, heartbeat=0.02, buffer=10, attempts=1, on_end="end", **QUICK)
+        source = WebSocketSource(url, heartbeat=0.1, buffer=10, attempts=1, on_end="end", **QUICK)
         await source.open()
         found: list[int] = []
         while (batch := await source.read()) is not None:
@@ -923,15 +924,15 @@ async def test_a_socket_on_which_a_message_is_long_in_coming_is_alive() -> None:
         await served.prepare(request)
         assert request.transport is not None
         request.transport.write(b"\x81\x04")  # a text of four bytes, in which no answer has a place
-        for piece in b"1", b"2", b"3", b"4":
+        for piece in b"12", b"34":
             if (await served.receive()).type is not WSMsgType.PING:
                 return served
             request.transport.write(piece)
         await served.close()
         return served
 
-    async with serve(talk) as url, asyncio.timeout(10):
-        assert await read_all(WebSocketSource(url, heartbeat=0.1, on_end="end", **QUICK)) == [1234]
+    async with serve(talk) as url, asyncio.timeout(60):
+        assert await read_all(WebSocketSource(url, heartbeat=0.5, on_end="end", **QUICK)) == [1234]
 
 
 @pytest.mark.parametrize("message", ['{"op": "subscribe"}', b"subscribe", {"op": "subscribe"}, None])

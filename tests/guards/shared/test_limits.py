@@ -7,12 +7,13 @@ import gc
 import logging
 import multiprocessing
 import pickle
+import socket
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -514,10 +515,12 @@ async def test_every_store_keeps_places(any_scope: SharedLimit) -> None:
 
 
 async def test_while_the_store_is_away_the_last_lease_is_used_and_then_calls_wait(
-    server: LimitServer, caplog: pytest.LogCaptureFixture
+    server: LimitServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # real time: it takes a busy machine longer than a quarter of a second to close the server
+    monkeypatch.setattr("asyncstream.guards.shared.rates.LONGEST_LEASE", 60.0)
     caplog.set_level(logging.WARNING, "asyncstream.limits")
-    limiter = SharedRateLimiter(1000, per=10, scope=SharedLimit(server.url))
+    limiter = SharedRateLimiter(1000, per=120, scope=SharedLimit(server.url))
     guard = rate_limit(Flaky(0), limiter=limiter)
     async with asyncio.timeout(60), guard:
         await asyncio.gather(*(guard(number) for number in range(50)))
@@ -538,13 +541,44 @@ async def test_while_the_store_is_away_the_last_lease_is_used_and_then_calls_wai
     assert [record.message for record in caplog.records if "away" in record.message][1:] == []
 
 
+@pytest.mark.parametrize("passes", range(5))
+def test_a_client_that_comes_as_a_server_is_closed_is_not_left_waiting(
+    server: LimitServer, passes: int
+) -> None:
+    loop, clients = server._loop, list[socket.socket]()
+    assert loop is not None
+
+    def end(passes: int) -> None:
+        if passes:
+            loop.call_soon(end, passes - 1)
+        else:
+            server._end.set()
+
+    def come() -> None:
+        clients.append(socket.create_connection(("127.0.0.1", server._port)))
+        end(passes)  # so many passes of the loop later
+
+    loop.call_soon_threadsafe(come)
+    server.close()
+    (client,) = clients
+    with client, suppress(ConnectionResetError):  # it was not let in
+        client.settimeout(10)
+        while client.recv(100):
+            pass
+
+
 async def test_a_wrong_secret_is_not_served(server: LimitServer) -> None:
     secret = server.url.partition("://")[2].partition("@")[0]
     limiter = SharedRateLimiter(5, scope=SharedLimit(server.url.replace(secret, "guessed")))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await limiter.acquire()
+    waiting = asyncio.create_task(limiter.acquire())
+    async with asyncio.timeout(60):
+        while not limiter.away:  # noqa: ASYNC110 - of a real server
+            await asyncio.sleep(0.01)
+    done, _ = await asyncio.wait({waiting}, timeout=0.3)
+    assert not done
     assert limiter.away
+    waiting.cancel()
+    await asyncio.wait({waiting})
     await limiter.close()
 
 
