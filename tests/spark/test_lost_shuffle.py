@@ -31,4 +31,34 @@ def test_lost_checkpoint_of_a_micro_batch_says_what_to_do() -> None:
         "An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Checkpoint "
         "block rdd_5_0 not found! Either the executor\n\tat org.apache.spark.A.b(A.scala:1)"
     )
-    assert told.endswith("a query goes on from its checkpoint\nCheckpoint block rdd_5_0 not found")
+    assert "a query goes on from its checkpoint; if executors are let go" in told
+    assert "spark.dynamicAllocation.cachedExecutorIdleTimeout" in told
+    assert told.endswith("\nCheckpoint block rdd_5_0 not found")
+
+
+def test_executors_that_end_again_and_again_say_what_to_do() -> None:
+    job = (
+        "Job aborted due to stage failure: ShuffleMapStage 1 (start at A.java:0) has failed the maximum "
+        "allowable number of times: 4. Most recent failure reason: "
+    )
+    lost = "org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location for shuffle 0\n"
+    frames = (
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "/lib/python3.11/site-packages/py4j/java_gateway.py", line 1, in call\n    call()\n'
+    )
+    error = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.localCheckpoint.\n: "
+    told = failure_in(f"{frames}{error}{job}{lost}\tat org.apache.spark.A.b(A.scala:1)\n")
+    assert told.startswith("executors of Spark have ended, or lost their files, one after another")
+    assert told.endswith("failure reason: org.apache.spark.shuffle.MetadataFetchFailedException")
+
+
+def test_rows_that_cannot_be_computed_show_no_frames_but_the_users() -> None:
+    told = failure_in(
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "/here/asyncstream/runtime/spark/plan.py", line 1, in write_batch\n    with computed(b):\n'
+        '  File "/usr/lib/python3.11/contextlib.py", line 137, in __enter__\n    return next(self.gen)\n'
+        "           ^^^^^^^^^^^^^^\n"
+        '  File "/here/asyncstream/runtime/spark/micro_batch.py", line 2, in computed\n    kept()\n'
+        "py4j.protocol.Py4JJavaError: out of room\n"
+    )
+    assert told == "foreachBatch: py4j.protocol.Py4JJavaError: out of room"

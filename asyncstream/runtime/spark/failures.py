@@ -42,13 +42,13 @@ _SPARK: Final = re.compile(
 _HEAD: Final = "Traceback (most recent call last):\n"
 
 _NOT_THE_USERS: Final = re.compile(
-    r'^  File "[^"\n]*/(?:(?:(?:site|dist)-packages|python|[^/"\n]+\.zip)/(?:py4j|pyspark)'
-    r'|asyncstream/runtime/spark)/[^"\n]*".*\n(?:    .*\n)*',
+    r'^  File "[^"\n]*/(?:(?:(?:(?:site|dist)-packages|python|[^/"\n]+\.zip)/(?:py4j|pyspark)'
+    r'|asyncstream/runtime/spark)/[^"\n]*|python[\d.]+/contextlib\.py)".*\n(?:    .*\n)*',
     re.MULTILINE,
 )
 """
 Frames of a traceback with their lines: of Spark's packages where such lie, for a user's folder may have their
-names.
+names; and of the `with` by which ours compute what they write.
 """
 
 _LAST_FRAME: Final = re.compile(r'(?s:.*)^  File "[^"\n]*".*\n(?:    .*\n)*', re.MULTILINE)
@@ -94,6 +94,23 @@ _WHY_LOST: Final = (
     "again with all its calls, which may have answered otherwise, or in another order, and results of the "
     "first answers are there already: rows would be lost, and others twice. Run the job again; a query goes "
     "on from its checkpoint"
+)
+
+_LET_GO: Final = (
+    "; if executors are let go when they are idle (spark.dynamicAllocation.enabled), those that keep rows "
+    "must not be: leave spark.dynamicAllocation.cachedExecutorIdleTimeout at its default, infinity, or it "
+    "comes again"
+)
+
+_LOST_AGAIN: Final = re.compile(
+    r"has failed the maximum allowable number of times: \d+\. Most recent failure reason:\s+\S*FetchFailed\S*"
+)
+
+_WHY_LOST_AGAIN: Final = (
+    "executors of Spark have ended, or lost their files, one after another, each with what the next step "
+    "was to read, as often as Spark computes that anew. Run the job again; a query goes on from its "
+    "checkpoint. If it comes again, have executors stay for longer, or raise "
+    "spark.stage.maxConsecutiveAttempts"
 )
 
 _STREAMS: Final = re.compile(
@@ -170,7 +187,9 @@ def failure_in(text: str) -> str:
     if _READER_GONE.search(text):
         return _WHY_READER_GONE
     if lost := _LOST.search(text):
-        return f"{_WHY_LOST}\n{lost[0]}"
+        return f"{_WHY_LOST}{_LET_GO if 'block' in lost[0] else ''}\n{lost[0]}"
+    if again := _LOST_AGAIN.search(text):
+        return f"{_WHY_LOST_AGAIN}\n{again[0].rstrip(':')}"
     if writers := _WRITERS.search(text):
         return _of_a_writer(_up_to(_SPARK, text[writers.end() :]))
     return _changed_plan_in(text) or _up_to(_JAVA, text)
