@@ -99,6 +99,12 @@ class StateDescriptor(Generic[S_co]):
         """`ttl` with all its settings."""
         return self.ttl if self.ttl is None or isinstance(self.ttl, TimeToLive) else TimeToLive(self.ttl)
 
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """What is alike in two descriptors of the same state; functions cannot be compared."""
+        ttl = self.time_to_live
+        return (self.kind, None if ttl is None else (ttl.duration_ms, ttl.refresh))
+
 
 @dataclass(frozen=True)
 class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
@@ -124,6 +130,11 @@ class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
         if type(self.default).__hash__ is None:  # as dataclasses tell what is mutable
             advice = "set one where get() gives None, or use a ListDescriptor or a MapDescriptor"
             raise refuse(argument, "nothing that can be changed, for all keys share it", self.default, advice)
+
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        default = self.default
+        return (*super().meaning, default if default == default else repr(default))  # NaN is unlike itself
 
 
 @dataclass(frozen=True)
