@@ -79,6 +79,8 @@ def test_default_that_all_keys_would_share_and_change_is_refused(default: Any) -
 def test_type_in_place_of_a_default_is_refused() -> None:
     with pytest.raises(PipelineError, match=r"; for a type checker write ValueDescriptor\[int\]\('seen'\)$"):
         ValueDescriptor("seen", int)
+    with pytest.raises(PipelineError, match="expected a value, not a function that makes one, got <function"):
+        ValueDescriptor("seen", lambda: 0)
     for default in (0, "", (), frozenset({1}), None):
         ValueDescriptor("seen", default=default)
 
