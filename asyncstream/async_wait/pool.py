@@ -61,7 +61,7 @@ class WorkerPool:
         function: makes a call.
         context: of the step.
         workers: all of them.
-        most_running: how many there were at the most.
+        most_running: how many of them had a call at the most.
         room: how many elements may be held; 0 once settled or halted, when nothing is taken any more.
         turning: a turn is due.
         halted: nothing is started or emitted any more.
@@ -197,6 +197,9 @@ class WorkerPool:
         unstamped, deadlines = self.promises.unstamped, self._deadlines
         if not unstamped and not began:
             return
+        self.most_running = self.most_running or 1
+        if len(self.workers) - len(self._idle) > self.most_running:  # of which some may have found nothing
+            self.most_running = max(self.most_running, len(self.busy()))
         stamp, self.stamp = self.stamp, Stamp()
         stamp.time = now
         if unstamped:
@@ -237,7 +240,6 @@ class WorkerPool:
     def _hire(self) -> None:
         worker = Worker()
         self.workers.add(worker)
-        self.most_running = max(self.most_running, len(self.workers))
         # a context of its own: elements must not see each other's variables
         context, worker.base = self._base.copy(), self._base
         calls = self.blocks

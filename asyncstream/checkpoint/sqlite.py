@@ -49,7 +49,8 @@ class SqliteStore(CheckpointStore, Shown):
 
     Args:
         path: the database file; made if it is not there.
-        table: the table of the manifests; made if it is not there. The others are named after it.
+        table: the table of the manifests; made if it is not there. The others have its name with `_parts`
+            and `_lease` behind it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, table: str = "asyncstream_checkpoints") -> None:
@@ -57,6 +58,11 @@ class SqliteStore(CheckpointStore, Shown):
         self._table = quoted(text("table", table))
         self._parts = quoted(f"{table}_parts")
         self._lease = quoted(f"{table}_lease")
+        self._columns = {
+            self._table: {"number": "INTEGER PRIMARY KEY", "data": "BLOB NOT NULL"},
+            self._parts: {"name": "TEXT PRIMARY KEY", "data": "BLOB NOT NULL"},
+            self._lease: {"one": "INTEGER PRIMARY KEY", "lease": "TEXT", "newest": "INTEGER NOT NULL"},
+        }
 
     def __str__(self) -> str:
         return str(self._path)
@@ -214,18 +220,21 @@ class SqliteStore(CheckpointStore, Shown):
     def _make_tables(self, database: sqlite3.Connection) -> None:
         if self._has(database, self._lease):
             return
-        for table, columns in (
-            (self._table, "number INTEGER PRIMARY KEY, data BLOB NOT NULL"),
-            (self._parts, "name TEXT PRIMARY KEY, data BLOB NOT NULL"),
-            (self._lease, "one INTEGER PRIMARY KEY, lease TEXT, newest INTEGER NOT NULL"),
-        ):
-            database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        for table, columns in self._columns.items():
+            if not self._has(database, table):
+                made = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+                database.execute(f"CREATE TABLE {table} ({made})")
         newest = f"SELECT coalesce(max(number), 0) FROM {self._table}"
         database.execute(f"INSERT INTO {self._lease} VALUES (1, NULL, ({newest}))")
 
-    @staticmethod
-    def _has(database: sqlite3.Connection, table: str) -> bool:
-        return database.execute(f"PRAGMA table_info({table})").fetchone() is not None
+    def _has(self, database: sqlite3.Connection, table: str) -> bool:
+        found = [name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")]
+        if found and found != [*self._columns[table]]:
+            raise CheckpointError(
+                f"{self._path}: the table {table} has the columns {', '.join(found)}, and is something "
+                f"else's, such as another store's; give this one another table= than {self._table}"
+            )
+        return bool(found)
 
     @contextmanager
     def _connected(

@@ -26,7 +26,7 @@ from asyncstream.connectors.models import Unfit
 from asyncstream.connectors.rows import MoreColumns
 from asyncstream.errors import AsyncStreamError, PipelineError, UserFunctionError, describe_error
 from asyncstream.pipeline import Pipeline
-from asyncstream.validation import file_path, text
+from asyncstream.validation import count, duration_seconds, file_path, text
 
 __all__ = ("add_enrich_command", "enrichment")
 
@@ -149,6 +149,7 @@ def enrichment(options: argparse.Namespace) -> Pipeline:
     _check_input(Path(options.input), in_format)
     _check_url(options, in_format)
     _check_new(options)
+    _check_figures(options)
     columns = _columns(options, in_format)
     lookup = HttpLookup(
         options.url,
@@ -242,6 +243,16 @@ def _check_new(options: argparse.Namespace) -> None:
             raise PipelineError(f"{path} exists: --overwrite replaces it")
     if options.failed is not None and _is_same(options.failed, options.out):
         raise PipelineError(f"--out and --failed are one file, {options.out}")
+
+
+def _check_figures(options: argparse.Namespace) -> None:
+    """Refuse figures that cannot be by the names that they have here: advice is for who writes Python."""
+    for option in ("concurrency", "attempts", "rate"):
+        if (number := getattr(options, option)) is not None:
+            count(f"--{option}", number)
+    for option in ("timeout", "cache"):
+        if (length := getattr(options, option)) is not None:
+            duration_seconds(f"--{option}", length)
 
 
 def _is_same(one: str, other: str) -> bool:

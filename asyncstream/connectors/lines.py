@@ -231,7 +231,8 @@ def why_malformed(error: Exception) -> str:
 
 
 def column_names(columns: Sequence[str], argument: str = "columns") -> list[str]:
-    names = list(columns) if isinstance(columns, Iterable) and not isinstance(columns, str) else []
+    has_order = isinstance(columns, Iterable) and not isinstance(columns, str | set | frozenset)
+    names = list(columns) if has_order else []
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
         raise refuse(argument, "a list of different names", columns)
     return names

@@ -2,10 +2,11 @@
 Hedge: a second call for the few that take long, and the answer of whichever comes first.
 
 After Dean and Barroso, "The Tail at Scale". A call that has taken longer than most do is asked a second time.
-How long that is, is found out from the latencies of late: the 95th percentile, say. A call that was cut short
-because the other one answered counts with the time that it had taken by then. The extra load is bounded by
-tokens: each call brings `at_most` of one, and a second call takes one; a few can be saved up. So a service
-that has become slow as a whole is not asked everything twice.
+How long that is, is found out from the latencies of late: the 95th percentile, say. Those of answers only:
+a service that is down fails at once, and every answer would seem late beside that. Where the second call has
+answered, the time since the first one began counts. The extra load is bounded by tokens: each call brings
+`at_most` of one, and a second call takes one; a few can be saved up. So a service that has become slow as a
+whole is not asked everything twice.
 
 Both calls have the same `call_context()`, and so the same idempotency key.
 """
@@ -69,7 +70,8 @@ class Hedge(Guard[In, Out]):
 
     Args:
         fn: the async function that it wraps.
-        after: when to call a second time: a percentile of the latencies of late, as "p95"; or a duration.
+        after: when to call a second time: a percentile of the latencies of late, of answers and not of
+            errors, as "p95"; or a duration.
         at_most: how many second calls there may be for each call; above 0, at most 1.
     """
 
@@ -92,13 +94,10 @@ class Hedge(Guard[In, Out]):
         self._tokens = min(SAVED, self._tokens + self._at_most)
         latencies, began = self._latencies, self._time()
         after = self._after if latencies is None else latencies.quantile()
-        try:
-            if after is None:
-                return await self._call(value)
-            return await self._called_twice(value, after)
-        finally:
-            if latencies is not None:
-                latencies.add(self._time() - began)
+        answer = await (self._call(value) if after is None else self._called_twice(value, after))
+        if latencies is not None:
+            latencies.add(self._time() - began)
+        return answer
 
     async def _called_twice(self, value: In, after: float) -> Out:
         """Of the first call, or of a second one after so many seconds."""

@@ -122,7 +122,9 @@ class PerKey(Stream[T], Generic[K, T]):
             ranked: tell the places of rows in the change log.
             retracts: the elements are `Change`s of rows, as another step gives them with `changes="all"`
                 (without `-U`, rows that were replaced would stay), and `by` is asked about rows. A row that
-                is taken back must be equal to one that came. All rows are kept then, not `n` of them.
+                is taken back must be equal to one that came. All rows are kept then, not `n` of them. It is
+                looked for among those that rank alike, one by one: where these are many thousands, rank by
+                what tells them apart, too: `by=lambda row: (row["score"], row["id"])`.
             ttl: a key whose rows have not changed for so long, in processing time, is forgotten; nothing is
                 emitted for that. A `timedelta`, seconds or a `TimeToLive`; None: never.
             changes: give a change log, of `Change`s, instead: "all", or "upserts" (no `-U`).

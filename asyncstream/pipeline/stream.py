@@ -186,7 +186,8 @@ class Stream(Joining[T], Tabling[T], Calling[T], Windowing[T], Ending[T]):
                 )
             details = {"watermarks": watermarks}
             return Stream(self._graph, self._step("event_time", name, IngestionTimeSpec(watermarks), details))
-        if isinstance(timestamp, WatermarkStrategy):
+        kind = timestamp if isinstance(timestamp, type) else type(timestamp)
+        if issubclass(kind, WatermarkStrategy):
             advice = f"it goes behind that: event_time('at_ms', {timestamp})"
             raise refuse("timestamp", "what tells when an element was", timestamp, advice)
         read = selector("timestamp", timestamp, gives=True)

@@ -8,6 +8,7 @@ is in topological order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from asyncstream.validation import text
 
 __all__ = ("Graph", "Reader")
 
+log = logging.getLogger("asyncstream.eventtime")
 
 RESERVED: Final = 250
 """Calls inside one another that the event loop, what is around it and the user's function may need."""
@@ -292,7 +294,7 @@ class Graph:
 
     def check(self) -> None:
         """
-        Refuse what cannot run, or would lose elements without a word.
+        Refuse what cannot run, or would lose elements without a word, and tell of what an order cannot do.
 
         Raises:
             PipelineError: if there is no source, a stream that nobody reads, a step that routes elements to
@@ -312,6 +314,7 @@ class Graph:
                         f"end it with .{tag}.to(...), or with .{tag}.discard()"
                     )
         self._check_depth()
+        self._tell_of_orders()
 
     def check_alone(self) -> None:
         """
@@ -331,6 +334,20 @@ class Graph:
                 continue
             advice = "use `async with pipeline.start() as job:`, or `with pipeline.start_in_thread() as job:`"
             raise PipelineError(f"step {step.name!r}: {what}; {advice}")
+
+    def _tell_of_orders(self) -> None:
+        for step in self:
+            calls = step.spec.calls if isinstance(step, OperatorStep) else None
+            if calls is None or calls.order != "event_time":
+                continue
+            ahead = [one.spec for one in self.ahead_of(step.name) if isinstance(one, OperatorStep)]
+            if not any(spec.event_time for spec in ahead):
+                log.warning(
+                    "step %r: order='event_time' is 'unordered' here, where no watermarks come; put "
+                    ".event_time(...) before it",
+                    step.name,
+                    extra={"step": step.name},
+                )
 
     def _check_depth(self) -> None:
         allowed = getrecursionlimit() - RESERVED

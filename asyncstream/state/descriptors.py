@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import isroutine
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from asyncstream.state.handles import (
@@ -99,6 +100,12 @@ class StateDescriptor(Generic[S_co]):
         """`ttl` with all its settings."""
         return self.ttl if self.ttl is None or isinstance(self.ttl, TimeToLive) else TimeToLive(self.ttl)
 
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """What is alike in two descriptors of the same state; functions cannot be compared."""
+        ttl = self.time_to_live
+        return (self.kind, None if ttl is None else (ttl.duration_ms, ttl.refresh))
+
 
 @dataclass(frozen=True)
 class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
@@ -121,9 +128,17 @@ class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
         if isinstance(self.default, type):
             advice = f"for a type checker write ValueDescriptor[{self.default.__name__}]({self.name!r})"
             raise refuse(argument, "a value, not its type", self.default, advice, classes=True)
+        if isroutine(self.default):
+            advice = "set one where get() gives None"
+            raise refuse(argument, "a value, not a function that makes one", self.default, advice)
         if type(self.default).__hash__ is None:  # as dataclasses tell what is mutable
             advice = "set one where get() gives None, or use a ListDescriptor or a MapDescriptor"
             raise refuse(argument, "nothing that can be changed, for all keys share it", self.default, advice)
+
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        default = self.default
+        return (*super().meaning, default if default == default else repr(default))  # NaN is unlike itself
 
 
 @dataclass(frozen=True)

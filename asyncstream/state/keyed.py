@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from asyncstream.clock import Clock, SystemClock
-from asyncstream.errors import CheckpointError, PipelineError
+from asyncstream.errors import CheckpointError, PipelineError, safe_repr
 from asyncstream.state.descriptors import StateDescriptor
 from asyncstream.state.handles import State
 from asyncstream.state.rows import same
@@ -65,6 +65,7 @@ class KeyedState:
         self._namespace_of = namespace_of
         self._table = partial(Table, may_be_away=True, namespace_of=namespace_of)
         self._handles: dict[str, Any] = {}
+        self._descriptors: dict[str, StateDescriptor[Any]] = {}
         self._ages: list[Ages[Any]] = []
         self._lives: dict[str, int | None] = {}  # in milliseconds, by name
         self._kinds: dict[str, str] = {}
@@ -77,8 +78,8 @@ class KeyedState:
         The handle for `descriptor`; the same one each time, so call it once and keep it.
 
         Raises:
-            PipelineError: if it is no descriptor, or the name is taken, by state of another kind or by the
-                times of another state.
+            PipelineError: if it is no descriptor, or the name is taken, by state of another kind, time to
+                live or default, or by the times of another state.
             CheckpointError: if the name is taken so in a snapshot.
         """
         if not isinstance(descriptor, StateDescriptor):
@@ -101,11 +102,9 @@ class KeyedState:
                 ages = handle_type.ages_of(ttl, self._clock.now_ms, rows, written)
                 self._ages.append(ages)
             handle = self._handles[name] = handle_type(self, rows, ages, descriptor)
-        elif handle.kind != handle_type.kind:
-            raise PipelineError(
-                f"state {name!r} is {handle.kind} state and {handle_type.kind} state; use another name for "
-                "one of them"
-            )
+            self._descriptors[name] = descriptor
+        elif (first := self._descriptors[name]) is not descriptor:
+            _check_meaning(first, descriptor)
         return handle
 
     def keys_of(self, descriptor: StateDescriptor[Any]) -> list[Any]:
@@ -193,6 +192,15 @@ def state_in(table: str) -> str | None:
     """The state of a process function that a table of this name holds; None: it holds something else."""
     prefix, _, name = table.partition("/")
     return name if prefix == _OF_FUNCTIONS and not name.endswith((WRITTEN, EXPIRES)) else None
+
+
+def _check_meaning(first: StateDescriptor[Any], again: StateDescriptor[Any]) -> None:
+    """Refuse state with a time to live, say, that the handle which is there does not have."""
+    if first != again and first.meaning != again.meaning:
+        raise PipelineError(
+            f"state {first.name!r} is asked for as {safe_repr(first)} and as {safe_repr(again)}; have one "
+            "descriptor, or use another name for one of them"
+        )
 
 
 def _check_kind(name: str, found: str, wanted: str) -> None:

@@ -6,7 +6,8 @@ What a service tells of its job: health, status, and a page that shows it live.
     GET /readyz         200 while the job takes in elements; 503 before, afterwards, and when it has failed
     GET /metrics        for Prometheus
     GET /status         the job's status as JSON; `?values=true` shows elements
-    GET /status/events  the same every second, as server-sent events, without elements
+    GET /status/events  the same every second, of a job with many hundred steps less often, as server-sent
+                        events, without elements
 
 Nothing here changes the job. With a token, all but the page's own files and the two health checks ask for
 it: `Authorization: Bearer ...`. The page asks its reader, or finds it behind the `#` of its address

@@ -100,8 +100,15 @@ def relay_all(job: Job, keep: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _writer(default: Default | None) -> Callable[[Any], bytes]:
+def _known_writer(default: Default | None) -> Callable[[Any], bytes]:
     return JsonWriter(default).write
+
+
+def _writer(default: Default | None) -> Callable[[Any], bytes]:
+    try:
+        return _known_writer(default)
+    except TypeError:  # it has no hash: it is no function, or an object with a `__call__`
+        return JsonWriter(default).write
 
 
 class EventStream:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from asyncstream.errors import JobStopped
 from asyncstream.guards.outcomes import members
-from asyncstream.validation import Duration, count, duration_seconds
+from asyncstream.validation import Duration, count, duration_seconds, refuse
 from asyncstream.web.asgi import Application, Message, Receive, Scope, Send, answer_json, retry_after
 
 __all__ = ("LoadLimit",)
@@ -33,6 +33,10 @@ class LoadLimit:
     """
 
     def __init__(self, app: Application, limit: int = 500, retry_after: Duration = 1.0) -> None:
+        if not callable(app) or isinstance(app, type):
+            raise refuse(
+                "app", "an ASGI application", app, "app.add_middleware(LoadLimit, limit=500) gives it"
+            )
         self._app = app
         self._limit = count("limit", limit)
         self._retry_after = duration_seconds("retry_after", retry_after)

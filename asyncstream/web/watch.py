@@ -1,5 +1,6 @@
 """
-Looks at a job every second while it runs, and keeps what it saw for those who watch.
+Looks at a job every second while it runs, and keeps what it saw for those who watch. A job of many hundred
+steps, at which a look takes long, is looked at less often: the loop is there for its elements.
 
 Looking begins with the first request, so a job that is not watched pays nothing; and goes on when clients are
 gone, so that who comes back sees what was.
@@ -23,8 +24,14 @@ __all__ = ("HISTORY", "OVER", "Watches", "view")
 EVERY = 1.0
 """Seconds between two statuses."""
 
+SHARE = 1 / 30
+"""Of the loop's time that statuses may take."""
+
+SELDOM = 10.0
+"""Seconds between two statuses at the most."""
+
 LOOKS = 10
-"""How often in between it is seen whether the job is over: a server that ends waits for those who watch."""
+"""How often a second it is seen whether the job is over: a server that ends waits for those who watch."""
 
 HISTORY = 120
 """How many are kept."""
@@ -60,14 +67,17 @@ class _Watch:
         return self.feed.ended and not self.is_over
 
     async def keep(self, job: Job, values: Shown) -> None:
+        now = asyncio.get_running_loop().time
         try:
             while not self.is_over:
+                began = now()
                 status = view(job, values)
                 self.feed.put(as_json(status))
                 self.is_over = status["state"] in OVER
-                for _ in range(LOOKS):
+                pause = min(max(EVERY, (now() - began) / SHARE), SELDOM)
+                for _ in range(round(pause * LOOKS)):
                     if job.state not in OVER:
-                        await asyncio.sleep(EVERY / LOOKS)
+                        await asyncio.sleep(1 / LOOKS)
         finally:
             self.feed.end()
 
@@ -86,7 +96,7 @@ class Watches:
         self._tasks = Tasks()
 
     def over(self, job: Job) -> Feed[bytes]:
-        """What is seen of `job`: its status as JSON, every second until it is over."""
+        """What is seen of `job`: its status as JSON, every so often until it is over."""
         watches = self._known.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
         watch = watches.get(job)
         if watch is None or watch.has_failed():

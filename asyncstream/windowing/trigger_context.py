@@ -38,7 +38,7 @@ class TriggerContext:
         self._timers = timers
         self._clock = clock
         self._prefix = prefix
-        self._handles: dict[str, Any] = {}
+        self._handles: dict[str, tuple[Any, Any]] = {}
         self._nested: dict[str, TriggerContext] = {}
 
     @property
@@ -73,10 +73,11 @@ class TriggerContext:
 
     def state(self, descriptor: StateDescriptor[S]) -> S:
         """The handle of a piece of state."""
-        handle = self._handles.get(descriptor.name)
-        if handle is None:
-            named = replace(descriptor, name=self._prefix + descriptor.name)
-            handle = self._handles[descriptor.name] = self.states.state(named)
+        handle: S
+        handle, known = self._handles.get(descriptor.name, (None, None))
+        if known is not descriptor and known != descriptor:
+            handle = self.states.state(replace(descriptor, name=self._prefix + descriptor.name))
+            self._handles[descriptor.name] = (handle, descriptor)
         return handle
 
     def merge_state(self, descriptor: StateDescriptor[S]) -> S:

@@ -16,6 +16,7 @@ from asyncstream.async_wait import (
     SegmentedQueue,
     UnorderedQueue,
 )
+from asyncstream.elements import Watermark
 from asyncstream.errors import PipelineError
 from asyncstream.operators.functions import AsyncFunction
 from tests.async_wait.rig import Rig, Service
@@ -141,6 +142,16 @@ async def test_counters_add_up() -> None:
         await asyncio.sleep(11)
         assert rig.counts["timed_out"] == rig.counts["skipped"] == 3
         assert (rig.counts["running"], rig.counts["waiting"]) == (2, 0)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+async def test_workers_that_find_no_call_count_as_none_that_ran(flat: bool) -> None:
+    service = Service()
+    async with Rig(service, concurrency=9, flat=flat) as rig:
+        await rig.put(0, *[Watermark(time) for time in range(20)])
+        assert rig.counts["most_running"] == 1
+        await rig.put(*range(1, 6))
+        assert rig.counts["most_running"] == rig.counts["running"] == 6
 
 
 async def test_counters_count_calls_that_never_suspend_like_all_others() -> None:

@@ -702,6 +702,17 @@ async def test_two_sqlite_stores_share_a_database(tmp_path: Path) -> None:
         assert await SqliteStore(tmp_path / "file", table=table).read(1) == table.encode()
 
 
+@pytest.mark.parametrize(("first", "second"), [("a", "a_parts"), ("a_parts", "a"), ("a", "A_Lease")])
+async def test_sqlite_stores_whose_tables_have_one_name_are_refused(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    store, other = (SqliteStore(tmp_path / "file", table=table) for table in (first, second))
+    await store.put(await lease_of(store), "part", b"data")
+    with pytest.raises(CheckpointError, match=f'has the columns .* another table= than "{second}"'):
+        await lease_of(other)
+    assert await store.read("part") == b"data"
+
+
 async def test_what_the_disk_cannot_read_any_more_counts_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

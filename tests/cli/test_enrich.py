@@ -363,8 +363,13 @@ def test_killed_run_is_resumed_and_every_row_is_there_once(
         ),
         (
             ("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--concurrency", "0"),
-            "concurrency: expected",
+            "--concurrency: expected",
         ),
+        (
+            ("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--rate", "0"),
+            "--rate: expected an integer of at least 1, got 0\n",
+        ),
+        (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--cache", "0"), "--cache: expected"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.jsonl", "--max-restarts", "1"), "needs --resume"),
         (("in.csv", "--url", "http://x/{id}", "--out", "o.csv", "--columns", "a,a"), "different names"),
         (

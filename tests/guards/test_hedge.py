@@ -133,6 +133,18 @@ async def test_nothing_is_called_twice_before_it_is_known_what_is_slow() -> None
     assert asyncio.get_running_loop().time() == began + 51
 
 
+async def test_what_fails_at_once_does_not_make_answers_seem_slow() -> None:
+    service = Service((2, "usual"), *[*[(0, OSError("down"))] * 30, (1, "usual")] * 20)
+    hedged = hedge(service, at_most=1)
+    assert await hedged("x") == "usual"
+    for _ in range(20):
+        for _ in range(30):
+            with pytest.raises(OSError, match="down"):
+                await hedged("x")
+        assert await hedged("x") == "usual"
+    assert hedged.metrics()["hedged"] == 0
+
+
 async def test_who_is_cancelled_leaves_no_call_behind() -> None:
     service = Service((10, "slow"), (10, "slow"))
     task = asyncio.create_task(hedge(service, after=1, at_most=1).invoke("x"))

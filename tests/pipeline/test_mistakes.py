@@ -19,6 +19,7 @@ from asyncstream import (
     Pipeline,
     PipelineError,
     SessionWindows,
+    Stream,
     TumblingWindows,
     UserFunctionError,
     ValueDescriptor,
@@ -78,6 +79,8 @@ def test_default_that_all_keys_would_share_and_change_is_refused(default: Any) -
 def test_type_in_place_of_a_default_is_refused() -> None:
     with pytest.raises(PipelineError, match=r"; for a type checker write ValueDescriptor\[int\]\('seen'\)$"):
         ValueDescriptor("seen", int)
+    with pytest.raises(PipelineError, match="expected a value, not a function that makes one, got <function"):
+        ValueDescriptor("seen", lambda: 0)
     for default in (0, "", (), frozenset({1}), None):
         ValueDescriptor("seen", default=default)
 
@@ -96,6 +99,34 @@ def test_windows_that_take_elements_without_a_time_tell_of_the_first(
     assert len(told) == 1
     assert told[0].startswith("step 'clicks': ")
     assert "put .event_time(...) before it" in told[0]
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_order_of_event_time_without_event_time_is_told_of(
+    is_before: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def timed(stream: Stream[int]) -> Stream[int]:
+        return stream.event_time(lambda number: number, AscendingTimestamps())
+
+    pipeline = Pipeline()
+    numbers: Stream[int] = pipeline.source(range(3))
+    numbers = (timed(numbers) if is_before else numbers).map(int)
+    doubled = numbers.async_map(double, order="event_time", name="double")
+    (doubled if is_before else timed(doubled)).discard()
+    with caplog.at_level(logging.WARNING):
+        pipeline.run_blocking()
+    told = [record.getMessage() for record in caplog.records]
+    assert (
+        told
+        == [
+            "step 'double': order='event_time' is 'unordered' here, where no watermarks come; put "
+            ".event_time(...) before it"
+        ][is_before:]
+    )
 
 
 MISSING: dict[str, tuple[Callable[[Any], object], str]] = {

@@ -461,6 +461,10 @@ WRONG: dict[str, tuple[Build, str]] = {
         lambda p, s: s.event_time(BoundedOutOfOrderness(5)),
         "timestamp: expected what tells when an element was, got BoundedOutOfOrderness(delay=5",
     ),
+    "class_of_watermarks_in_place_of_a_timestamp": (
+        lambda p, s: s.event_time(cast(Any, PunctuatedWatermarks)),
+        "PunctuatedWatermarks'>; give an instance, PunctuatedWatermarks(...), not the class",
+    ),
     "batched_option_by_place": (
         lambda p, s: cast(Any, batched)(fetch, 10),
         "batched: expected its options by name (size, wait), got (10,)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from math import nan
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from asyncstream.state import (
     MapDescriptor,
     ReducingDescriptor,
     StateDescriptor,
+    TimeToLive,
     ValueDescriptor,
     detached,
 )
@@ -196,7 +199,7 @@ def test_a_snapshot_shares_nothing_with_the_store() -> None:
 def test_state_of_another_kind_is_refused() -> None:
     store = Store()
     store.state(ValueDescriptor[int]("x"))
-    with pytest.raises(PipelineError, match="'x' is value state and list state; use another name"):
+    with pytest.raises(PipelineError, match=r"as ValueDescriptor\(.*and as ListDescriptor\(.*another name"):
         store.state(ListDescriptor[int]("x"))
     store.key = "a"
     store.state(ValueDescriptor[int]("x")).set(1)
@@ -208,6 +211,44 @@ def test_state_of_another_kind_is_refused() -> None:
     later.restore(store.snapshot())
     with pytest.raises(CheckpointError, match="'x' is value state and cannot be read as list state"):
         later.state(ListDescriptor[int]("x"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (ValueDescriptor("x", ttl=60), ValueDescriptor("x", ttl=3600)),
+        (ValueDescriptor("x", ttl=60), ValueDescriptor("x")),
+        (ValueDescriptor("x", ttl=60), ValueDescriptor("x", ttl=TimeToLive(60, "on_read"))),
+        (ValueDescriptor("x", default=0), ValueDescriptor("x", default=1)),
+        (ValueDescriptor("x"), ListDescriptor("x")),
+        (AggregatingDescriptor("x", Min()), AggregatingDescriptor("x", Max())),
+    ],
+)
+def test_state_that_is_asked_for_in_two_ways_is_refused(
+    first: StateDescriptor[Any], second: StateDescriptor[Any]
+) -> None:
+    store = Store()
+    store.state(first)
+    with pytest.raises(PipelineError) as refused:
+        store.state(second)
+    assert repr(first) in str(refused.value)
+    assert repr(second) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (ValueDescriptor("x", ttl=60), ValueDescriptor("x", ttl=TimeToLive(timedelta(minutes=1)))),
+        (ValueDescriptor("x", default=nan), ValueDescriptor("x", default=float("nan"))),
+        (ReducingDescriptor("x", lambda a, b: a + b), ReducingDescriptor("x", lambda a, b: a + b)),
+        (AggregatingDescriptor("x", Mean()), AggregatingDescriptor("x", Mean())),
+    ],
+)
+def test_descriptors_that_mean_the_same_give_one_handle(
+    first: StateDescriptor[Any], again: StateDescriptor[Any]
+) -> None:
+    store = Store()
+    assert store.state(first) is store.state(again)
 
 
 def test_an_aggregation_that_saves_its_accumulators_is_asked_to() -> None:

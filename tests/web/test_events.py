@@ -323,6 +323,8 @@ def test_what_is_not_there_is_refused() -> None:
             for event in ("a\nb", "", "\0", "\ud83d", 3):
                 with pytest.raises(PipelineError, match="event: expected"):
                     events(job, "all", event=event)  # type: ignore[arg-type]
+            with pytest.raises(PipelineError, match="default: expected a function, got"):
+                events(job, "all", default=["name"])  # type: ignore[arg-type]
             with pytest.raises(PipelineError, match="filter"):
                 events(job, "all", filter="odd")  # type: ignore[arg-type]
             with pytest.raises(PipelineError, match="replay"):

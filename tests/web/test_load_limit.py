@@ -95,6 +95,8 @@ def test_error_that_stands_beside_that_of_the_job_is_not_hidden() -> None:
 def test_wrong_arguments_are_refused() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
 
+    with pytest.raises(PipelineError, match="app: expected an ASGI application, got 500"):
+        LoadLimit(500)  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="limit"):
         LoadLimit(app, limit=0)
     with pytest.raises(PipelineError, match="retry_after"):

@@ -1121,6 +1121,21 @@ def test_the_end_of_input_fires_processing_time_windows() -> None:
     assert run.operator.metrics()["windows_open"] == 0
 
 
+class DeclaresTwice(EventTimeTrigger):
+    """Asks for one state with two defaults."""
+
+    def on_element(self, value: Any, timestamp: int | None, window: Window, ctx: TriggerContext) -> Any:
+        for default in (None, None, 1):
+            ctx.state(ValueDescriptor[int]("seen", default))
+        return super().on_element(value, timestamp, window, ctx)
+
+
+def test_state_that_a_trigger_asks_for_in_two_ways_is_refused() -> None:
+    run = harness(WindowPlan(TumblingWindows(1), DeclaresTwice(), aggregate=Count()))
+    with pytest.raises(UserFunctionError, match=r"default=None\) and as .*default=1\)"):
+        run.element(("a", 1), 0)
+
+
 class LooksBefore(ProcessingTimeTrigger):
     """Is asked a millisecond before the end of a window, too, about which it does nothing."""
 

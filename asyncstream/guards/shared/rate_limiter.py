@@ -76,7 +76,7 @@ class SharedRateLimiter(Shown, Exchanging):
 
     Args:
         rate: the sum of weights that may start in any period.
-        per: the period.
+        per: the period; ten times as long as the store takes to answer, or less than the rate is reached.
         scope: with whom it is shared.
 
     Attributes:

@@ -191,6 +191,8 @@ def _hash(value: Any) -> int:
 
 def differing(name: str, elements: Sequence[Any], least: int) -> None:
     """Raise `PipelineError` unless there are so many elements, no two of them equal: less would be seen."""
+    if not isinstance(elements, Sequence) or isinstance(elements, str | bytes):
+        raise refuse(name, "a list of elements", elements)
     if len(elements) < least:
         raise PipelineError(f"{name}: expected at least {least}, got {len(elements)}")
     places = Places(elements)

@@ -477,6 +477,7 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         ("delimiter: expected one character", lambda: CsvSource("x", delimiter=", ")),
         ("columns: expected a list of different names", lambda: CsvSource("x", columns=["a", "a"])),
         ("columns: expected a list of different names", lambda: CsvSink("x", columns="ab")),
+        ("columns: expected a list of different names", lambda: CsvSink("x", columns={"a", "b"})),  # type: ignore[arg-type]
         (r"types\['a'\]: expected a function", lambda: CsvSource("x", types={"a": 3})),  # type: ignore[dict-item]
         ("types: expected some of the columns", lambda: CsvSource("x", columns=["b"], types={"a": int})),
         ("existing: expected one of", lambda: JsonLinesSink("x", existing="w")),  # type: ignore[arg-type]

@@ -383,6 +383,9 @@ def test_elements_by_which_little_is_seen_are_refused() -> None:
     def of(elements: list[Any]) -> None:
         sink_contract(lambda folder: JsonLinesSink(folder / "out.jsonl"), lines, elements)
 
+    for no_list in (iter(ELEMENTS), "elements", None):
+        with pytest.raises(PipelineError, match="elements: expected a list of elements, got "):
+            of(no_list)  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match="elements: expected at least 8, got 3"):
         of(ELEMENTS[:3])
     with pytest.raises(PipelineError, match="elements: expected no two that are equal"):
