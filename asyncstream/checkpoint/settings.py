@@ -49,8 +49,7 @@ class Checkpoints:
     How a job keeps what it must not lose, and where it goes on from.
 
     Attributes:
-        store: where checkpoints are kept: a `DirectoryStore`, `SqliteStore`, or your own; or the path of a
-            directory, or of an SQLite file that is there.
+        store: where checkpoints are kept: a `DirectoryStore`, `SqliteStore`, or your own.
         every: how often one is taken: a `timedelta` or seconds; None: only when `job.checkpoint()` asks for
             one, and when the job ends.
         keep: how many are kept, the newest ones; at least 1. With 2 or more, the loss of one can be borne.
@@ -93,7 +92,7 @@ class Checkpoints:
             checkpoints of a `DirectoryStore` or `SqliteStore`.
     """
 
-    store: CheckpointStore | Place
+    store: CheckpointStore
     _: KW_ONLY
     every: Duration | None = None
     keep: int = 3
@@ -115,7 +114,9 @@ class Checkpoints:
     journal: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "store", _store_of("store", self.store))
+        if not isinstance(self.store, CheckpointStore) or isinstance(self.store, type):
+            folder = self.store if isinstance(self.store, str | os.PathLike) else "checkpoints"
+            raise refuse("store", "a checkpoint store", self.store, f"e.g. DirectoryStore({str(folder)!r})")
         if self.every is not None:
             duration_seconds("every", self.every)
         count("keep", self.keep)
@@ -202,14 +203,9 @@ class Checkpoints:
         """`lease` in seconds."""
         return duration_seconds("lease", self.lease)
 
-    @property
-    def kept_in(self) -> CheckpointStore:
-        """`store`, also where a path was given."""
-        return _store_of("store", self.store)
-
     def timely_store(self) -> CheckpointStore:
         """`store`, of which each call gets no more than `timeout`."""
-        return TimelyStore(self.kept_in, self.timeout_seconds)
+        return TimelyStore(self.store, self.timeout_seconds)
 
     @property
     def timeout_seconds(self) -> float:
@@ -232,16 +228,7 @@ def checkpoints_of(name: str, value: object) -> Checkpoints:
         return value
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise refuse(name, "Checkpoints(...) or the path of a directory", value)
-    return Checkpoints(_store_of(name, value), every=_EVERY)
-
-
-def _store_of(name: str, value: object) -> CheckpointStore:
-    """A store, or that at a path."""
-    if isinstance(value, CheckpointStore) and not isinstance(value, type):
-        return value
-    if not isinstance(value, str | os.PathLike):
-        raise refuse(
-            name, "a checkpoint store, or the path of a directory", value, "e.g. DirectoryStore('kept')"
-        )
     path = file_path(name, value, "a directory")
-    return SqliteStore(path) if os.path.isfile(path) else DirectoryStore(path)
+    return Checkpoints(
+        store=SqliteStore(path) if os.path.isfile(path) else DirectoryStore(path), every=_EVERY
+    )

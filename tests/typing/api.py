@@ -613,7 +613,6 @@ async def running(pipeline: Pipeline) -> None:
         assert_type(snapshot, JobSnapshot)
 
     checkpoints = Checkpoints(store=DirectoryStore("kept"), every=timedelta(seconds=10), keep=2)
-    Checkpoints("kept", every=10)
     Checkpoints(store=MemoryStore(), on_held="wait", lease=5, ahead="start_over", pipeline_was="shop")
     await pipeline.run(checkpoints=checkpoints)
     async with pipeline.start(

@@ -198,7 +198,7 @@ def divided(graph: Graph, stages: Sequence[Stage], states: States, key_groups: i
 
 
 async def _read(settings: Checkpoints) -> tuple[CheckpointInfo, dict[str, Any]] | None:
-    history = History(settings.kept_in, settings.values_codec(), settings.key)
+    history = History(settings.store, settings.values_codec(), settings.key)
     if settings.restore == "newest":
         return await history.newest_whole(history.read)
     if settings.restore == "none":
@@ -314,7 +314,7 @@ async def _write(
     settings: Checkpoints, title: str, graph: Graph, states: States, start: Checkpoints | None
 ) -> CheckpointInfo:
     values = settings.values_codec()
-    history = History(settings.kept_in, values, settings.key)
+    history = History(settings.store, values, settings.key)
     await history.look()
     encoded = {name: encode_snapshot(name, state, values) for name, state in states.items()}
     steps = {
@@ -333,7 +333,7 @@ async def _write(
     )
     if start is not None:
         info = noted(info, start)
-    async with holding(settings.kept_in, settings.lease_seconds) as lease:
+    async with holding(settings.store, settings.lease_seconds) as lease:
         await history.clean(lease)
         info = replace(info, lease=lease.number)
         name_of = partial(history.name_of, lease=lease.number)
