@@ -80,11 +80,12 @@ class Flights:
 
     def rotations(self) -> list[Row]:
         """For each plane, the runs of departures with no longer gap than `REST`."""
-        gap = pl.col("departed_ms").diff().over("tailnum")
+        begins = pl.col("gap") > _in_ms(REST)
         return (
             self._departures.join(table("planes").select("tailnum", "seats"), on="tailnum", how="left")
             .sort("tailnum", "departed_ms")
-            .with_columns(rotation=(gap > _in_ms(REST)).fill_null(False).cum_sum().over("tailnum"))
+            .with_columns(gap=pl.col("departed_ms").diff().over("tailnum"))
+            .with_columns(rotation=begins.fill_null(False).cum_sum().over("tailnum"))
             .group_by("tailnum", "rotation")
             .agg(
                 legs=pl.len(),
