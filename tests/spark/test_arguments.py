@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
 
 from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, Stream, TumblingWindows
 from asyncstream.connectors.memory import Items
+from asyncstream.errors import MissingExtra
 from asyncstream.runtime.spark import (
     SparkPlan,
     enrich,
@@ -203,3 +205,14 @@ def test_output_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(KeyError, match="there is no output 'results'; there are: out"):
         plan()["results"]
     assert plan().get("results") is None
+
+
+def test_keyed_stream_without_protobuf_is_refused_in_place_of_a_crash_of_spark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = Pipeline()
+    rows = pipeline.source(list[dict[str, int]](), name="rows").key_by(lambda row: row["value"])
+    rows.reduce(lambda one, other: one, name="first").to([], name="out")
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(MissingExtra, match=r"a stream of keyed steps needs the extra \[spark\]"):
+        _ = pipeline.on_spark(spark, inputs={"rows": A_STREAM}, outputs={"out": event_columns()})["out"]
