@@ -2,6 +2,7 @@
 # make test    everything that must hold: lint, types, tests; what may differ on the newest Python found, too
 # make quick   what most changes can break: no processes, servers, Spark; a hundred seeds
 # make coverage   which lines and branches the quick tests run; fails below the floor in pyproject.toml
+# make lowest  tests of connectors, operators, the web app with the oldest libraries that pyproject.toml allows
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
 # make docs    the site of docs/, in build/site, with warnings as errors
@@ -28,7 +29,7 @@ THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick quick-calls quick-steps quick-rest coverage bench pictures setup setup-newest lint types
-.PHONY: tests tests-long tests-rest tests-spark tests-newest docs clean
+.PHONY: tests tests-long tests-rest tests-spark tests-newest lowest docs clean
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -75,7 +76,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# two processes, each of which collects its own part only. Processes that are dealt tests by another (xdist) collect
+# two processes, each of which collects its own part only. Processes that are dealt tests by another collect
 # all of them, and each test takes two milliseconds more
 tests: tests-long tests-rest
 
@@ -103,6 +104,14 @@ endif
 .venv-newest/ready: pyproject.toml
 	$(call venv,.venv-newest,$(NEWEST),test)
 
+lowest: .venv-lowest/ready
+	.venv-lowest/bin/python -m pytest -p no:cacheprovider --hypothesis-profile=quick -m "not slow and not spark"
+
+.venv-lowest/ready: export PIP_CONSTRAINT = build/lowest.txt
+.venv-lowest/ready: pyproject.toml
+	@mkdir -p build && .ci/lowest > build/lowest.txt
+	$(call venv,.venv-lowest,$(OLDEST),test)
+
 # venv(folder, python, dependency group); of its modules most are never imported, so none is compiled before it is
 define venv
 	@test -n "$(2)" || { echo "asyncstream needs Python 3.11 or newer, with venv; none was found"; exit 1; }
@@ -116,4 +125,4 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:
-	rm -rf build .venv .venv-newest .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
