@@ -6,12 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from asyncstream import (
     BoundedOutOfOrderness,
     Checkpoints,
     Collect,
+    Inbox,
     JsonLinesSource,
     KeyedContext,
     KeyedProcessFunction,
@@ -19,6 +21,7 @@ from asyncstream import (
     Pipeline,
 )
 from asyncstream.connectors.json_values import DEEPEST
+from asyncstream.errors import CodecError
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline import Stream
@@ -139,3 +142,28 @@ async def test_json_that_no_checkpoint_could_hold_is_malformed_and_all_other_is_
         await job.checkpoint()
     assert [line.line_number for line in rejected] == [3, 4, 5]
     assert "nested more than 100 levels deep" in rejected[0].reason
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_no_checkpoint_could_hold_is_refused_to_who_submits_it(
+    tmp_path: Path, is_durable: bool
+) -> None:
+    """Of 250 levels an inbox can hold what a checkpoint cannot, with what is around it there."""
+
+    async def hang(value: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def nested(levels: int) -> Any:
+        return orjson.loads('{"$a": ' * levels + "1" + "}" * levels)
+
+    pipeline = Pipeline("poison")
+    inbox = Inbox(tmp_path / "inbox.sqlite") if is_durable else None
+    pipeline.submissions(inbox=inbox, name="in").async_map(hang, name="hang").discard(name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+        assert await job.submit(nested(DEEPEST))
+        for deep in (nested(DEEPEST) | {"more": nested(DEEPEST)}, [[nested(250)]]):
+            with pytest.raises(CodecError, match="nested more than 100 levels deep"):
+                await job.submit(deep)
+        await asyncio.sleep(1)
+        await job.checkpoint()
