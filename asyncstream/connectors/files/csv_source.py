@@ -57,7 +57,8 @@ class CsvSource(LineSource[T]):
         path: the file; also one of an object store, such as "s3://bucket/name", by the extra [fsspec].
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each record is to become one; see
             `connectors.models`. A record that is none is malformed.
-        columns: their names, if the file does not begin with them.
+        columns: their names, if the file does not begin with them. None: they are in its first line that is
+            not empty, of the first 10,000.
         types: functions that make a value of a field's text, by column. Where one raises, the record is
             malformed.
         delimiter: what stands between two fields; one character.
