@@ -1,5 +1,6 @@
 """
-The log of a run, on stderr, in the same lines as what the command itself says.
+The log of a run, on stderr, in the same lines as what the command itself says. Errors quote elements, which
+may be anybody's: what a terminal acts on is written as an escape, and further lines of a message are set in.
 
 A module that sets up logging of its own, as its handlers on the root logger, is left alone: only the level is
 set, if one was asked for.
@@ -19,8 +20,8 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def say(text: str) -> None:
-    """Write a line of what the command has to say."""
-    print(f"asyncstream: {text}", file=sys.stderr, flush=True)
+    """Write a line of what the command has to say; further lines of the text are set in."""
+    print(f"asyncstream: {_set_in(text)}", file=sys.stderr, flush=True)
 
 
 def show(line: str) -> None:
@@ -28,15 +29,28 @@ def show(line: str) -> None:
     Print a line, with escapes for what is no text to be read: names and values in a checkpoint may hold line
     breaks, and what a terminal acts on.
     """
-    if not line.isprintable():
-        line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
-    print(line)
+    print(_escaped(line))
+
+
+def _escaped(text: str, kept: str = "") -> str:
+    """The text with escapes for what is no text to be read, but for the characters that are `kept`."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in kept else repr(each)[1:-1] for each in text)
+
+
+def _set_in(text: str) -> str:
+    return _escaped(text, "\n\t").replace("\n", "\n    ")
+
+
+def _traceback(error: BaseException) -> str:
+    return _escaped("".join(traceback.format_exception(error)).rstrip(), "\n\t")
 
 
 def tell(error: BaseException, *, tracebacks: bool) -> None:
     """Say what a command failed with."""
     if tracebacks:
-        traceback.print_exception(error)
+        print(_traceback(error), file=sys.stderr)
     say("; ".join([str(error), *getattr(error, "__notes__", ())]))
 
 
@@ -57,10 +71,10 @@ class Log(logging.Handler):
         if error is not None and is_failure and not self._tracebacks:
             return  # the command says it, when all has ended
         try:
-            text = f"{record.levelname.lower()}: {record.name}: {record.getMessage()}"
+            text = f"{record.levelname.lower()}: {record.name}: {_set_in(record.getMessage())}"
             if error is not None and self._tracebacks:
                 self.told = error
-                text += "\n" + "".join(traceback.format_exception(error)).rstrip()
+                text += f"\n{_traceback(error)}"
             # stderr of now: who draws on the terminal has put another in its place
             print(text, file=sys.stderr, flush=True)
         except Exception:

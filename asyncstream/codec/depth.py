@@ -24,13 +24,16 @@ _PLAIN: Final = _SCALARS | _HOLDERS
 _MANY: Final = 2000
 
 
-def check_depth(value: Any) -> None:
-    """Refuse what is nested deeper than orjson and Arrow bear, or holds itself: raises `TypeError`."""
+def check_depth(value: Any, deepest: int = DEEPEST) -> None:
+    """
+    Refuse what is nested deeper than that, or holds itself: raises `TypeError`. By default that is how deep
+    orjson and Arrow go.
+    """
     kind = type(value)
     if kind in _SCALARS or (kind is dict and _SCALARS.issuperset(map(type, value.values()))):
         return  # as most are
     level: Any = [value]  # all that is as deep inside it as the rest
-    for _ in range(DEEPEST + 1):
+    for _ in range(deepest + 1):
         kinds = set(map(type, level))
         if not any(map(_holds, kinds - _SCALARS)):
             return
@@ -40,7 +43,7 @@ def check_depth(value: Any) -> None:
             level = {id(part): part for part in level}.values()
         level = gc.get_referents(*level)
     raise TypeError(
-        f"a {kind.__qualname__} is nested more than {DEEPEST} levels deep, or holds itself, which is too deep"
+        f"a {kind.__qualname__} is nested more than {deepest} levels deep, or holds itself, which is too deep"
     )
 
 

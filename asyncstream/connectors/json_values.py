@@ -1,5 +1,6 @@
 """
-JSON as it was written: whole numbers come out whole, whatever their size.
+JSON as it was written: whole numbers come out whole, whatever their size. What is nested deeper than anything
+that comes from a program is refused, for checkpoints and sinks could not keep it.
 
 orjson makes floats of those that 64 bits cannot hold, without a word: of 2**64 + 1, say, it takes away the 1.
 It still reads everything first, and says what is no JSON; where there may be such a number, json reads it
@@ -12,11 +13,22 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
+from itertools import repeat
+from operator import add
 from typing import Any, Final
 
 import orjson
 
-__all__ = ("has_long_number", "loads")
+from asyncstream.codec.depth import check_depth
+
+__all__ = ("DEEPEST", "has_long_number", "loads", "may_be_deep")
+
+DEEPEST: Final = 100
+"""
+Lists and objects inside each other. A checkpoint needs two levels for some of them, has some of its own, and
+no more than 254 altogether.
+"""
 
 _ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG: Final = b"0" * 19
@@ -38,17 +50,37 @@ def has_long_number(data: bytes) -> bool:
     return False
 
 
+def may_be_deep(texts: Sequence[bytes]) -> bool:
+    """Whether the JSON of some of these may be nested deeper than `DEEPEST`."""
+    if max(map(len, texts), default=0) <= 2 * DEEPEST:
+        return False
+    lists, objects = map(bytes.count, texts, repeat(b"[")), map(bytes.count, texts, repeat(b"{"))
+    most: int = max(map(add, lists, objects))
+    return most > DEEPEST
+
+
 def loads(data: bytes | str) -> Any:
-    """The value of some JSON; raises `orjson.JSONDecodeError` if it is none."""
+    """The value of some JSON; raises `orjson.JSONDecodeError` if it is none, or nested too deep."""
+    text = _in_bytes(data)
+    value = _value_of(data, text)
+    if may_be_deep((text,)):
+        try:
+            check_depth(value, DEEPEST)
+        except TypeError:
+            raise orjson.JSONDecodeError(f"nested more than {DEEPEST} levels deep", "", 0) from None
+    return value
+
+
+def _value_of(data: bytes | str, text: bytes) -> Any:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        shorter, count = _ENDLESS.subn(rb"\1", _in_bytes(data))
+        shorter, count = _ENDLESS.subn(rb"\1", text)
         if not count:
             raise
         orjson.loads(shorter)
     else:
-        if not has_long_number(_in_bytes(data)):
+        if not has_long_number(text):
             return value
     try:
         return json.loads(data)

@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
-from asyncstream.errors import JobStopped, PipelineError, SourceError, safe_repr
+from asyncstream.connectors.json_values import DEEPEST
+from asyncstream.errors import CodecError, JobStopped, PipelineError, SourceError, safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.validation import count, flag, refuse, text
 
@@ -95,17 +97,24 @@ class Submissions(Source[T], Generic[T]):
             self._journeys[len(self._waiting)] = journey
         self._waiting.append(value)
 
-    def check(self, durable: object, id: object) -> None:
+    def check(self, value: object, durable: object, id: object) -> None:
         """
         See whether this source takes what is asked for.
 
         Args:
+            value: the element.
             durable: whether the element is to be kept on the disk; None: as the source does.
             id: of the element; None: it has none.
 
         Raises:
             PipelineError: if it does not.
+            CodecError: if the element is nested so deep that no checkpoint could hold it, and there are some.
         """
+        if self.writer is not None:
+            try:
+                check_depth(value, DEEPEST)
+            except TypeError as error:
+                raise CodecError(f"cannot keep what is submitted: {error}") from None
         if id is not None and len(text("id", id)) > _LONGEST_ID:
             raise refuse("id", f"a text of at most {_LONGEST_ID} characters", id)
         if durable is not None:

@@ -48,7 +48,8 @@ class Tally:
         """This is the last one now."""
         with suppress(OSError):
             if self._file is None:
-                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+                flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
+                self._file = os.open(self.path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
             os.lseek(self._file, 0, os.SEEK_SET)
             os.write(self._file, _line(identity, newest))
 

@@ -151,9 +151,11 @@ class AssignEventTime(Operator):
                         stamp = _instant(stamp)
                     watermark = None
                     if stamp >= generator.threshold:
-                        if stamp > MAX_TIMESTAMP:  # one before all time moves nothing; windows refuse it
+                        if stamp > MAX_TIMESTAMP:
                             _instant(stamp)
                         watermark = generator.on_element(value, stamp)
+                    elif stamp < MIN_TIMESTAMP:
+                        _instant(stamp)
                 except BaseException as error:
                     end = start + len(stamps)
                     passed, stamps = stamps, []

@@ -523,3 +523,13 @@ def test_a_group_of_calls_is_read_as_it_was_written(calls: dict[Any, list[Any]])
         ]
         assert {origin: list(results) for group in groups for origin, results in ended_in(group)} == calls
         assert len(groups) == len(set(map(len, calls)))
+
+
+def test_a_link_in_place_of_a_file_leads_nowhere(tmp_path: Path) -> None:
+    (other := tmp_path / "other").write_text("precious")
+    (tmp_path / "calls-1").symlink_to(other)
+    files = FolderFiles(tmp_path)
+    with pytest.raises(OSError, match="symbolic links"):
+        files.append("calls-1", b"x")
+    files.close()
+    assert other.read_text() == "precious"

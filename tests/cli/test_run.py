@@ -148,6 +148,31 @@ def test_failure_is_one_line_and_with_v_a_traceback(folder: Path) -> None:
         assert said.endswith(expected)
 
 
+EVIL = """
+import logging
+from asyncstream import Pipeline
+
+def fails(event):
+    logging.getLogger("mine").warning("saw %s", event)
+    raise ValueError(event)
+
+pipeline = Pipeline("job")
+pipeline.source(["\\x1b[2J\\nasyncstream: all is well\\r"], name="in").map(fails, name="fails").discard()
+"""
+
+
+@pytest.mark.parametrize("verbose", [(), ("-v",)])
+def test_what_an_element_holds_neither_moves_the_terminal_nor_looks_like_a_line_of_ours(
+    folder: Path, verbose: tuple[str, ...]
+) -> None:
+    (folder / "work.py").write_text(EVIL)
+    _, said = run(folder, *verbose, "run", "work:pipeline")
+    told = "\\x1b[2J\n    asyncstream: all is well\\r"
+    assert f"warning: mine: saw {told}\n" in said
+    assert f"asyncstream: step 'fails': ValueError: {told}, on element" in said
+    assert said.replace("\n", "").isprintable()
+
+
 def test_failure_is_told_once_where_the_module_logs_by_itself(folder: Path) -> None:
     logs = "import logging\nlogging.basicConfig(filename='log', level='ERROR', format='%(message)s')\n"
     (folder / "work.py").write_text(logs + WORK.format(bad=2))

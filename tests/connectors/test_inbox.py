@@ -426,6 +426,15 @@ def spoil_log(log: Path) -> None:
     log.write_bytes(data)
 
 
+def test_a_link_in_place_of_the_number_leads_nowhere(path: Path, tmp_path: Path) -> None:
+    (other := tmp_path / "other").write_text("precious")
+    path.with_name(f"{path.name}-newest").symlink_to(other)
+    inbox = Inbox(path)
+    with opened(inbox) as file:
+        accept(inbox, file, 1, 2)
+    assert other.read_text() == "precious"
+
+
 @pytest.mark.parametrize("damage", [lose_log, cut_log, spoil_log])
 def test_what_was_accepted_and_is_lost_with_the_log_is_told(
     path: Path, tmp_path: Path, damage: Callable[[Path], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncstream.connectors.json_values import has_long_number, loads
+from asyncstream.connectors.json_values import DEEPEST, has_long_number, loads
 
 WHOLE = st.integers() | st.integers(-(2**70), 2**70) | st.integers(-(10**25), 10**25)
 VALUES = st.recursive(
@@ -67,6 +66,7 @@ def test_long_numbers_are_told_from_fractions(data: bytes, is_long: bool) -> Non
         b"1" * 5000,
         b"0" * 400,
         b"[" * 2000 + b"]" * 2000,
+        b"[" * 1000 + b"1" * 20 + b"]" * 1000,
         b'"\\ud800"',
         b"\xff",
         "\ud800" + "1" * 400,
@@ -77,11 +77,15 @@ def test_what_is_no_json_is_refused(data: bytes | str) -> None:
         loads(data)
 
 
-def test_what_is_too_deep_for_json_is_refused_or_exact() -> None:
-    """How deep json goes hangs on the Python."""
-    found: Any = None
-    with suppress(orjson.JSONDecodeError):
-        found = loads(b"[" * 1000 + b"12345678901234567890" + b"]" * 1000)
-        while isinstance(found, list):
-            (found,) = found
-    assert found in (None, 12345678901234567890)
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"$tag": ', "}")])
+def test_what_is_nested_deeper_than_anything_is_kept_is_refused(begin: str, end: str) -> None:
+    deepest = begin * DEEPEST + "1" + end * DEEPEST
+    assert loads(deepest) == loads(deepest.encode()) == orjson.loads(deepest)
+    for deeper in (f"[{deepest}]", f"[1, [2], {deepest}]".encode()):
+        with pytest.raises(orjson.JSONDecodeError, match="nested more than 100 levels deep"):
+            loads(deeper)
+
+
+def test_brackets_side_by_side_and_in_texts_are_no_levels() -> None:
+    values = [[1]] * 1000 + ["[" * 300]
+    assert loads(json.dumps(values)) == values

@@ -87,12 +87,17 @@ def test_wrong_timestamp_is_blamed_on_its_element(wrong: Any) -> None:
     assert recorder.values() == [1]
 
 
+@pytest.mark.parametrize(
+    "stamp", [2**64 - 1, -(2**63) - 1, -(10**400)], ids=["behind", "before", "long before"]
+)
 @pytest.mark.parametrize("strategy", [EVERY_ONE, NoWatermarks()], ids=str)
-def test_timestamp_behind_all_time_moves_no_watermark(strategy: WatermarkStrategy) -> None:
+def test_timestamp_outside_of_all_time_fails_and_moves_no_watermark(
+    strategy: WatermarkStrategy, stamp: int
+) -> None:
     """As of an element without a time that says so by the largest number of 64 bits."""
     operator = AssignEventTime(same, strategy, on_error="skip")
     recorder = record(operator)
-    operator.process_batch([1, 2**64 - 1, 3], None)
+    operator.process_batch([1, stamp, 3], None)
     assert recorder.values() == [1, 3]
     assert operator.metrics()["skipped"] == 1
     assert operator.time_reached().watermark <= 2

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from asyncstream import BoundedOutOfOrderness, KeyedContext, KeyedProcessFunction, Pipeline
+from asyncstream import (
+    BoundedOutOfOrderness,
+    Checkpoints,
+    Collect,
+    Inbox,
+    JsonLinesSource,
+    KeyedContext,
+    KeyedProcessFunction,
+    MemoryStore,
+    Pipeline,
+)
+from asyncstream.connectors.json_values import DEEPEST
+from asyncstream.errors import CodecError
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.functions import FailedCall
 from asyncstream.pipeline import Stream
@@ -97,3 +112,58 @@ async def test_side_output_that_is_not_needed_is_discarded() -> None:
     await pipeline.run()
 
     assert done == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_json_that_no_checkpoint_could_hold_is_malformed_and_all_other_is_kept(tmp_path: Path) -> None:
+    """For an object of one name with a $ the codec needs two levels; a failure has its element inside."""
+
+    async def hang(value: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def fail(value: Any) -> Any:
+        raise ValueError(value) from KeyError(value)
+
+    path = tmp_path / "in.jsonl"
+    deep = ['{"$a": ' * levels + "1" + "}" * levels for levels in (1, DEEPEST, DEEPEST + 1, 250, 900)]
+    path.write_text("\n".join(deep))
+    rejected: list[Any] = []
+    pipeline = Pipeline("poison")
+    lines = pipeline.source(JsonLinesSource(path, on_malformed="reject"), name="lines")
+    lines.rejected.to(rejected, name="rejected")
+    lines.async_map(hang, name="running").discard(name="ran")
+    failing = lines.async_map(fail, on_error="route", name="failing")
+    failing.discard(name="went well")
+    failing.failed.async_map(hang, name="failed").discard(name="seen")
+    keyed = lines.key_by(lambda value: len(value))
+    keyed.count_window(10).aggregate(all=Collect(), name="window").discard(name="windows")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+        await asyncio.sleep(1)
+        await job.checkpoint()
+    assert [line.line_number for line in rejected] == [3, 4, 5]
+    assert "nested more than 100 levels deep" in rejected[0].reason
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.usefixtures("virtual_time", "tidy")
+async def test_what_no_checkpoint_could_hold_is_refused_to_who_submits_it(
+    tmp_path: Path, is_durable: bool
+) -> None:
+    """Of 250 levels an inbox can hold what a checkpoint cannot, with what is around it there."""
+
+    async def hang(value: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def nested(levels: int) -> Any:
+        return orjson.loads('{"$a": ' * levels + "1" + "}" * levels)
+
+    pipeline = Pipeline("poison")
+    inbox = Inbox(tmp_path / "inbox.sqlite") if is_durable else None
+    pipeline.submissions(inbox=inbox, name="in").async_map(hang, name="hang").discard(name="out")
+    async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
+        assert await job.submit(nested(DEEPEST))
+        for deep in (nested(DEEPEST) | {"more": nested(DEEPEST)}, [[nested(250)]]):
+            with pytest.raises(CodecError, match="nested more than 100 levels deep"):
+                await job.submit(deep)
+        await asyncio.sleep(1)
+        await job.checkpoint()

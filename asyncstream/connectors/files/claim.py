@@ -189,7 +189,7 @@ class Claim:
     def taking(self) -> Iterator[None]:
         """While this goes on, no other sink can take the file. It may block for `PATIENCE` seconds."""
         until = time.monotonic() + PATIENCE
-        with open(self.record, "ab") as file:
+        with open(self.record, "ab", opener=_no_link) as file:
             while not lock(file):
                 if time.monotonic() >= until:
                     raise SinkError(
@@ -336,11 +336,16 @@ def _record_in(content: bytes) -> Record | None:
 
 def _write(path: str, mode: str, data: bytes) -> None:
     """Have this in a file, and on the disk."""
-    with open(path, mode) as file:
+    with open(path, mode, opener=_no_link) as file:
         file.write(data)
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Opens a file, and not what a link leads to that somebody else has put there under its name."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def claim_of(path: str) -> Claim:

@@ -33,10 +33,13 @@ _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """What their files begin with, and no text does."""
 
 _BLOCK: Final = 16 * 1024
-"""
-Bytes that are decompressed in one go. What comes of them is in memory: at worst a thousand times that of
-gzip, thirty thousand times of zstd.
-"""
+"""Bytes that are read in one go."""
+
+_SLICE: Final = {"gzip": _BLOCK, "zstd": 512}
+"""Bytes of these that are decompressed at a time; 16 MiB come of them at worst."""
+
+_MUCH: Final = 1 << 20
+"""Bytes that come of a block, from which on the rest of it waits: all of them are in memory."""
 
 _KEPT: Final = 1 << 20
 """Bytes behind which going back means to begin anew."""
@@ -118,6 +121,7 @@ class Decompressing(io.RawIOBase):
 
     def _begin(self) -> None:
         self._file.seek(0)
+        self._rest = b""  # of the last block
         self._piece: Any = None
         self._padding = b""  # what may be between two pieces, and behind the last
         self._ends = [(0, 0)]  # bytes that came of so many bytes of the file
@@ -163,22 +167,29 @@ class Decompressing(io.RawIOBase):
         raise AssertionError("what was not kept is read from the beginning again")
 
     def _decompress(self) -> bool:
-        """Decompress the next block of the file; False at its end."""
-        block = self._file.read(_BLOCK)
+        """Decompress the next block of the file, or a part of it; False at its end."""
+        block = self._rest or self._file.read(_BLOCK)
         if not block:
             if self._piece is not None and self._complete:
                 raise OSError(f"it ends in the midst of {self._compression} data; is it still being written?")
             return False
+        parts: list[bytes] = []
+        taken = size = 0
+        step = _SLICE[self._compression]
         try:
-            data = b"".join(self._unpacked(block))
+            while taken < len(block) and size < _MUCH:
+                parts += self._unpacked(block[taken : taken + step])
+                taken = min(taken + step, len(block))
+                size = sum(map(len, parts))
         except Exception as error:  # zlib and zstd have errors of their own
             raise OSError(
                 f"damaged {self._compression} data behind byte {self._ends[-1][1]}: {describe_error(error)}"
             ) from error
+        self._rest = block[taken:]
         begin, packed = self._ends[-1]
-        self._ends.append((begin + len(data), packed + len(block)))
-        if data:
-            self._chunks.append((begin, data))
+        self._ends.append((begin + size, packed + taken))
+        if size:
+            self._chunks.append((begin, b"".join(parts)))
             while len(self._chunks) > 1 and self._chunks[1][0] < begin - _KEPT:
                 self._chunks.popleft()
         return True

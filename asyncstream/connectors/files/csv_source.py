@@ -18,7 +18,7 @@ from itertools import islice, repeat, takewhile
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from asyncstream.connectors.files.compression import Compression
-from asyncstream.connectors.files.line_sources import END, LineSource, Options
+from asyncstream.connectors.files.line_sources import EMPTY_LINES, END, NOTHING, LineSource, Options
 from asyncstream.connectors.lines import (
     AnyPath,
     Lines,
@@ -57,7 +57,8 @@ class CsvSource(LineSource[T]):
         path: the file; also one of an object store, such as "s3://bucket/name", by the extra [fsspec].
         model: a dataclass, NamedTuple, TypedDict or pydantic model of which each record is to become one; see
             `connectors.models`. A record that is none is malformed.
-        columns: their names, if the file does not begin with them.
+        columns: their names, if the file does not begin with them. None: they are in its first line that is
+            not empty, of the first 10,000.
         types: functions that make a value of a field's text, by column. Where one raises, the record is
             malformed.
         delimiter: what stands between two fields; one character.
@@ -106,7 +107,7 @@ class CsvSource(LineSource[T]):
         self._reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
         if self._given_columns is None:
             try:
-                _, self._columns = self._record(lines, lines.mark())
+                self._columns = self._first_record(lines)
             except Malformed as malformed:
                 raise SourceError(
                     f"{self._path}, line {malformed.line_number}: {malformed.reason}; there is no header to "
@@ -125,8 +126,10 @@ class CsvSource(LineSource[T]):
     def _next(self, lines: Lines, begin: Place) -> Any:
         if not self._columns:  # there was no header, and who knows what has been written since
             return END
-        begin, fields = self._record(lines, begin)
-        return self._element(fields, begin) if fields else END
+        fields = self._record(lines, begin)
+        if fields is None:
+            return END
+        return self._element(fields, begin) if fields else NOTHING
 
     def _element(self, fields: list[str], begin: Place = (0, 0)) -> Any:
         """What the fields of a record become that begins there, if they are well formed."""
@@ -173,22 +176,26 @@ class CsvSource(LineSource[T]):
             values.extend(map(self._element, rows))
         return values
 
-    def _record(self, lines: Lines, begin: Place) -> tuple[Place, list[str]]:
-        """Where the next record at or after `begin` begins, and its fields: none at the end of the file."""
+    def _first_record(self, lines: Lines) -> list[str]:
+        """The fields of the first record; none if there is none."""
+        for _ in range(EMPTY_LINES):
+            fields = self._record(lines, lines.mark())
+            if fields is None or fields:
+                return fields or []
+        raise SourceError(f"{self._path}: no header, but {EMPTY_LINES} empty lines; name columns=")
+
+    def _record(self, lines: Lines, begin: Place) -> list[str] | None:
+        """The fields of the record that begins here, none of an empty line; None at the end of the file."""
         try:
-            for fields in self._reader:
-                if fields:
-                    return begin, fields
-                begin = lines.mark()  # it was an empty line
+            return next(self._reader, None)
         except (UnicodeDecodeError, csv.Error, TooLong) as error:
             if lines.at_end and not lines.complete:  # inside quotes: its end is still to be written
                 lines.go_to(begin)
-                return begin, []
+                return None
             lines.go_to(begin)
             with suppress(TooLong):
                 lines.take()
             raise Malformed(begin, why_malformed(error)) from error
-        return begin, []
 
 
 class _Records:

@@ -73,15 +73,21 @@ class CsvLines:
         return self._given is not None or self._found is not None
 
     def find(self, value: Any, header: Sequence[str] = ()) -> None:
-        """Take the columns of a header, or else of an element; raises `TypeError` if there is neither."""
+        """
+        Take the columns of a header, or else of an element; raises `TypeError` if there is neither, or what
+        `line` raises of an element, whose columns are not taken then.
+        """
         columns = list(header)
+        record = None if columns else record_of(value)
         if not columns:
-            record = record_of(value)
             if not record or not all(isinstance(name, str) for name in record):
                 raise without_fields(value)
             columns = list(record)
-        self.columns, self._found = columns, frozenset(columns)
-        self._rows = RowWriter(columns, self._default)
+        rows = RowWriter(columns, self._default)
+        if record is not None:
+            self._line(columns)
+            self._line(rows.row(value))
+        self.columns, self._found, self._rows = columns, frozenset(columns), rows
 
     def read_header(self, file: Iterable[bytes]) -> list[str]:
         """The header of a file, behind empty lines; nothing if there is none."""

@@ -28,7 +28,7 @@ from asyncstream.connectors.files.compression import Compression, Decompressing,
 from asyncstream.connectors.files.identity import EXTENT, changed_at, difference, fingerprint, has_shrunk
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
-from asyncstream.connectors.json_values import has_long_number, loads
+from asyncstream.connectors.json_values import has_long_number, loads, may_be_deep
 from asyncstream.connectors.lines import (
     AnyPath,
     LineGrew,
@@ -44,7 +44,7 @@ from asyncstream.connectors.models import Unfit, reader
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, count, flag
 
-__all__ = ("END", "NOTHING", "JsonLinesSource", "LineSource", "Options")
+__all__ = ("EMPTY_LINES", "END", "NOTHING", "JsonLinesSource", "LineSource", "Options")
 
 log = logging.getLogger("asyncstream.sources")
 
@@ -56,6 +56,9 @@ NOTHING: Final = object()
 
 _BATCH_BYTES: Final = 2**22
 """Behind so many one read ends: a thousand long lines may be more than memory has room for."""
+
+EMPTY_LINES: Final = 10_000
+"""Lines without an element behind which one read ends: a file may hold a billion of them, and be small."""
 
 _WORTHWHILE: Final = 64
 """Elements; looking ahead takes as long as reading some of them one by one."""
@@ -130,16 +133,20 @@ class LineSource(FileSource[T]):
         lines = self._opened()
         values: list[Any] = []
         rejected: list[RejectedLine] = []
-        began = lines.offset
+        is_through = False
+        began = lines.mark()
         try:
             while (room := self._batch - len(values) - len(rejected)) > 0:
-                if lines.offset - began >= _BATCH_BYTES and (values or rejected):
+                begin = lines.mark()
+                empty = begin[1] - began[1] - len(values) - len(rejected)
+                if begin[0] - began[0] >= _BATCH_BYTES or empty >= EMPTY_LINES:
                     break
                 # what is behind a malformed line may be malformed as well: then looking ahead is for nothing
-                if room >= _WORTHWHILE and not rejected and (found := self._ahead(lines, room)):
-                    values += found
-                    continue
-                begin = lines.mark()
+                if room >= _WORTHWHILE and not rejected:
+                    if found := self._ahead(lines, room):
+                        values += found
+                        continue
+                    begin = lines.mark()
                 try:
                     value = self._next(lines, begin)
                 except Malformed as malformed:
@@ -153,6 +160,7 @@ class LineSource(FileSource[T]):
                 if value is END:
                     self._check_size(lines)
                     self._check_end()
+                    is_through = True
                     break
                 if value is not NOTHING:
                     values.append(value)
@@ -162,7 +170,7 @@ class LineSource(FileSource[T]):
                 "grown since; pass complete=False for a file that is still being written"
             ) from error
         self._check_unchanged(lines)
-        return SourceBatch(values, None, rejected) if values or rejected else None
+        return None if is_through and not values and not rejected else SourceBatch(values, None, rejected)
 
     def _rejected(self, lines: Lines, malformed: Malformed) -> RejectedLine:
         text = lines.text(malformed.begin, lines.mark())
@@ -345,7 +353,8 @@ class JsonLinesSource(LineSource[T]):
             return []
         parts = found.split(b"\n", most)
         rest = len(parts.pop())
-        read: Callable[[bytes], Any] = loads if has_long_number(found) else orjson.loads
+        is_careful = has_long_number(found) or may_be_deep(parts)
+        read: Callable[[bytes], Any] = loads if is_careful else orjson.loads
         if (model := self._model) is not None:
             decode, read = read, lambda line: model(decode(line))
         values: list[Any] = []

@@ -71,15 +71,23 @@ class FileSource(Source[T]):
 
     async def read(self) -> SourceBatch[T] | None:
         if not self._storage.is_remote:
-            await asyncio.sleep(0)  # others get their turn, however long the file is
-            return await self._do(self._read)
+            while True:
+                await asyncio.sleep(0)  # others get their turn, however long the file is
+                batch = await self._do(self._read)
+                if _is_worth_it(batch):
+                    return batch
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._do(lambda: (self._read(), self._place())))
+            self._reading = asyncio.ensure_future(self._do(lambda: (self._some(), self._place())))
             self._reading.add_done_callback(heed)
         reading = self._reading
         await asyncio.wait({reading})
         self._reading = None
         batch, self._behind = reading.result()
+        return batch
+
+    def _some(self) -> SourceBatch[T] | None:
+        while not _is_worth_it(batch := self._read()):
+            pass
         return batch
 
     def position(self) -> Any:
@@ -113,7 +121,7 @@ class FileSource(Source[T]):
 
     @abstractmethod
     def _read(self) -> SourceBatch[T] | None:
-        """The next batch; None at the end."""
+        """The next batch, without anything in it if it has read much and found nothing; None at the end."""
 
     @abstractmethod
     def _place(self) -> Any:
@@ -130,3 +138,8 @@ class FileSource(Source[T]):
     @abstractmethod
     def _close(self) -> None:
         """Close what is open."""
+
+
+def _is_worth_it(batch: SourceBatch[Any] | None) -> bool:
+    """Whether a batch is to be given: there is something in it, or it says that this is the end."""
+    return batch is None or bool(batch.values or batch.rejected)

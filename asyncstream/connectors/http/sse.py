@@ -121,7 +121,7 @@ class EventParser:
             self._data.append(value)
         elif name == "event":
             self._event = value
-        elif name == "id" and not _NOT_IN_ID.search(value):
+        elif name == "id" and len(value) <= _LONGEST_ID and not _NOT_IN_ID.search(value):
             self._id = value
         elif name == "retry" and value.isascii() and value.isdigit() and len(value) <= _RETRY_DIGITS:
             self.retry_ms = int(value)
@@ -134,6 +134,9 @@ _ESCAPED: Final = "surrogateescape"
 
 _NOT_IN_ID: Final = re.compile("[\0-\x08\n-\x1f\x7f\ud800-\udfff]")
 """What no id has that is to be remembered: the standard's NUL, and what no header can bring back."""
+
+_LONGEST_ID: Final = 2000
+"""Characters of such an id: in UTF-8 as much as most servers take of a header; a longer one they refuse."""
 
 _RETRY_DIGITS: Final = 9
 """Of a number of milliseconds that a server may ask for; a longer one is none."""

@@ -19,6 +19,7 @@ from asyncstream.connectors.redis.connection import (
     id_of,
     place_of,
 )
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.errors import SourceError
 from asyncstream.validation import choice, refuse, text
 
@@ -86,7 +87,7 @@ class RedisSource(MessageSource[T, Entry, Client], Generic[T]):
         return RejectedMessage(self._what, id.decode(), dict(fields), reason)
 
     def _time_ms(self, message: Entry) -> int:
-        return int(message[0].partition(b"-")[0])
+        return min(int(message[0].partition(b"-")[0]), MAX_TIMESTAMP)  # an id may have a bit more
 
 
 class RedisStreamSource(RedisSource[T]):

@@ -36,6 +36,9 @@ __all__ = ("LimitServer", "ServedRecords", "address_of")
 LINE: Final = 2**20
 """Bytes of a line, at most: a record is a few kilobytes."""
 
+STRANGERS: Final = 100
+"""Clients that have not answered the challenge, at a time: each takes an open file of the process."""
+
 PATIENCE: Final = 10.0
 """Seconds for a client to answer the challenge, and for the server to start and to end."""
 
@@ -65,6 +68,7 @@ class LimitServer(Shown):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._strangers: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # of these, as they came
         self.url = ""
 
     def start(self) -> None:
@@ -123,20 +127,30 @@ class LimitServer(Shown):
     def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = asyncio.get_running_loop().create_task(self._client(reader, writer))
         self._clients[client] = writer
-        client.add_done_callback(self._clients.pop)
+        self._strangers[writer] = client
+        client.add_done_callback(self._gone)
+        if len(self._strangers) > STRANGERS:  # who knows the secret answers at once, and is not the oldest
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).cancel()
+            oldest.close()
+
+    def _gone(self, client: asyncio.Task[None]) -> None:
+        self._strangers.pop(self._clients.pop(client), None)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             challenge = secrets.token_hex(16)
             writer.write(challenge.encode() + b"\n")
+            proof = _proof(self._secret, challenge) + b"\n"
             async with asyncio.timeout(PATIENCE):
-                answer = await reader.readline()
-            if not hmac.compare_digest(answer.strip(), _proof(self._secret, challenge)):
+                answer = await reader.readexactly(len(proof))
+            if not hmac.compare_digest(answer, proof):
                 return
+            self._strangers.pop(writer, None)
             while line := await reader.readline():
                 writer.write(orjson.dumps(self._answer(orjson.loads(line))) + b"\n")
                 await writer.drain()
-        except (OSError, ValueError, TypeError, asyncio.CancelledError):
+        except (OSError, ValueError, TypeError, EOFError, asyncio.CancelledError):
             pass  # it has gone, does not speak this, or is told that this is the end
         finally:
             writer.close()

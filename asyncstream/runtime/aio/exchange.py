@@ -89,10 +89,11 @@ class Exchange:
         Raises:
             TimeoutError: if there was no room in time; then it was not accepted.
             JobStopped: if the job takes no more; from its error, if it has failed.
-            CodecError: if it cannot be kept in the inbox.
+            CodecError: if it cannot be kept in the inbox; or is nested more than 100 levels deep, where there
+                are checkpoints.
             SourceError: if the inbox fails.
         """
-        submissions = self._open_submissions(to, durable, id)
+        submissions = self._open_submissions(value, to, durable, id)
         self._check_loop("submit", "use job.submit_threadsafe(...)")
         seconds = _seconds(timeout)
         try:
@@ -124,7 +125,7 @@ class Exchange:
             JobStopped, CodecError, SourceError: as for `submit`.
         """
         seconds = _seconds(timeout)
-        submissions = self._open_submissions(to, durable, id)
+        submissions = self._open_submissions(value, to, durable, id)
         self._check_process()
         if running_loop() is self._run.loop:
             raise PipelineError(
@@ -161,7 +162,7 @@ class Exchange:
             Exception: what a function raised, if a stream of `.failed` ends in `answers()`, too; of what is
                 no `Exception`, such as a `CancelledError`, a `RuntimeError` from it.
         """
-        submissions = self._open_submissions(to, durable, id)
+        submissions = self._open_submissions(value, to, durable, id)
         self._check_loop("ask", "use job.from_thread.ask(...)")
         seconds = _seconds(timeout)
         if not self._answers:
@@ -203,10 +204,12 @@ class Exchange:
         except JobStopped:
             raise self._takes_no_more() from self._run.error
 
-    def _open_submissions(self, to: str | None, durable: bool | None, id: str | None) -> Submissions[Any]:
+    def _open_submissions(
+        self, value: Any, to: str | None, durable: bool | None, id: str | None
+    ) -> Submissions[Any]:
         self._check_started()
         submissions = _the_one(self._submissions, to, "pipeline.submissions()", "to")
-        submissions.check(durable, id)
+        submissions.check(value, durable, id)
         if self._run.error is not None or self._run.phase == "closed":
             raise self._takes_no_more() from self._run.error
         return submissions

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from asyncstream import (
     SourceError,
 )
 from asyncstream.connectors import RejectedLine
+from asyncstream.connectors.files.compression import unpacked
 
 ROWS = [{"n": number, "text": "x" * (number % 300)} for number in range(5000)]
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
@@ -158,6 +161,21 @@ def test_wherever_pieces_end_the_lines_are_the_same(
         assert await read_on(JsonLinesSource(path), position) == ROWS[read:]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_few_bytes_of_which_many_come_are_decompressed_part_by_part(compression: str) -> None:
+    size = 150 * 2**20
+    packed = pack(bytes(size), "gz" if compression == "gzip" else "zst")
+    tracemalloc.start()
+    try:
+        with unpacked(io.BytesIO(packed), compression) as file:
+            found = sum(map(len, iter(lambda: file.read(2**20), b"")))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == size
+    assert most < 80 * 2**20
 
 
 @ENDINGS

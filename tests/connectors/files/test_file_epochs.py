@@ -256,6 +256,18 @@ async def test_lines_that_a_job_without_checkpoints_has_added_after_a_crash_are_
 
 
 @KINDS
+@pytest.mark.parametrize("which", ["record", "_next"])
+def test_a_link_in_place_of_the_record_leads_nowhere(path: Path, kind: str, which: str) -> None:
+    """As who may write in the folder could have put there, to something that only the job may write."""
+    sink = MAKE[kind](path)
+    Path(getattr(claim.Claim(str(path)), which)).symlink_to(other := path.with_name("other"))
+    put(other, b"precious")
+    with pytest.raises(SinkError, match="symbolic links"):
+        asyncio.run(lives(sink, None, 1, 1))
+    assert content(other) == b"precious"
+
+
+@KINDS
 def test_symlink_leads_to_the_same_file(path: Path, kind: str) -> None:
     link = path.with_name("link")
     put(path, b"")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import csv
 import gzip
 import json
@@ -533,3 +534,33 @@ async def test_what_has_no_name_from_the_beginning_is_written(tmp_path: Path) ->
         await sink.flush()
         await sink.close()
         assert file.read() == b'{"n":1}\n'
+
+
+@pytest.mark.parametrize("make", [JsonLinesSource, lambda path: CsvSource(path, columns=["n"], batch=1)])
+async def test_others_get_their_turn_however_many_lines_are_empty(tmp_path: Path, make: Any) -> None:
+    """A billion of them are a megabyte as gzip, and more than half an hour of the event loop."""
+    path = lines_of(tmp_path / "in", b"\n" * 55_000 + b"1\n")
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    source = make(path)
+    await source.open()
+    task = asyncio.create_task(others())
+    batch = await source.read()
+    task.cancel()
+    assert [*batch.values] in ([1], [{"n": "1"}])
+    assert turns >= 5
+    assert await source.read() is None
+    await source.close()
+
+
+def test_a_header_is_not_looked_for_behind_any_number_of_empty_lines(tmp_path: Path) -> None:
+    source = CsvSource(lines_of(tmp_path / "in.csv", b"\n" * 9_999 + b"n\n1\n"))
+    assert read_all(source)[0] == [{"n": "1"}]
+    with pytest.raises(SourceError, match="no header, but 10000 empty lines"):
+        read_all(CsvSource(lines_of(tmp_path / "in.csv", b"\n" * 10_000 + b"n\n1\n")))

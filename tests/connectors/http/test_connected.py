@@ -1012,6 +1012,13 @@ def test_a_large_event_in_many_pieces_costs_about_what_it_does_in_one() -> None:
     assert time.process_time() - started < 3  # it took half a minute to look at all anew with each piece
 
 
+def test_an_id_that_no_server_would_take_back_is_not_remembered() -> None:
+    """A server refuses a request with such a header for good, and with it the job that goes on there."""
+    parser = EventParser()
+    data = "id: 1\ndata: a\n\nid: " + "x" * 2001 + "\ndata: b\n\nid: " + "é" * 2000 + "\ndata: c\n\n"
+    assert [event.id for event in parser.feed(data.encode())] == ["1", "1", "é" * 2000]
+
+
 def test_no_service_has_a_source_wait_for_ever() -> None:
     parser = EventParser()
     assert list(parser.feed(b"retry: 250\nretry: " + b"9" * 5000 + b"\nretry: 1234567890\n\n")) == []

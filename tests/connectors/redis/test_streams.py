@@ -24,6 +24,7 @@ from asyncstream import (
 from asyncstream.connectors import RedisGroupSource, RedisStreamSink, RedisStreamSource, RejectedMessage
 from asyncstream.connectors.base import Source
 from asyncstream.connectors.writer import Writer
+from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.lease import Holder, Lease
 from tests.connectors.refusals import check_cannot_be_read, check_cannot_be_written
 from tests.servers.redis import RedisServer
@@ -374,6 +375,16 @@ async def test_a_server_without_memory_is_not_written_to(redis: Redis, redis_url
     await sink.write([{"n": 1}, {"n": 2}], None)
     assert redis.xlen("out") == 2
     await sink.close()
+
+
+async def test_a_time_that_is_longer_than_times_are_is_the_longest(redis: Redis, redis_url: str) -> None:
+    redis.xadd("s", {"data": "1"}, id="18446744073709551615-0")
+    source = RedisStreamSource[Any](redis_url, "s", ends=True)
+    await source.open()
+    batch = await source.read()
+    assert batch is not None
+    assert batch.timestamps == [MAX_TIMESTAMP]
+    await source.close()
 
 
 async def test_entries_of_many_fields(redis: Redis, redis_url: str) -> None:

@@ -582,6 +582,25 @@ async def test_a_wrong_secret_is_not_served(server: LimitServer) -> None:
     await limiter.close()
 
 
+async def test_who_does_not_know_the_secret_leaves_room_for_others(
+    server: LimitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection takes a file of the process, of which it has a thousand, say."""
+    monkeypatch.setattr("asyncstream.guards.shared.server.STRANGERS", 5)
+    async with asyncio.timeout(60), rate_limit(Flaky(0), rate=100, scope=SharedLimit(server.url)) as known:
+        await known(1)
+        strangers = [await asyncio.open_connection("127.0.0.1", server._port) for _ in range(20)]
+        for reader, _ in strangers[:15]:
+            while await reader.read(100):  # the challenge, and the end
+                pass
+        await known(2)
+        async with rate_limit(Flaky(0), rate=100, scope=SharedLimit(server.url)) as another:
+            await another(3)
+        assert len(server._strangers) <= 5
+        for _, writer in strangers:
+            writer.close()
+
+
 def test_a_scope_shows_no_secrets() -> None:
     assert "secret" not in repr(SharedLimit("redis://:secret@cache:6379/0"))
     assert "secret" not in repr(SharedLimit("limits://secret@driver:7000"))
