@@ -108,6 +108,10 @@ def _no_dicts(values: list[Any]) -> Iterator[str]:
             yield f"expected a dict, got {safe_repr(value)}; dataclasses.asdict makes one"
         elif isinstance(value, Mapping):
             yield f"expected a dict, got a {type(value).__name__}, {safe_repr(value)}; dict(...) makes one"
+        elif hasattr(value, "__UDT__"):
+            yield f"expected a dict, got {safe_repr(value)}; its __UDT__.serialize(...) gives the parts"
+        elif type(value).__module__ == "pyspark.sql.types":  # a variant, or a place on earth
+            yield f"expected a dict, got {safe_repr(value)}; vars(...) makes one"
 
 
 def _misplaced(values: list[Any], kind: pa.StructType) -> Iterator[str]:
