@@ -297,7 +297,7 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
     [
         (ZONED, [datetime(2024, 1, 1, tzinfo=UTC), None], 1_700_000_000_000, "of milliseconds make"),
         (ZONED, [datetime(2024, 1, 1, tzinfo=UTC)], datetime(2024, 1, 1), "has no time zone"),
-        (pa.timestamp("us"), [datetime(2024, 1, 1)], datetime(2024, 1, 1, tzinfo=UTC), "has a time zone"),
+        (pa.timestamp("us"), [datetime(2024, 1, 1)], datetime(2024, 1, 1, tzinfo=UTC), "a timestamp_ltz"),
         (pa.list_(ZONED), [[None]], [datetime(2024, 1, 1)], "has no time zone"),
         (pa.date32(), [date(2024, 1, 1)], 1_700_000_000_000 // 86_400_000, "expected a date, got 19675"),
         (pa.time64("us"), [time(12)], 43_200, "expected a time, got 43200"),

@@ -143,9 +143,10 @@ def _time_misfit(value: Any, kind: pa.DataType) -> Iterator[str]:
             ".replace(tzinfo=UTC), or make the column a timestamp_ntz"
         )
     elif isinstance(value, datetime) and value.tzinfo is not None and kind.tz is None:
+        # by spark.sql.timestampType a "timestamp" may be one without zone, too
         yield (
             f"{safe_repr(value)} has a time zone, for which the column has no room: say "
-            ".replace(tzinfo=None), or make the column a timestamp"
+            ".replace(tzinfo=None), or make the column a timestamp_ltz"
         )
     elif getattr(value, "nanosecond", 0):  # of pandas
         yield _lost(value, kind)
