@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from threading import Barrier
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import ArrayType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import ArrayType, DecimalType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncstream import PipelineError, SinkError
 from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
@@ -262,6 +263,19 @@ def test_points_in_time_have_their_zone(path: Path, monkeypatch: pytest.MonkeyPa
         time.tzset()
     expected: list[Any] = [[hour, [hour, None], local] for hour in hours]
     assert [*Inserted.rows] == [*expected, [None, None, None]]
+
+
+def test_value_that_the_database_has_no_type_for_is_told_with_its_columns(path: Path) -> None:
+    class Exact(Computed):
+        schema = StructType([StructField("v", DecimalType())])
+
+        def toLocalIterator(self) -> Iterator[Row]:
+            yield Row(Decimal(1))
+
+    with pytest.raises(sqlite3.Error, match="not supported") as caught:
+        once_in_database(lambda: sqlite3.connect(path), "out", query="q")(Exact(), 0)
+    (note,) = caught.value.__notes__
+    assert 'into the columns "v" of "out"; what the database has no type for, Spark is to cast' in note
 
 
 def test_what_writes_one_output_is_not_for_several() -> None:

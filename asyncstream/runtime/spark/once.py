@@ -345,7 +345,14 @@ def _inserting(table: str) -> Callable[[Any, Any], None]:
         with computed(rows) as kept:  # it takes a job for each partition
             values = _with_zones(kept.toLocalIterator(), kept.schema)
             while some := list(islice(values, INSERTED)):
-                cursor.executemany(statement, some)
+                try:
+                    cursor.executemany(statement, some)
+                except Exception as error:
+                    error.add_note(
+                        f"on the way into the columns {names} of {table}; what the database has no type for, "
+                        "Spark is to cast before: a decimal to a string, a struct by to_json"
+                    )
+                    raise
 
     return insert
 
