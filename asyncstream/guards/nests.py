@@ -22,7 +22,7 @@ from asyncstream.errors import safe_repr
 from asyncstream.guards.guard import Guard, guards_in
 from asyncstream.validation import refuse
 
-__all__ = ("take_place",)
+__all__ = ("shares_on_one_host", "take_place")
 
 
 class _Takers(WeakSet[Guard[Any, Any]]):
@@ -71,6 +71,12 @@ def take_place(name: str, guard: Guard[Any, Any], *, twice: bool = False) -> Non
                 raise refuse(name, expected, shared, advice)
         takers.add(guard)
     guard.takers = takers
+
+
+def shares_on_one_host(fn: object) -> bool:
+    """Whether a guard of `fn` has a scope whose store only processes of one host reach."""
+    scopes = (getattr(guard.shares, "scope", None) for guard in guards_in(fn))
+    return any(scope is not None and scope.is_of_one_host for scope in scopes)
 
 
 def _is_outside(shared: object, sought: Hashable) -> bool:

@@ -194,6 +194,16 @@ def test_column_that_is_not_read_is_not_refused() -> None:
     assert pipeline.on_spark(spark, inputs={"rows": frame}, outputs={"out": event_columns()})["out"]
 
 
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_session_that_hands_tasks_no_state_is_refused(number: str) -> None:
+    name = "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch"
+    given: Any = StandIn(1)
+    given.conf[name] = number
+    rows: Any = given.stream([], event_columns())
+    with pytest.raises(PipelineError, match=rf"{name} = '{number}'.*spark\.conf\.unset"):
+        plan(rows, spark=given)
+
+
 def test_frame_of_pandas_on_spark_is_told_how_it_becomes_one_of_spark() -> None:
     with pytest.raises(
         PipelineError, match=r"df: expected a Spark DataFrame, got pandas; its \.to_spark\(\)"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncstream import BoundedOutOfOrderness, Pipeline, Stream, UserFunctionError
+from asyncstream import BoundedOutOfOrderness, Pipeline, PipelineError, Stream, UserFunctionError
 from asyncstream.plan import Output
 from asyncstream.runtime.spark.stages import stages_of
 from asyncstream.runtime.spark.wire import columns
@@ -236,6 +236,16 @@ def test_key_that_does_not_equal_itself_is_blamed_on_its_element() -> None:
     batch = pa.record_batch({"ts": [1, 2], "key": [1.0, float("nan")]})
     with pytest.raises(UserFunctionError, match=r"on element \{'ts': 2, 'key': nan\}"):
         told(task, [batch])
+
+
+@pytest.mark.usefixtures("any_number")
+def test_zone_that_python_does_not_know_is_told_as_ever() -> None:
+    import pyarrow as pa
+
+    task = first_task(lambda rows: counted(timed(rows)))
+    times = pa.array([0, 1]).cast(pa.timestamp("us", tz="UTC-8"))
+    with pytest.raises(PipelineError, match=r"column 'ts' .*'spark\.sql\.session\.timeZone'"):
+        told(task, [pa.record_batch({"ts": times, "key": [1, 2]})])
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), GeneratorExit("no"), BaseException("no")], ids=repr)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncstream import PipelineError, SourceError
-from asyncstream.runtime.spark.json_lines.columns import JsonColumns, Malformed, check_columns
+from asyncstream.runtime.spark.json_lines.columns import JsonColumns, Malformed, check_columns, lines_of
 from tests.spark.cluster import columns
 from tests.spark.files import VALUES, Query, kinds
 
@@ -48,6 +49,25 @@ def test_value_of_another_type_is_refused(tmp_path: Path, name: str, text: str, 
     (tmp_path / "a.jsonl").write_text(f'{{"{name}": {text}}}\n')
     with pytest.raises(SourceError, match=wrong):
         Query(tmp_path, columns(**{name: kinds()[name]}), time=None).rows()
+
+
+FIRST_OF_1930_US = -1_262_304_000_000_000
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Amsterdam", "UTC-8"])
+def test_times_are_written_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
+    import pyarrow as pa
+
+    # in Amsterdam clocks were 19 minutes and 32 seconds ahead; Python does not know the third zone
+    zoned = pa.array([FIRST_OF_1930_US]).cast(pa.timestamp("us", tz=zone))
+    inside = pa.ListArray.from_arrays([0, 1], zoned)
+    kind = pa.map_(pa.string(), pa.timestamp("us", tz=zone))
+    maps = pa.MapArray.from_arrays([0, 1], ["k"], zoned).cast(kind)
+    local = pa.array([FIRST_OF_1930_US]).cast(pa.timestamp("us"))
+    batch = pa.record_batch({"at": zoned, "times": inside, "by": maps, "local": local})
+    at = "1930-01-01T00:00:00"
+    expected = {"at": f"{at}Z", "times": [f"{at}Z"], "by": {"k": f"{at}Z"}, "local": at}
+    assert [orjson.loads(line) for line in lines_of(batch)] == [expected]
 
 
 def test_time_may_be_a_text(tmp_path: Path) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import ArrayType, DecimalType, StructField, StructType, TimestampNTZType, TimestampType
 
 from asyncstream import PipelineError, SinkError
 from asyncstream.runtime.spark import once_in_database, once_in_delta, once_in_folders
@@ -216,6 +221,61 @@ def test_column_that_the_folders_would_hide_is_refused(column: str) -> None:
     with pytest.raises(PipelineError, match=f"the rows have a column '{column}', in place of which"):
         once_in_folders("hidden")(rows, 0)
     assert not rows.times
+
+
+class Inserted(sqlite3.Cursor):
+    """Tells what is inserted, which need not be of types that SQLite knows."""
+
+    rows: ClassVar[list[Any]] = []
+
+    def executemany(self, statement: str, rows: Any, /) -> Inserted:
+        self.rows.extend(rows)
+        return self
+
+
+class Inserting(sqlite3.Connection):
+    def cursor(self, factory: Any = Inserted) -> Any:
+        return super().cursor(factory)
+
+
+def test_points_in_time_have_their_zone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"at": TimestampType(), "times": ArrayType(TimestampType()), "local": TimestampNTZType()}
+    # 01:30 in New York, for the first time and for the second
+    hours = [datetime(2024, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
+    local = datetime(2024, 11, 3, 1, 30)
+
+    class Timed(Computed):
+        columns = tuple(kinds)
+        schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+        def toLocalIterator(self) -> Iterator[Row]:
+            for hour in hours:
+                at = TimestampType().fromInternal(int(hour.timestamp()) * 1_000_000)
+                yield Row(at, [at, None], local)
+            yield Row(None, None, None)
+
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        once_in_database(lambda: sqlite3.connect(path, factory=Inserting), "out", query="q")(Timed(), 0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    expected: list[Any] = [[hour, [hour, None], local] for hour in hours]
+    assert [*Inserted.rows] == [*expected, [None, None, None]]
+
+
+def test_value_that_the_database_has_no_type_for_is_told_with_its_columns(path: Path) -> None:
+    class Exact(Computed):
+        schema = StructType([StructField("v", DecimalType())])
+
+        def toLocalIterator(self) -> Iterator[Row]:
+            yield Row(Decimal(1))
+
+    with pytest.raises(sqlite3.Error, match="not supported") as caught:
+        once_in_database(lambda: sqlite3.connect(path), "out", query="q")(Exact(), 0)
+    (note,) = caught.value.__notes__
+    assert 'into the columns "v" of "out"; what the database has no type for, Spark is to cast' in note
 
 
 def test_what_writes_one_output_is_not_for_several() -> None:

@@ -14,6 +14,7 @@ import pytest
 from asyncstream import Pipeline
 from asyncstream.connectors.http import HttpLookup
 from asyncstream.guards import LimitServer, SharedLimit, circuit_breaker, rate_limit, retry
+from asyncstream.guards.nests import shares_on_one_host
 from asyncstream.runtime.spark import enrich
 from asyncstream.runtime.spark.session import partitions_of, tasks_at_once
 from tests.spark.cluster import columns, event_columns, stream
@@ -83,6 +84,43 @@ def test_rate_that_is_divided_by_what_has_started_so_far_is_told(
     caplog.clear()
     assert tasks_at_once(session)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("master", "is_told"), [("spark://a:7077", True), ("local[4]", False), ("local-cluster[2,1,512]", False)]
+)
+def test_limit_that_hosts_do_not_share_is_told(
+    master: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    session: Any = Session(master)
+    assert tasks_at_once(session, sharing=["ask"])
+    assert ("the scope of a limit of 'ask'" in caplog.text) == is_told
+    caplog.clear()
+    assert tasks_at_once(session)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("url", "is_of_one_host"),
+    [
+        ("sqlite:///limits.db", True),
+        ("unix:///run/redis.sock", True),
+        ("limits://secret@127.0.0.1:7", True),
+        ("limits://secret@[::1]:7", True),
+        ("redis://localhost:6379/0", True),
+        ("redis:///0", True),
+        ("limits://secret@10.0.0.1:7", False),
+        ("rediss://user:password@cache:6379/0", False),
+    ],
+)
+def test_step_whose_scope_is_of_one_host_is_known(url: str, is_of_one_host: bool) -> None:
+    async def ask(row: Any) -> Any:
+        return row
+
+    scope = SharedLimit(url)
+    assert shares_on_one_host(retry(rate_limit(ask, rate=5, scope=scope))) == is_of_one_host
+    assert shares_on_one_host(circuit_breaker(ask, scope=scope)) == is_of_one_host
+    assert not shares_on_one_host(retry(rate_limit(ask, rate=5)))
 
 
 def test_settings_of_a_context_are_copied_once() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import VariantVal
 
 from asyncstream import PipelineError, UserFunctionError
 from asyncstream.runtime.spark.wire.rows import BATCH_BYTES, RowWriter, arrays_of, elements_of
@@ -296,7 +297,7 @@ NO_NULL = pa.field("x", pa.string(), nullable=False)
     [
         (ZONED, [datetime(2024, 1, 1, tzinfo=UTC), None], 1_700_000_000_000, "of milliseconds make"),
         (ZONED, [datetime(2024, 1, 1, tzinfo=UTC)], datetime(2024, 1, 1), "has no time zone"),
-        (pa.timestamp("us"), [datetime(2024, 1, 1)], datetime(2024, 1, 1, tzinfo=UTC), "has a time zone"),
+        (pa.timestamp("us"), [datetime(2024, 1, 1)], datetime(2024, 1, 1, tzinfo=UTC), "a timestamp_ltz"),
         (pa.list_(ZONED), [[None]], [datetime(2024, 1, 1)], "has no time zone"),
         (pa.date32(), [date(2024, 1, 1)], 1_700_000_000_000 // 86_400_000, "expected a date, got 19675"),
         (pa.time64("us"), [time(12)], 43_200, "expected a time, got 43200"),
@@ -411,3 +412,37 @@ def test_what_arrow_does_not_convert_comes_with_what_to_do(kind: pa.DataType, wr
     schema = from_arrow_schema(pa.schema({"v": kind}))
     with pytest.raises(UserFunctionError, match=advised.replace("of type ", "column 'v' ")):
         list(RowWriter("out", schema).batches([{"v": None}, {"v": wrong}]))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string())], ids=str)
+def test_text_that_is_no_unicode_comes_with_what_to_do(kind: pa.DataType) -> None:
+    with pytest.raises(UserFunctionError, match=r"surrogates not allowed.*; convert it before, or declare"):
+        list(arrays_of(["\ud800" if kind == pa.string() else ["\ud800"]], kind, "column"))
+    column = pa.array([b"\xff"]).view(pa.string())
+    if kind != pa.string():
+        column = pa.ListArray.from_arrays([0, 1], column)
+    with pytest.raises(PipelineError, match=r"'at' .*cast\('binary'\), or .* make_valid_utf8"):
+        elements_of(pa.record_batch({"at": column}))
+
+
+class Place:
+    """Of a type of the user's, as Spark has them."""
+
+    __UDT__ = None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(VariantVal(b"\0", b"\0"), r"vars\(\.\.\.\) makes one"), (Place(), r"its __UDT__\.serialize\(")],
+    ids=["variant", "udt"],
+)
+def test_object_that_spark_has_a_class_for_comes_with_what_to_give(value: Any, told: str) -> None:
+    kind = pa.struct({"value": pa.binary(), "metadata": pa.binary()})
+    with pytest.raises(UserFunctionError, match=f"expected a dict, got .*{told}"):
+        list(arrays_of([value], kind, "column"))
+
+
+def test_variant_goes_out_by_its_parts() -> None:
+    kind = pa.struct({"value": pa.binary(), "metadata": pa.binary()})
+    parts = vars(VariantVal(b"\0", b"\1"))
+    assert [array.to_pylist() for array in arrays_of([parts], kind, "column")] == [[parts]]

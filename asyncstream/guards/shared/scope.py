@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from asyncstream.addresses import redis_address, refuse_address
 from asyncstream.filesystem.sqlite import database_path
@@ -69,6 +72,17 @@ class SharedLimit(Shown):
 
     def __hash__(self) -> int:
         return hash((self.url, self.name))
+
+    @property
+    def is_of_one_host(self) -> bool:
+        """Whether, by what its address says, only the processes of one host reach the same store."""
+        parts = urlsplit(self.url)
+        if parts.scheme in ("sqlite", "unix"):
+            return True
+        host = parts.hostname or "localhost"  # which a Redis is at that is given none
+        with suppress(ValueError):  # it is a name
+            return ip_address(host).is_loopback
+        return host == "localhost"
 
     def records(self) -> Records:
         """The store, for the running event loop."""

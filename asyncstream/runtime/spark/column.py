@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from asyncstream.async_wait import AsyncWaitOptions, OutputOrder
 from asyncstream.errors import PipelineError
+from asyncstream.guards.nests import shares_on_one_host
 from asyncstream.guards.rate_limit import divides_rate, share_rates
 from asyncstream.operators.functions import AsyncFunction
 from asyncstream.runtime.spark.enrich import async_step
@@ -81,7 +82,8 @@ def enrich_column(
         raise refuse("effect", "what tells rows from each other, which a column does not", True, advice)
     stages = stages_of(graph, streaming=False)
     session = SparkSession.getActiveSession()
-    at_once = None if session is None else tasks_at_once(session, [name] if divides_rate(fn) else ())
+    told = ([name] if is_so else () for is_so in (divides_rate(fn), shares_on_one_host(fn)))
+    at_once = None if session is None else tasks_at_once(session, *told)
     shipped = Shipped((token_of(stages), stages[0], name, returns, at_once), stage=stages[0])
 
     def values(arrays: Any) -> Any:

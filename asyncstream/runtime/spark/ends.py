@@ -23,6 +23,9 @@ __all__ = ("are_streams", "check_keeping", "checked_outputs", "read_of")
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
+RECORDS = "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch"
+"""How many entries of its state Spark hands a task at a time; of fewer than one it fails without a word."""
+
 NOT_ENOUGH = "HDFSBackedStateStoreProvider"
 """Spark's other provider. Vendors have more than one of RocksDB, which go by other names."""
 
@@ -66,6 +69,11 @@ def check_keeping(graph: Graph, inputs: Mapping[str, DataFrame], spark: SparkSes
         raise PipelineError(
             "windows and process functions on a stream need Spark's RocksDB state store: "
             f"spark.conf.set('spark.sql.streaming.stateStore.providerClass', '{ROCKSDB}')"
+        )
+    if int(spark.conf.get(RECORDS, "1") or "1") < 1:
+        raise PipelineError(
+            f"the session has {RECORDS} = {spark.conf.get(RECORDS)!r}, with which Spark hands tasks nothing "
+            f"of their state: spark.conf.unset({RECORDS!r})"
         )
     clocks = sum(bool(timed.steps) for timed in timed_inputs(graph))
     if clocks > 1 and (spark.conf.get(POLICY, "min") or "min").lower() != "min":

@@ -20,8 +20,9 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from datetime import UTC
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ from asyncstream.validation import function, refuse, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = ("once_in_database", "once_in_delta", "once_in_folders")
 
@@ -75,7 +77,7 @@ def once_in_database(
             by itself. Closed after each micro-batch.
         write: given the rows (as `foreachBatch` and `write_stream` give them) and the connection; must not
             commit. Or the name of a table, perhaps "schema.table", into which rows are inserted by the names
-            of their columns.
+            of their columns; a `timestamp` is a datetime in UTC, a `timestamp_ntz` one without a zone.
         ledger: the table of numbers, which is made if it is not there. Where several functions write parts of
             a micro-batch into one database, each needs its own.
         query: what to call the query in there; None: the identity that Spark gives it, which cannot be told
@@ -341,12 +343,38 @@ def _inserting(table: str) -> Callable[[Any, Any], None]:
         statement = f"INSERT INTO {table} ({names}) VALUES ({places})"
         cursor = connection.cursor()
         with computed(rows) as kept:  # it takes a job for each partition
-            for some in _chunks(iter(kept.toLocalIterator())):
-                cursor.executemany(statement, some)
+            values = _with_zones(kept.toLocalIterator(), kept.schema)
+            while some := list(islice(values, INSERTED)):
+                try:
+                    cursor.executemany(statement, some)
+                except Exception as error:
+                    error.add_note(
+                        f"on the way into the columns {names} of {table}; what the database has no type for, "
+                        "Spark is to cast before: a decimal to a string, a struct by to_json"
+                    )
+                    raise
 
     return insert
 
 
-def _chunks(rows: Iterator[Any]) -> Iterator[list[tuple[Any, ...]]]:
-    while some := [tuple(row) for row in islice(rows, INSERTED)]:
-        yield some
+def _with_zones(rows: Iterable[Any], schema: StructType) -> Iterator[Sequence[Any]]:
+    """The values of rows with points in time in UTC: PySpark gives the driver's time of day, and no zone."""
+    made = [(place, make) for place, field in enumerate(schema) if (make := _zoned(field.dataType))]
+    for row in rows:
+        values = list(row)
+        for place, make in made:
+            if values[place] is not None:
+                values[place] = make(values[place])
+        yield values
+
+
+def _zoned(kind: DataType) -> Callable[[Any], Any] | None:
+    """Gives values of the type their zone; None: they need none."""
+    from pyspark.sql.types import ArrayType, TimestampType
+
+    if isinstance(kind, TimestampType):
+        return lambda time: time.astimezone(UTC)
+    inside = _zoned(kind.elementType) if isinstance(kind, ArrayType) else None
+    if inside is None:
+        return None
+    return lambda parts: [None if part is None else inside(part) for part in parts]

@@ -198,13 +198,17 @@ def shuffle_partitions(spark: SparkSession) -> int:
     return int(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
-def tasks_at_once(spark: SparkSession, rated: Collection[str] = ()) -> int | None:
+def tasks_at_once(
+    spark: SparkSession, rated: Collection[str] = (), sharing: Collection[str] = ()
+) -> int | None:
     """
     How many tasks the session can run at once, as far as it tells now; None: over Spark Connect.
 
     Args:
         rated: the steps whose rates are divided by that. Where nothing says how many executors there can be,
             as on a standalone master, which tells of them when they have started, the log says so.
+        sharing: the steps with limits that only processes of one host share; where there may be other hosts,
+            the log says so.
     """
     try:
         context = spark.sparkContext
@@ -223,6 +227,14 @@ def tasks_at_once(spark: SparkSession, rated: Collection[str] = ()) -> int | Non
         name = "spark.executor.instances"
         if conf.get("spark.dynamicAllocation.enabled") == "true":
             name = "spark.dynamicAllocation.maxExecutors"
+        if sharing:
+            logger.warning(
+                "the scope of a limit of %s has its store in a file, or at an address that means another "
+                "process on each host, and executors may be on several: none shares with the others, and "
+                "calls of those that reach no store wait; give the LimitServer host=, as the driver is "
+                "reached by (spark.driver.host), or take a Redis",
+                " and ".join(map(repr, sharing)),
+            )
         asked_for = max(number(name, 0) * number("spark.executor.cores", 1), number("spark.cores.max", 0))
         cores = max(asked_for, int(context.defaultParallelism))
         if rated and not asked_for:

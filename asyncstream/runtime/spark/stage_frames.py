@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from asyncstream.elements import MIN_TIMESTAMP
 from asyncstream.errors import module_of
+from asyncstream.guards.nests import shares_on_one_host
 from asyncstream.guards.rate_limit import divides_rate
 from asyncstream.plan import Graph, Output
 from asyncstream.runtime.spark.clocks import delay_ms
@@ -93,7 +94,8 @@ class StageFrames:
             if step.spec.calls is not None
         }
         rated = [name for name, each in calls.items() if divides_rate(each.function)]
-        most = tasks_at_once(self.spark, rated)
+        sharing = [name for name, each in calls.items() if shares_on_one_host(each.function)]
+        most = tasks_at_once(self.spark, rated, sharing)
         if most is None or not calls:
             return [None] * len(self.stages)
         parts = [None if self.terms.streaming else partitions_of(frame) for frame in self.inputs.values()]

@@ -18,6 +18,7 @@ import orjson
 
 from asyncstream.connectors.lines import BOM, EXCERPT_BYTES, why_malformed
 from asyncstream.errors import PipelineError, safe_repr
+from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class JsonColumns:
         self._required = required
         self._limit = max_line_bytes
         # Arrow refuses an integer that has more digits than a float
-        self._rebuild = _rebuilder(_struct_of(self._parsed), float) or _same
+        self._rebuild = _rebuilder(pa.struct(list(self._parsed))) or _same
 
     def batch(self, data: bytes) -> pa.RecordBatch | None:
         """The lines as rows, or None if they must be looked at one by one."""
@@ -232,17 +233,20 @@ def split_lines(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def lines_of(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """The rows as lines."""
-    option = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
-    make = _rebuilder(_struct_of(batch.schema), None) or _same
-    for row in batch.to_pylist():
-        yield orjson.dumps(make(row), option=option)
-
-
-def _struct_of(schema: pa.Schema) -> pa.DataType:
+    """The rows as lines, with times in UTC: what JSON has of other zones has no seconds."""
     import pyarrow as pa
 
-    return pa.struct(list(schema))
+    kinds = [_with_times(kind, _in_utc) for kind in batch.schema.types]
+    arrays = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+    option = orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
+    for row in elements_of(pa.RecordBatch.from_arrays(arrays, batch.schema.names)):
+        yield orjson.dumps(row, option=option)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
 
 
 def _is_text(data: bytes) -> bool:
@@ -256,16 +260,23 @@ def _is_text(data: bytes) -> bool:
 def _as_parsed(kind: pa.DataType) -> pa.DataType:
     """The type as which values are parsed, before they become `kind`: times are texts."""
     import pyarrow as pa
+
+    return _with_times(kind, lambda _: pa.string())
+
+
+def _with_times(kind: pa.DataType, other: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type with other ones in place of the times in it."""
+    import pyarrow as pa
     from pyarrow import types
 
     if types.is_temporal(kind):
-        return pa.string()
+        return other(kind)
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_as_parsed(field.type)) for field in kind])
+        return pa.struct([field.with_type(_with_times(field.type, other)) for field in kind])
     if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_parsed(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_with_times(kind.value_type, other)))
     if types.is_map(kind):
-        return pa.map_(kind.key_type, kind.item_field.with_type(_as_parsed(kind.item_type)))
+        return pa.map_(kind.key_type, kind.item_field.with_type(_with_times(kind.item_type, other)))
     return kind
 
 
@@ -332,23 +343,20 @@ def _expected(what: str, got: object) -> str:
     return f": expected {what}, got {safe_repr(got, 60)}"
 
 
-def _rebuilder(kind: pa.DataType, leaf: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """
-    Makes another value of one: dicts of all maps, which Arrow gives as lists of pairs, and what `leaf` makes
-    of a floating number. None if there is nothing to do.
-    """
+def _rebuilder(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Makes another value of one, with floats for all floating numbers. None if there is nothing to do."""
     from pyarrow import types
 
     if types.is_floating(kind):
-        return leaf
+        return float
     if types.is_map(kind):
-        item = _rebuilder(kind.item_type, leaf) or _same
-        return lambda pairs: {key: _or_none(item, part) for key, part in dict(pairs).items()}
+        item = _rebuilder(kind.item_type)
+        return None if item is None else lambda parts: {k: _or_none(item, part) for k, part in parts.items()}
     if types.is_list(kind):
-        element = _rebuilder(kind.value_type, leaf)
+        element = _rebuilder(kind.value_type)
         return None if element is None else lambda parts: [_or_none(element, part) for part in parts]
     if types.is_struct(kind):
-        fields = {field.name: make for field in kind if (make := _rebuilder(field.type, leaf)) is not None}
+        fields = {field.name: make for field in kind if (make := _rebuilder(field.type)) is not None}
         if not fields:
             return None
         return lambda row: {**row, **{name: _or_none(make, row.get(name)) for name, make in fields.items()}}

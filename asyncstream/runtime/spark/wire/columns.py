@@ -192,7 +192,8 @@ def picked(picks: Picks, batch: pa.RecordBatch, groups: int) -> Picked | None:
         for route, fields in picks.keys:
             keys = keys_of(batch, fields)
             places.append((route, keys, np.fromiter(map(key_groups(groups).of, keys.each), np.int64)))
-    except Exception:  # the other way names the element
+        first = batch.column(picks.time)[0].as_py()
+    except Exception:  # the other way names the element, or the column
         return None
 
     def leaving() -> Iterator[Leaving]:
@@ -204,7 +205,6 @@ def picked(picks: Picks, batch: pa.RecordBatch, groups: int) -> Picked | None:
             else:
                 yield from _partials_leaving(route, found, keys, group_of_key, groups)
 
-    first = batch.column(picks.time)[0].as_py()
     return Picked(leaving(), picks.step, first if type(first) is int else None, int(stamps.max()))
 
 

@@ -108,6 +108,10 @@ def _no_dicts(values: list[Any]) -> Iterator[str]:
             yield f"expected a dict, got {safe_repr(value)}; dataclasses.asdict makes one"
         elif isinstance(value, Mapping):
             yield f"expected a dict, got a {type(value).__name__}, {safe_repr(value)}; dict(...) makes one"
+        elif hasattr(value, "__UDT__"):
+            yield f"expected a dict, got {safe_repr(value)}; its __UDT__.serialize(...) gives the parts"
+        elif type(value).__module__ == "pyspark.sql.types":  # a variant, or a place on earth
+            yield f"expected a dict, got {safe_repr(value)}; vars(...) makes one"
 
 
 def _misplaced(values: list[Any], kind: pa.StructType) -> Iterator[str]:
@@ -139,9 +143,10 @@ def _time_misfit(value: Any, kind: pa.DataType) -> Iterator[str]:
             ".replace(tzinfo=UTC), or make the column a timestamp_ntz"
         )
     elif isinstance(value, datetime) and value.tzinfo is not None and kind.tz is None:
+        # by spark.sql.timestampType a "timestamp" may be one without zone, too
         yield (
             f"{safe_repr(value)} has a time zone, for which the column has no room: say "
-            ".replace(tzinfo=None), or make the column a timestamp"
+            ".replace(tzinfo=None), or make the column a timestamp_ltz"
         )
     elif getattr(value, "nanosecond", 0):  # of pandas
         yield _lost(value, kind)

@@ -79,6 +79,8 @@ def _column_values(batch: pa.RecordBatch, place: int) -> list[Any]:
                 "give the session's time zone a name that both know, such as 'Asia/Singapore' or '+08:00': "
                 "spark.conf.set('spark.sql.session.timeZone', ...)"
             )
+        elif isinstance(error, UnicodeDecodeError):  # Spark's text may be any bytes
+            advice = "have Spark give it as cast('binary'), or make it text by make_valid_utf8"
         field = batch.schema.field(place)
         told = f"column {field.name!r} ({field.type}) holds what Python cannot"
         raise PipelineError(f"{told}: {describe_error(error)}; {advice}") from error
@@ -253,11 +255,11 @@ def _each_alone(
 
 
 def _advice(error: Exception) -> str:
-    """What to do about it, where Arrow only says what it cannot: not what a user has to change."""
+    """What to do about it, where Arrow or Python only says what it cannot: not what a user has to change."""
     import pyarrow as pa
 
-    is_arrows = isinstance(error, pa.ArrowException | OverflowError)
-    return "; convert it before, or declare another type" if is_arrows else ""
+    is_without = isinstance(error, pa.ArrowException | OverflowError | UnicodeError)
+    return "; convert it before, or declare another type" if is_without else ""
 
 
 def _has_attributes(kind: type) -> bool:
