@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:  # it is closed: what is said goes nowhere, and not to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":  # stderr does so by itself
+    # stderr does so by itself; "surrogateescape" is what stdout has in the locale C
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
     try:

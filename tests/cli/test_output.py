@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -65,8 +66,55 @@ def test_command_whose_stderr_is_closed_says_nothing_and_goes_on(tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
+class Full(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_run_goes_on_though_its_stderr_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from asyncstream import JsonLinesSink, JsonLinesSource, Pipeline\npipeline = Pipeline()\n"
+    text += "source = pipeline.source(JsonLinesSource('in.jsonl'), name='in')\n"
+    text += "source.to(JsonLinesSink('out.jsonl'), name='out')\n"
+    (tmp_path / "silent.py").write_text(text)
+    (tmp_path / "in.jsonl").write_text("1\n2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert main(["run", "silent:pipeline", "--checkpoints", "kept"]) == 0
+    assert (tmp_path / "out.jsonl").read_text() == "1\n2\n"
+    (tmp_path / "out.jsonl").unlink()
+    assert main(["-v", "run", "silent:pipeline", "--checkpoints", "kept"]) == 1
+
+
+STUCK: Final = """
+import threading, time
+from asyncstream.runtime.aio import process
+process._left.append(threading.Thread(target=time.sleep, args=(1000,)))
+process._left[0].start()
+print("unread")
+process.leave(0)
+"""
+
+
+@pytest.mark.parametrize("closing", [">&-", ""], ids=["closed", "unread"])
+def test_process_of_which_threads_are_left_ends_whatever_its_stdout_is(closing: str) -> None:
+    with unread() as output:
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-c", STUCK],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_what_the_terminal_has_no_characters_for_is_written_with_escapes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: str
 ) -> None:
     text = (
         "from asyncstream import Pipeline\npipeline = Pipeline('\\u00e9')\npipeline.source([1]).discard()\n"
@@ -75,7 +123,7 @@ def test_what_the_terminal_has_no_characters_for_is_written_with_escapes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", errors=errors))
     assert main(["describe", "accents:pipeline"]) == 0
     assert written.getvalue().startswith(rb"pipeline '\xe9'")
 
