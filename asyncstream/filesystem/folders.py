@@ -79,7 +79,10 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 def missing_folder(path: str) -> str | None:
     """The folder in which a file is to be written, if it is not there. Of one out of reach, others tell."""
-    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        folder = os.path.dirname(os.path.abspath(path))
+    except FileNotFoundError:  # the one that the program is in is gone
+        return os.curdir
     try:
         is_there = stat.S_ISDIR(os.stat(folder).st_mode)
     except OSError as error:

@@ -331,3 +331,18 @@ async def test_a_folder_that_is_out_of_reach_is_not_said_to_be_missing(
             ):
                 await work()
     assert missing_folder(str(tmp_path / "none" / "out")) == str(tmp_path / "none")
+
+
+async def test_what_is_to_be_kept_in_a_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for work, what in (
+        (JsonLinesSink("out").open, "cannot write out"),
+        (SqliteSink("out", "rows", columns=["a"]).open, "cannot open out"),
+        (DirectoryStore("kept").numbers, "cannot keep checkpoints in kept"),
+    ):
+        with pytest.raises((CheckpointError, SinkError), match=rf"^{what}: there is no directory \."):
+            await work()
