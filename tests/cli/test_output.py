@@ -32,8 +32,16 @@ def unread() -> Iterator[int]:
         os.close(writing)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [("completion", "bash"), ("describe", "work:pipeline")])
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [
+        (("completion", "bash"), ""),
+        (("completion", "bash"), "1"),
+        (("describe", "work:pipeline"), ""),
+        (("describe", "work:pipeline"), "1"),
+        (("--help",), ""),  # argparse itself is content without
+    ],
+)
 def test_command_that_nobody_reads_ends_without_a_word(
     tmp_path: Path, arguments: tuple[str, ...], unbuffered: str
 ) -> None:
@@ -50,6 +58,23 @@ def test_command_that_nobody_reads_ends_without_a_word(
             timeout=60,
         )
     assert (done.returncode, done.stderr) == (UNREAD, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no such device")
+@pytest.mark.parametrize("arguments", [("completion", "bash"), ("--version",)])
+def test_command_that_cannot_print_says_so_in_a_line(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("asyncstream: OSError: [Errno 28] No space left on device")
+    assert done.stderr.count("\n") == 1
 
 
 def test_command_whose_stderr_is_closed_says_nothing_and_goes_on(tmp_path: Path) -> None:
