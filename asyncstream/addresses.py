@@ -89,7 +89,7 @@ def server_address(
     try:
         parse(url)
     except ImportError as error:
-        raise MissingExtra(feature, extra) from error
+        raise MissingExtra(feature, extra, error) from error
     except Exception:
         raise refuse_address(wanted, url, advice) from None
     return url

@@ -211,13 +211,18 @@ class DiskThread:
             self._works.put(None)
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do `work` after all that was asked for before; goes on to its end if the future is cancelled."""
-        done, run = _handed_over(work)
-        self._works.put(run)
+        """
+        Do `work` after all that was asked for before; goes on to its end if the future is cancelled.
+
+        Raises `RuntimeError` if the system gives no thread; the next call asks for one again.
+        """
         if self._thread is None:
             work_off = partial(_work_off, self._works, self._before)
-            self._thread = Thread(target=work_off, name="asyncstream disk", daemon=True)
-            self._thread.start()
+            thread = Thread(target=work_off, name="asyncstream disk", daemon=True)
+            thread.start()
+            self._thread = thread
+        done, run = _handed_over(work)
+        self._works.put(run)
         return done
 
     async def make(self, make: Callable[[], T], unmake: Callable[[T], object]) -> T:

@@ -78,10 +78,14 @@ class PipelineError(AsyncStreamError, ValueError):
 
 
 class MissingExtra(AsyncStreamError, ImportError):
-    """Raised when a feature needs an optional dependency that is not installed; names the extra."""
+    """
+    Raised when a feature needs an optional dependency that is not installed, or cannot be imported; names the
+    extra, and says what the import did.
+    """
 
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the extra [{extra}]: pip install 'asyncstream[{extra}]'")
+    def __init__(self, feature: str, extra: str, error: ImportError | None = None) -> None:
+        why = "" if error is None else f" ({describe_error(error)})"
+        super().__init__(f"{feature} needs the extra [{extra}]: pip install 'asyncstream[{extra}]'{why}")
         self.extra = extra
 
 
@@ -316,7 +320,7 @@ def module_of(extra: str, name: str, feature: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingExtra(feature, extra) from error
+        raise MissingExtra(feature, extra, error) from error
 
 
 def tells_its_step(error: BaseException) -> bool:

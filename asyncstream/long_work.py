@@ -6,7 +6,6 @@ collector, and leaving no memory behind.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,8 +111,10 @@ def give_back() -> None:
     glibc keeps some tens of megabytes once as much has been freed that was in large pieces.
     """
     try:
+        import ctypes
+
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):  # another C library
+    except (ImportError, AttributeError, OSError, TypeError):  # a Python without libffi; another C library
         pass
 
 

@@ -11,6 +11,7 @@ import dis
 import inspect
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -182,12 +183,14 @@ def file_path(name: str, value: object, what: str = "a file") -> str:
     given = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(given, str) or not given:
         raise refuse(name, f"the path of {what}", value)
+    encoding = sys.getfilesystemencoding()
     try:
         is_possible = b"\0" not in os.fsencode(given)
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # half a character; or one that the locale does not know
         is_possible = False
     if not is_possible:
-        raise refuse(name, f"the path of {what}", value, "no file can be called so")
+        where = "" if encoding == "utf-8" else f" in {encoding}, which this locale asks for; set PYTHONUTF8=1"
+        raise refuse(name, f"the path of {what}", value, f"no file can be called so{where}")
     return given
 
 

@@ -104,6 +104,24 @@ async def test_a_thread_ends_with_who_had_it() -> None:
     assert not thread.is_alive()
 
 
+async def test_when_the_system_gives_no_thread_the_next_work_asks_for_one_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread, done = DiskThread(), list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            thread.do(lambda: done.append("refused"))
+    async with asyncio.timeout(60):
+        await thread.do(lambda: done.append("later"))
+    thread.end()
+    assert done == ["later"]
+
+
+def refused(*_: Any, **__: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 async def test_who_waits_hears_of_what_no_future_can_hold() -> None:
     thread = DiskThread()
     works = (aside(lambda: next(iter(()))), thread.do(lambda: next(iter(()))))

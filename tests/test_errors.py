@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from asyncio import Lock, gather, new_event_loop, run, wait_for
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from asyncstream.errors import (
     SinkError,
     UserFunctionError,
     describe_error,
+    module_of,
     safe_repr,
     told_as,
 )
@@ -95,6 +98,17 @@ def test_errors_survive_what_cannot_be_shown() -> None:
     error = UserFunctionError("enrich", Awkward(), Awkward())
     assert "its message could not be read" in str(error)
     assert "<Awkward whose repr failed>" in str(error)
+
+
+def test_extra_that_is_there_and_cannot_be_imported_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To install what is installed helps nobody: a library that it needs is not there, say."""
+    (tmp_path / "halfway_there.py").write_text("raise ImportError('libz.so.1: cannot open it')")
+    monkeypatch.syspath_prepend(tmp_path)
+    why = re.escape("[it]: pip install 'asyncstream[it]' (ImportError: libz.so.1: cannot open it)")
+    with pytest.raises(MissingExtra, match=rf"^This needs the extra {why}$"):
+        module_of("it", "halfway_there", "This")
 
 
 def test_messages_of_the_rest() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,8 @@ from asyncstream.long_work import (
 )
 
 MANY = 50_000
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -115,3 +120,10 @@ def test_memory_is_given_back_wherever_there_is_a_way(monkeypatch: pytest.Monkey
     give_back()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     give_back()  # another C library
+
+
+def test_a_python_that_was_built_without_libffi_will_do() -> None:
+    program = (
+        "import sys; sys.modules['ctypes'] = None; from asyncstream import long_work as it; it.give_back()"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)

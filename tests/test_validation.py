@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -338,3 +342,16 @@ def test_fields_are_not_found_where_a_function_reads_by_what_it_has_caught() -> 
     assert [fields_of(fn) for fn in (lambda row: row[name], later)] == [None, None]
     caught = "b"
     assert later({"b": 1}) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files do not go by the locale")
+def test_name_that_the_locale_does_not_know_is_refused_with_a_way_out() -> None:
+    program = "from asyncstream import JsonLinesSource; JsonLinesSource('caf\\u00e9')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert b"no file can be called so in ascii, which this locale asks for; set PYTHONUTF8=1" in done.stderr

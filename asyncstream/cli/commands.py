@@ -62,14 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:  # it is closed: what is said goes nowhere, and not to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":  # stderr does so by itself
+    # stderr does so by itself; "surrogateescape" is what stdout has in the locale C
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    options = parser().parse_args(arguments)
+    verbose = False
     try:
+        options = _options(arguments)
+        verbose = options.verbose
         status: int = options.do(options)
         _flush()
     except AsyncStreamError as error:
-        tell(error, tracebacks=options.verbose)
+        tell(error, tracebacks=verbose)
         return 1
     except KeyboardInterrupt:  # a run has handlers of its own
         say("stopped at once")
@@ -78,17 +81,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _is_unread(error):
             _print_no_more()
             return UNREAD
-        if options.verbose:
+        if verbose:
             traceback.print_exception(error)
         say(f"{describe_error(error)}{_place_of(error)}")
         return 1
     return status
 
 
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the arguments ask for; raises `SystemExit` if that is help, the version, or nothing there is."""
+    try:
+        return parser().parse_args(arguments)
+    except SystemExit:
+        _flush()
+        raise
+
+
 def _flush() -> None:
     """Have what was printed written now, where an error is told as any other."""
     if sys.stdout is not None:
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _print_no_more()
+            raise
 
 
 def _is_unread(error: Exception) -> bool:

@@ -12,7 +12,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ("LEVELS", "Log", "logging_to_stderr", "say", "show", "tell")
 
@@ -20,8 +20,12 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def say(text: str) -> None:
-    """Write a line of what the command has to say; further lines of the text are set in."""
-    print(f"asyncstream: {_set_in(text)}", file=sys.stderr, flush=True)
+    """
+    Write a line of what the command has to say; further lines of the text are set in. It is lost where stderr
+    takes no more: no job ends for that.
+    """
+    with suppress(OSError):
+        print(f"asyncstream: {_set_in(text)}", file=sys.stderr, flush=True)
 
 
 def show(line: str) -> None:
@@ -50,7 +54,8 @@ def _traceback(error: BaseException) -> str:
 def tell(error: BaseException, *, tracebacks: bool) -> None:
     """Say what a command failed with."""
     if tracebacks:
-        print(_traceback(error), file=sys.stderr)
+        with suppress(OSError):
+            print(_traceback(error), file=sys.stderr)
     say("; ".join([str(error), *getattr(error, "__notes__", ())]))
 
 

@@ -19,6 +19,9 @@ __all__ = ("by_their_own_names", "contents", "lasting", "missing_folder", "roomy
 _LONGEST: Final = 255
 """Bytes of a name, on nearly all disks."""
 
+_NOT_FOR_FOLDERS: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+"""What some network disks and those in user space answer who wants a folder brought to the disk."""
+
 
 def roomy(name: str, path: str, beside: int) -> str:
     """
@@ -66,20 +69,26 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
     """
     Bring to the disk which files a folder has: until then a power cut may undo a new name.
 
-    On Windows, where a folder cannot be opened, nothing is done.
+    On Windows, where a folder cannot be opened, and on disks that do so for files only, nothing is done.
     """
     if os.name == "nt":
         return
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise
     finally:
         os.close(opened)
 
 
 def missing_folder(path: str) -> str | None:
     """The folder in which a file is to be written, if it is not there. Of one out of reach, others tell."""
-    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        folder = os.path.dirname(os.path.abspath(path))
+    except FileNotFoundError:  # the one that the program is in is gone
+        return os.curdir
     try:
         is_there = stat.S_ISDIR(os.stat(folder).st_mode)
     except OSError as error:

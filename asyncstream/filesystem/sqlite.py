@@ -149,7 +149,7 @@ def _check_its_log(path: str) -> None:
 
 def is_only_to_read(path: str) -> bool:
     """Whether there is a file of this name that this process may not write to, or nothing beside it."""
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = os.path.dirname(path) or os.curdir
     if os.path.exists(path) and not (os.access(path, os.W_OK) and os.access(folder, os.W_OK)):
         return True
     try:

@@ -34,6 +34,9 @@ ROWS: Final = "rows"
 WRITE_BUFFER_BYTES: Final = 32 << 20
 """Bytes that RocksDB gathers before it writes a file; there may be two such buffers."""
 
+_processes: Final[set[int]] = set()
+"""The one that has opened databases: this process, or one that it was forked from."""
+
 
 @dataclass(frozen=True)
 class DiskState(StateBackend):
@@ -84,7 +87,8 @@ class Database(Stored):
         settings: what the user chose.
 
     Raises:
-        StateError: if the directory is another's, or cannot be used.
+        StateError: if the directory is another's, or cannot be used; or this process was forked from one that
+            has had such a database.
         MissingExtra: if RocksDB is not installed.
     """
 
@@ -92,7 +96,13 @@ class Database(Stored):
         rocksdict = module_of("disk", "rocksdict", "state on disk")
         super().__init__(str(settings.directory), recent_rows=settings.young_rows)
         directory = Path(settings.directory)
+        if _processes - {os.getpid()}:
+            raise StateError(
+                f"state cannot be kept in {directory}: this process was forked from one that has done so, of "
+                "whose RocksDB it has no threads; start it by spawn, or fork it earlier"
+            )
         self._lock = _claimed(directory)
+        _processes.add(os.getpid())
         self._options = rocksdict.ReadOptions
         self._batch = rocksdict.WriteBatch
         self._write_options = rocksdict.WriteOptions()

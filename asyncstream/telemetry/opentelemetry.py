@@ -78,7 +78,7 @@ def instrument(
     try:
         from opentelemetry import metrics, trace
     except ImportError as error:
-        raise MissingExtra("OpenTelemetry", "opentelemetry") from error
+        raise MissingExtra("OpenTelemetry", "opentelemetry", error) from error
     meters = metrics.get_meter_provider() if meter_provider is None else meter_provider
     tracers = trace.get_tracer_provider() if tracer_provider is None else tracer_provider
     if not isinstance(meters, metrics.MeterProvider):

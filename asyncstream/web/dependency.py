@@ -43,7 +43,7 @@ def _job_dep() -> Any:
         from fastapi import Depends
         from starlette.requests import HTTPConnection
     except ImportError as error:
-        raise MissingExtra("asyncstream.web.JobDep", "web") from error
+        raise MissingExtra("asyncstream.web.JobDep", "web", error) from error
 
     async def job(connection: HTTPConnection) -> Job:  # async: FastAPI runs a plain one in a thread
         return job_of(connection.state)

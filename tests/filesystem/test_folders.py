@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -47,7 +48,7 @@ from asyncstream.checkpoint.stores import CheckpointStore
 from asyncstream.connectors.files import line_sinks
 from asyncstream.connectors.files.arrow import parquet
 from asyncstream.connectors.inbox import InboxFile, Submitted
-from asyncstream.filesystem.folders import missing_folder
+from asyncstream.filesystem.folders import missing_folder, sync_folder
 from asyncstream.guards import SharedLimit, SqliteCache, cached, rate_limit
 from asyncstream.operators.emitting import Emitter
 from asyncstream.testing.loop import run_virtual
@@ -331,3 +332,32 @@ async def test_a_folder_that_is_out_of_reach_is_not_said_to_be_missing(
             ):
                 await work()
     assert missing_folder(str(tmp_path / "none" / "out")) == str(tmp_path / "none")
+
+
+async def test_what_is_to_be_kept_in_a_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for work, what in (
+        (JsonLinesSink("out").open, "cannot write out"),
+        (SqliteSink("out", "rows", columns=["a"]).open, "cannot open out"),
+        (DirectoryStore("kept").numbers, "cannot keep checkpoints in kept"),
+    ):
+        with pytest.raises((CheckpointError, SinkError), match=rf"^{what}: there is no directory \."):
+            await work()
+
+
+def test_disk_that_brings_only_files_to_it_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(file: int, real: Callable[[int], None] = os.fsync) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(answer, os.strerror(answer))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for answer in (errno.EINVAL, errno.ENOTSUP):  # noqa: B007 - it is what `fsync` answers
+        sync_folder(tmp_path)
+    answer = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_folder(tmp_path)

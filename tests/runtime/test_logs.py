@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from asyncstream import (
     UserFunctionError,
 )
 from asyncstream.guards import retry
+from asyncstream.lease import Lease
 from tests.runtime.parts import boom, run
 
 
@@ -142,3 +144,54 @@ def test_restarts_and_what_they_go_on_from_have_fields(caplog: pytest.LogCapture
     assert fields(restart, "pipeline", "restart") == ("shop", 1)
     (resumed,) = [record for record in caplog.records if "goes on from checkpoint" in record.message]
     assert fields(resumed, "pipeline", "checkpoint") == ("shop", 1)
+
+
+class Raising(logging.Handler):
+    """Of a program: one that does not say by `handleError` that it could not write."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("the log's server is away")
+
+
+@pytest.fixture
+def raising() -> Iterator[None]:
+    handler = Raising(logging.WARNING)
+    logging.getLogger("asyncstream").addHandler(handler)
+    yield
+    logging.getLogger("asyncstream").removeHandler(handler)
+
+
+@pytest.mark.usefixtures("raising")
+def test_job_that_fails_ends_though_the_log_raises() -> None:
+    async def unattended() -> None:
+        async with asyncio.timeout(60), failing.start():
+            await asyncio.sleep(30)
+
+    failing = Pipeline("shop")
+    failing.source([1]).async_map(fail, name="ask").discard()
+    with pytest.raises(UserFunctionError):
+        run(unattended())
+
+
+class Away(MemoryStore):
+    away = False
+
+    async def commit(self, lease: Lease, number: int, manifest: bytes) -> None:
+        if self.away:
+            raise OSError("away")
+        await super().commit(lease, number, manifest)
+
+
+@pytest.mark.usefixtures("raising")
+def test_job_of_whose_failed_checkpoint_the_log_raises_fails_and_does_not_go_on_without() -> None:
+    async def main() -> None:
+        async with pipeline.start(checkpoints=Checkpoints(store=store, every=5)) as job:
+            store.away = True
+            with pytest.raises(OSError, match="the log's server is away"):
+                async with asyncio.timeout(60):
+                    await job.checkpoint()
+
+    store, pipeline = Away(), Pipeline("shop")
+    pipeline.submissions(name="in").discard()
+    with pytest.raises(OSError, match="the log's server is away"):
+        run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import queue
 import sys
 import threading
@@ -19,8 +20,9 @@ import pytest
 from asyncstream import Pipeline
 from asyncstream.metrics import Distribution
 from asyncstream.operators.basic import Map
-from asyncstream.runtime.aio.watching import BLOCKED, TASK_NAME, LoopWatch
+from asyncstream.runtime.aio.watching import _THREAD, BLOCKED, TASK_NAME, LoopWatch
 from asyncstream.runtime.aio.watching import _where as where_of
+from tests.forks import forked
 from tests.runtime.parts import run
 
 SOME_TICKS = 0.4
@@ -412,3 +414,16 @@ def test_code_that_no_line_says_is_shown_by_where_its_function_begins() -> None:
     begins = shown.__code__.co_firstlineno
     lineless = shown.__code__.replace(co_linetable=b"")
     assert FunctionType(lineless, globals())().endswith(f".shown (test_loop_watch.py:{begins})")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_process_that_is_forked_while_a_job_begins_elsewhere_can_have_jobs() -> None:
+    """The lock was taken by a thread that is not there, and the first job waited for ever."""
+
+    def check() -> None:
+        pipeline = Pipeline()
+        pipeline.source([1]).discard()
+        asyncio.run(pipeline.run())
+
+    with _THREAD._lock:
+        assert forked(check) == 7

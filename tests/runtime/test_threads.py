@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -40,6 +39,7 @@ from asyncstream.runtime.aio import from_thread, tickets
 from asyncstream.runtime.aio.from_thread import FromThread
 from asyncstream.runtime.aio.run import Run
 from asyncstream.runtime.aio.tickets import Tickets
+from tests.forks import forked
 from tests.runtime.parts import Boom, boom, sleeping
 
 THREADS = 16
@@ -258,21 +258,6 @@ def test_failure_in_the_thread_is_seen_from_outside() -> None:
             job.submit(2)
         with pytest.raises(JobStopped, match="its state is 'failed'"):
             job.wait()
-
-
-def forked(check: Callable[[], None]) -> int:
-    """The exit code of a process that is forked here: 7 if the check passes in it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that may hold locks
-        child = os.fork()
-    if not child:
-        try:
-            signal.alarm(60)
-            check()
-            os._exit(7)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")

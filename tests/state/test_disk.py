@@ -21,6 +21,7 @@ from asyncstream.state import MISSING, Database, DiskRows, DiskState, StoredFile
 from asyncstream.state.rows import GO_BYTES
 from asyncstream.state.stored import Stored
 from asyncstream.state.timer_queue import TimerQueue, timer_table
+from tests.forks import forked
 from tests.tiers import examples
 
 
@@ -212,6 +213,18 @@ def test_a_second_job_in_the_directory_is_refused(tmp_path: Path) -> None:
         Database(DiskState(tmp_path / "state"))
     database.close()
     Database(DiskState(tmp_path / "state")).close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_process_that_is_forked_from_one_that_has_had_state_on_disk_is_told(tmp_path: Path) -> None:
+    """RocksDB would wait for ever for its threads, which are in the other process, when it is closed."""
+    Database(DiskState(tmp_path / "state")).close()
+
+    def check() -> None:
+        with pytest.raises(StateError, match="was forked from one that has done so"):
+            Database(DiskState(tmp_path / "of the child"))
+
+    assert forked(check) == 7
 
 
 def test_who_has_lost_its_directory_leaves_alone_what_another_job_keeps_there(tmp_path: Path) -> None:

@@ -84,9 +84,10 @@ LONGEST_PAUSE = 5.0
 """The same, at most: a job that may fail ten times is not to end a minute and a half later."""
 
 
-def _is_final(error: CheckpointError) -> bool:
-    """Whether the next checkpoint could not be better."""
-    return isinstance(error, CannotKeep | LeaseLost) or isinstance(error.__cause__, SinkBroken)
+def _is_final(error: Exception) -> bool:
+    """Whether the next checkpoint could not be better; one that is no `CheckpointError` came unforeseen."""
+    is_lasting = isinstance(error, CannotKeep | LeaseLost) or isinstance(error.__cause__, SinkBroken)
+    return is_lasting or not isinstance(error, CheckpointError)
 
 
 class Checkpointer:
@@ -186,8 +187,7 @@ class Checkpointer:
             ends = {*wiring.sources, *(name for name, *_ in transactional_sinks(wiring))}
             is_known = ends <= known and self._settings.ahead == "refuse"
             self._is_first = found.info.id != self._number or not is_known
-            self.resumed_from = found.info
-            self.last = found.info
+            self.resumed_from = self.last = found.info
             standing = {name: position_in(saved) for name, saved in found.states["source"].items()}
             self._note_positions(found.info.id, standing)
             fields = {"pipeline": self._pipeline, "checkpoint": found.info.id}
@@ -251,7 +251,7 @@ class Checkpointer:
     async def _attempt(self, request: Request | None, savepoint: bool) -> None:
         try:
             info = await self._take(savepoint=savepoint)
-        except CheckpointError as error:
+        except Exception as error:  # what a handler of the log raises, say: else none were taken any more
             if request is not None:
                 request.set_exception(error)
             if _is_final(error) or self._in_a_row > self._settings.tolerate:

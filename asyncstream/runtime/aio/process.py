@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from types import FrameType
 from typing import Any, TypeVar
@@ -163,8 +163,10 @@ def _threads_left(loop: asyncio.AbstractEventLoop, prefix: str, seconds: float) 
 def leave(status: int) -> int:
     """`status`, to exit with; if threads are left for which Python would wait, the process ends here."""
     if any(thread.is_alive() for thread in _left):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # it is closed
+                with suppress(OSError):  # nobody reads it, or its disk is full
+                    stream.flush()
         logging.shutdown()
         os._exit(status or 1)
     return status

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from asyncstream.aside import is_at_work, running_loop, to_its_end
@@ -185,11 +186,12 @@ class Run:
             self.error = error
         is_raised = self.awaited or self.phase == "opening"  # without a log, stderr would have it twice
         fields = {"pipeline": self.name, "step": getattr(error, "step", None)}
-        if error is not self.error:
-            log.warning("pipeline %r, as it ended: %s", self.name, describe_error(error), extra=fields)
-        elif first and isinstance(error, Exception) and (log.hasHandlers() or not is_raised):
-            text = str(error) if isinstance(error, AsyncStreamError) else describe_error(error)
-            log.error("pipeline %r failed: %s", self.name, text, exc_info=error, extra=fields)
+        with suppress(Exception):  # of the program's handlers: the job would not end
+            if error is not self.error:
+                log.warning("pipeline %r, as it ended: %s", self.name, describe_error(error), extra=fields)
+            elif first and isinstance(error, Exception) and (log.hasHandlers() or not is_raised):
+                text = str(error) if isinstance(error, AsyncStreamError) else describe_error(error)
+                log.error("pipeline %r failed: %s", self.name, text, exc_info=error, extra=fields)
         return first
 
     # ------------------------------------------------------------------ winding down

@@ -275,7 +275,7 @@ class _WatchingThread:
     def add(self, watch: LoopWatch) -> None:
         with self._lock:
             self._watched = [*self._watched, ref(watch)]
-            if self._thread is None or not self._thread.is_alive():  # in a forked process it is not
+            if self._thread is None or not self._thread.is_alive():  # it has ended over an error of the log
                 self._left = threading.Event()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._left,), name="asyncstream watch", daemon=True
@@ -302,3 +302,13 @@ class _WatchingThread:
 
 
 _THREAD = _WatchingThread()
+
+
+def _begin_anew() -> None:
+    """In a process that is forked: the thread is not there, nor who perhaps has its lock."""
+    global _THREAD
+    _THREAD = _WatchingThread()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_begin_anew)
