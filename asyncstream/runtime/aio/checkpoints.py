@@ -470,7 +470,7 @@ class Checkpointer:
         if self.journal is not None:
             try:
                 await self.journal.forget(oldest)
-            except OSError as error:
+            except Exception as error:  # of the disk
                 log.warning("pipeline %r: an old journal could not be deleted: %s", self._pipeline, error)
         # one that an earlier job left, and this one has not read, may go back further
         for name, position in self._positions.get(oldest, {}).items():
