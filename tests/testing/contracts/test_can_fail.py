@@ -149,6 +149,14 @@ class ForgetsTooMuch(Counting):
         self.at += 3
 
 
+class SkipsWhenItEnds(Counting):
+    """A job that is drained and started again would not read the rest."""
+
+    def end(self) -> bool:
+        self.at = len(NUMBERS)
+        return True
+
+
 class MoreThanAll(Counting):
     def progress(self) -> float | None:
         return 1.5
@@ -170,6 +178,7 @@ class MoreThanAll(Counting):
         (OneTimestampShort, "every_element_comes_once_and_in_order", "timestamps"),
         (ClosesOnlyIfOpen, "it_closes_in_whatever_state_it_is", "not open"),
         (ForgetsWhenItEnds, "a_source_that_is_told_to_end_gives_what_it_has_taken", "elements: expected"),
+        (SkipsWhenItEnds, "a_source_that_is_told_to_end_gives_what_it_has_taken", "elements: expected"),
         (RefusesItsOwnPosition, "each_position_leads_to_what_had_not_been_read", "is that mine"),
         (RefusesItsOwnPosition, "asked_for_its_position_it_changes_nothing", "is that mine"),
     ],
