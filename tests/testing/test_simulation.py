@@ -129,7 +129,7 @@ def test_pipeline_that_hangs_is_found_out() -> None:
         )
         return pipeline
 
-    with pytest.raises(SimulationFailed, match="it hangs"):
+    with pytest.raises(SimulationFailed, match=r"it hangs; waiting are\n  \S.* in .*test_simulation\.py:\d+"):
         simulate(hanging, [1], [1], 0, plan=FaultPlan(checkpoint_every=1000.0).kind())
 
 
