@@ -19,7 +19,7 @@ from asyncstream import DirectoryStore, JsonLinesSink, PipelineError, Sink, Sour
 from asyncstream.elements import Timestamps
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing import Check, ContractBroken, sink_contract, source_contract, store_contract, verify
-from asyncstream.testing.contracts.checks import Places
+from asyncstream.testing.contracts.checks import Places, expect_equal
 
 NUMBERS = list(range(20))
 
@@ -188,6 +188,26 @@ async def test_source_that_breaks_a_promise_is_found_out(
     make: Callable[[], Source[int]], name: str, complaint: str, tmp_path: Path
 ) -> None:
     assert complaint in await broken(source_contract(lambda folder: make(), NUMBERS), name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "where"),
+    [
+        (
+            list(range(2000)),
+            [*range(1500), *range(1501, 2000)],
+            "found 1999, from place 1500 on: expected [1500,",
+        ),
+        (list(range(2000)), list(range(1999)), "from place 1999 on: expected [1999], found []"),
+        (bytes(2000), bytes(1999) + b"x", r"from place 1999 on: expected b'\x00', found b'x'"),
+    ],
+    ids=["one is missing", "the last is missing", "bytes"],
+)
+def test_of_what_is_long_it_is_said_where_it_begins_to_differ(wanted: Any, found: Any, where: str) -> None:
+    """Both were shown up to a length at which they were the same."""
+    with pytest.raises(ContractBroken) as caught:
+        expect_equal("elements", found, wanted)
+    assert where in str(caught.value)
 
 
 async def test_source_that_cannot_be_replayed_must_say_so(tmp_path: Path) -> None:
