@@ -17,11 +17,12 @@ from concurrent.futures import Executor
 from contextvars import Context
 from datetime import timedelta
 from math import inf
+from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from asyncstream.errors import InternalError, PipelineError, safe_repr
 
-__all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual")
+__all__ = ("VirtualTime", "VirtualTimeLoop", "run_virtual", "waiting")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -34,6 +35,33 @@ PATIENCE = 10.0
 
 PATIENCE_WITH_THREADS = 60.0
 """The same while threads work: disks of busy machines are slow, and time must not jump over what they do."""
+
+
+TASKS_SHOWN = 20
+"""Tasks of which it is said where they wait."""
+
+ASYNCIO = str(Path(asyncio.__file__).parent)
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def waiting() -> str:
+    """Where the tasks of the running loop wait, a line each: those in a user's code first."""
+    places = sorted((_place(task.get_coro()), task.get_name()) for task in asyncio.all_tasks())
+    lines = [f"\n  {name} in {place}" for (_, place), name in places[:TASKS_SHOWN]]
+    more = len(places) - len(lines)
+    return f"waiting are{''.join(lines) or ' none'}" + (f"\n  and {more} more" if more else "")
+
+
+def _place(coroutine: Any) -> tuple[bool, str]:
+    """Whether a coroutine waits in this package, and where: the innermost place that is not in asyncio."""
+    is_ours, place = True, repr(coroutine)
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(ASYNCIO):
+            is_ours = code.co_filename.startswith(PACKAGE)
+            place = f"{code.co_qualname}, {code.co_filename}:{frame.f_lineno}"
+        coroutine = coroutine.cr_await
+    return is_ours, place
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -49,7 +77,9 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is None and not self.resting:  # no timer: only a socket or a thread can go on from here
             ready = super().select(PATIENCE_WITH_THREADS if self.threads else PATIENCE)
             if not ready:
-                raise InternalError("virtual time stands still: every task waits and no timer is set")
+                raise InternalError(
+                    f"virtual time stands still: every task waits and no timer is set; {waiting()}"
+                )
             return ready
         is_jump = timeout is None or timeout > 0
         ready = super().select(PATIENCE_WITH_THREADS if self.threads and is_jump else 0)

@@ -203,6 +203,37 @@ def test_standstill_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         run_virtual(asyncio.sleep(math.inf))
 
 
+def test_standstill_says_where_each_task_waits_those_of_the_user_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+
+    async def never(number: int) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        pipeline = Pipeline()
+        pipeline.source([1]).async_map(never, name="stuck", timeout=None).discard()
+        await pipeline.run()
+
+    with pytest.raises(InternalError) as caught:
+        run_virtual(main())
+    first = str(caught.value).splitlines()[1]
+    assert "stuck in " in first
+    assert f"never, {__file__}:" in first
+    assert "Job._outcome" in str(caught.value)
+
+
+def test_of_many_tasks_that_stand_still_some_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+
+    async def main() -> None:
+        await asyncio.gather(*(asyncio.Event().wait() for _ in range(100)))
+
+    with pytest.raises(InternalError, match=r"and 81 more$"):
+        run_virtual(main())
+
+
 def test_a_sleep_for_ever_takes_no_time_and_can_be_cancelled() -> None:
     async def main() -> float:
         for_ever = asyncio.create_task(asyncio.sleep(math.inf))

@@ -166,6 +166,42 @@ def test_both_plugins_run_a_test_in_virtual_time(
     result.assert_outcomes(passed=6)
 
 
+@pytest.mark.parametrize("argument", ["", "virtual_time"], ids=["in its place", "around it"])
+def test_fixture_of_the_same_name_is_left_alone_unless_it_asks_for_ours(
+    pytester: pytest.Pytester, argument: str
+) -> None:
+    pytester.makeconftest(f"""
+import pytest
+@pytest.fixture
+def virtual_time({argument}): return "mine"
+""")
+    pytester.makepyfile(f"""
+import asyncio
+from asyncstream.testing import VirtualTimeLoop
+async def test_it(virtual_time):
+    assert virtual_time == "mine"
+    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop) is {bool(argument)}
+""")
+    pytester.runpytest_inprocess("-o", "asyncio_mode=auto", *SCOPE).assert_outcomes(passed=1)
+
+
+def test_unittest_that_makes_its_loop_itself_is_told(pytester: pytest.Pytester) -> None:
+    """It ran, in real time."""
+    pytester.makepyfile("""
+import unittest
+import pytest
+@pytest.mark.usefixtures("virtual_time")
+class TestIt(unittest.IsolatedAsyncioTestCase):
+    async def test_it(self): ...
+@pytest.mark.usefixtures("virtual_time")
+class TestPlain(unittest.TestCase):
+    def test_it(self): ...
+""")
+    result = pytester.runpytest_inprocess(*SCOPE)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*does not reach TestIt, an IsolatedAsyncioTestCase*loop_factory*"])
+
+
 def test_old_pytest_asyncio_is_told_of(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not know the hook by which it is told which loop to use."""
     monkeypatch.setattr(plugin, "FACTORIES", "pytest_hook_that_is_not_there")

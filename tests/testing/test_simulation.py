@@ -118,6 +118,29 @@ def test_error_that_the_world_is_not_to_blame_for_fails_the_simulation() -> None
     assert caught.value.__cause__ is not None
 
 
+def test_state_that_dies_with_the_process_is_found_out_though_events_are_few() -> None:
+    """They had all been read before the first checkpoint, and one of these stories found it."""
+
+    def forgetful(life: Life) -> Pipeline:
+        pair: list[int] = []
+
+        def in_pairs(event: int) -> list[int]:
+            pair.append(event)
+            return [pair.pop(0), pair.pop(0)] if len(pair) == 2 else []
+
+        pipeline = Pipeline()
+        pipeline.source([], name="events").flat_map(in_pairs, name="pairs").to([], name="sink")
+        return pipeline
+
+    found = 0
+    for seed in range(30):
+        try:
+            simulate(forgetful, {"events": range(30)}, {"sink": range(30)}, seed)
+        except SimulationFailed:
+            found += 1
+    assert found >= 8
+
+
 def test_pipeline_that_hangs_is_found_out() -> None:
     def hanging(life: Life) -> Pipeline:
         async def hang(event: int) -> None:
@@ -129,7 +152,7 @@ def test_pipeline_that_hangs_is_found_out() -> None:
         )
         return pipeline
 
-    with pytest.raises(SimulationFailed, match="it hangs"):
+    with pytest.raises(SimulationFailed, match=r"it hangs; waiting are\n  \S.* in .*test_simulation\.py:\d+"):
         simulate(hanging, [1], [1], 0, plan=FaultPlan(checkpoint_every=1000.0).kind())
 
 

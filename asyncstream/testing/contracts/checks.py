@@ -35,6 +35,10 @@ SECONDS = 60.0
 """How long a check may take from each thing that it makes to the next: longer than any, on a busy machine."""
 
 
+SHOWN = 1000
+"""Characters of what was expected, and of what was found, in a message."""
+
+
 class ContractBroken(AssertionError):
     """Raised when what is checked does not keep what it promises; says what, and what came instead."""
 
@@ -208,9 +212,19 @@ def expect(kept: bool, what: str) -> None:
 
 
 def expect_equal(what: str, found: Any, wanted: Any) -> None:
-    """Raise `ContractBroken` unless they are equal."""
-    if found != wanted:
-        raise ContractBroken(f"{what}: expected {safe_repr(wanted, 1000)}, found {safe_repr(found, 1000)}")
+    """Raise `ContractBroken` unless they are equal; of what is long, it says where they begin to differ."""
+    if found == wanted:
+        return
+    expected, came = safe_repr(wanted, SHOWN), safe_repr(found, SHOWN)
+    where = ""
+    if expected == came and isinstance(wanted, Sequence) and isinstance(found, Sequence):
+        alike = (one == other for one, other in zip(wanted, found, strict=False))
+        first = next((place for place, same in enumerate(alike) if not same), min(len(wanted), len(found)))
+        ours, theirs = (safe_repr(parts[first : first + 3]) for parts in (wanted, found))
+        where = (
+            f"; of {len(wanted)}, found {len(found)}, from place {first} on: expected {ours}, found {theirs}"
+        )
+    raise ContractBroken(f"{what}: expected {expected}, found {came}{where}")
 
 
 async def given(value: Awaitable[T] | T) -> T:

@@ -254,13 +254,14 @@ class SourceContract(Contract[Source[Any]]):
             await source.close()
 
     async def a_source_that_is_told_to_end_gives_what_it_has_taken(self, folder: Path) -> None:
-        """After `end` that gave True, reads give what had been taken in, and then None."""
+        """After `end` that gave True, reads give what was taken in, then None; `position` is behind it."""
         source = await self._opened(folder)
         batch = await source.read()
         read = [] if batch is None else list(batch.values)
         if source.end():
             while (batch := await source.read()) is not None:
                 read += batch.values
+        position = _kept(source.position()) if self._replayable else None
         await source.close()
         came: dict[Any, list[Any]] = {}
         for element in read:
@@ -268,6 +269,8 @@ class SourceContract(Contract[Source[Any]]):
         for split, elements in came.items():
             every = [one for one in self._expected if not self._split_of or self._split_of(one) == split]
             expect_equal("elements", elements, every[: len(elements)])
+        if position is not None:
+            await self._goes_on_from(folder, position, read)
 
     async def it_closes_in_whatever_state_it_is(self, folder: Path) -> None:
         """`close` works right after `open`, after an `open` that failed, and after a cancelled read."""

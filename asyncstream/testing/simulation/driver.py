@@ -35,6 +35,9 @@ HANGS = 3600.0
 PATIENCE = 100
 """Cancellations that the tasks of a life that is over get."""
 
+READS = 30
+"""Reads that few events come in: as many as let a checkpoint fall between two of them, in most stories."""
+
 Expected: TypeAlias = Iterable[Any] | Mapping[str, Iterable[Any]]
 """What a sink is to hold; by the sinks' names if there are several."""
 
@@ -162,7 +165,10 @@ def _in_the_world(
             return SimulatedSink(life, name)
         return PlainSimulatedSink(life, name)
 
-    sources = {name: SimulatedSource(life, ours) for name, ours in events.items()}
+    sources = {
+        name: SimulatedSource(life, ours, batch=max(1, min(10, len(ours) // READS)))
+        for name, ours in events.items()
+    }
     return make_pipeline(life).with_ends(sources=sources, sinks=stand_in)
 
 

@@ -34,7 +34,7 @@ from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
 from asyncstream.checkpoint.format import unpack_info
-from asyncstream.testing.loop import VirtualTimeLoop
+from asyncstream.testing.loop import VirtualTimeLoop, waiting
 from asyncstream.validation import count, real_number
 
 __all__ = ("FaultPlan", "Life", "ShufflingLoop", "SimulatedDisk", "SimulatedFailure", "World")
@@ -254,8 +254,10 @@ class Life:
 
     def hang(self) -> None:
         """It has lasted for longer than anything takes."""
-        self.complain("it hangs")
-        self.end("it hangs")
+        if not self.is_over:
+            self.note("wrong", "it hangs")  # not where: names of tasks differ from run to run
+            self.world.wrong.append(f"it hangs; {waiting()}")
+            self.end("it hangs")
 
     def end_some_time(self) -> None:
         """Crash at a random instant: some time from now, and some passes of the loop later."""

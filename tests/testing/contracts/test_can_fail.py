@@ -19,7 +19,7 @@ from asyncstream import DirectoryStore, JsonLinesSink, PipelineError, Sink, Sour
 from asyncstream.elements import Timestamps
 from asyncstream.lease import Holder, Lease
 from asyncstream.testing import Check, ContractBroken, sink_contract, source_contract, store_contract, verify
-from asyncstream.testing.contracts.checks import Places
+from asyncstream.testing.contracts.checks import Places, expect_equal
 
 NUMBERS = list(range(20))
 
@@ -149,6 +149,14 @@ class ForgetsTooMuch(Counting):
         self.at += 3
 
 
+class SkipsWhenItEnds(Counting):
+    """A job that is drained and started again would not read the rest."""
+
+    def end(self) -> bool:
+        self.at = len(NUMBERS)
+        return True
+
+
 class MoreThanAll(Counting):
     def progress(self) -> float | None:
         return 1.5
@@ -170,6 +178,7 @@ class MoreThanAll(Counting):
         (OneTimestampShort, "every_element_comes_once_and_in_order", "timestamps"),
         (ClosesOnlyIfOpen, "it_closes_in_whatever_state_it_is", "not open"),
         (ForgetsWhenItEnds, "a_source_that_is_told_to_end_gives_what_it_has_taken", "elements: expected"),
+        (SkipsWhenItEnds, "a_source_that_is_told_to_end_gives_what_it_has_taken", "elements: expected"),
         (RefusesItsOwnPosition, "each_position_leads_to_what_had_not_been_read", "is that mine"),
         (RefusesItsOwnPosition, "asked_for_its_position_it_changes_nothing", "is that mine"),
     ],
@@ -179,6 +188,26 @@ async def test_source_that_breaks_a_promise_is_found_out(
     make: Callable[[], Source[int]], name: str, complaint: str, tmp_path: Path
 ) -> None:
     assert complaint in await broken(source_contract(lambda folder: make(), NUMBERS), name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "where"),
+    [
+        (
+            list(range(2000)),
+            [*range(1500), *range(1501, 2000)],
+            "found 1999, from place 1500 on: expected [1500,",
+        ),
+        (list(range(2000)), list(range(1999)), "from place 1999 on: expected [1999], found []"),
+        (bytes(2000), bytes(1999) + b"x", r"from place 1999 on: expected b'\x00', found b'x'"),
+    ],
+    ids=["one is missing", "the last is missing", "bytes"],
+)
+def test_of_what_is_long_it_is_said_where_it_begins_to_differ(wanted: Any, found: Any, where: str) -> None:
+    """Both were shown up to a length at which they were the same."""
+    with pytest.raises(ContractBroken) as caught:
+        expect_equal("elements", found, wanted)
+    assert where in str(caught.value)
 
 
 async def test_source_that_cannot_be_replayed_must_say_so(tmp_path: Path) -> None:
