@@ -36,7 +36,7 @@ from asyncstream.guards.outcomes import (
     server_delay,
 )
 from asyncstream.metrics import ATTEMPTS, Distribution
-from asyncstream.operators.call_context import kept_call
+from asyncstream.operators.call_context import kept_call, on_behalf_of_none
 from asyncstream.operators.call_log import Retried
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -48,6 +48,7 @@ __all__ = (
     "attempts_in",
     "check_waits",
     "current_attempt",
+    "of_no_attempt",
     "retry",
 )
 
@@ -81,8 +82,17 @@ _attempt: ContextVar[Attempt] = ContextVar("asyncstream_attempt", default=_FIRST
 
 
 def current_attempt() -> Attempt:
-    """The attempt that the caller is part of; a first one outside of any retry."""
+    """
+    The attempt that the caller is part of; a first one outside of any retry, and for a batch or a renewal in
+    the background, whatever retries its elements are in.
+    """
     return _attempt.get()
+
+
+def of_no_attempt() -> None:
+    """What the running task calls from now on is part of no single element's call, nor of its attempts."""
+    on_behalf_of_none()
+    _attempt.set(_FIRST)
 
 
 WAIT_INITIAL: Final = 0.1
