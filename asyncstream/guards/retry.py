@@ -247,7 +247,8 @@ class Retry(Guard[In, Out]):
                     failure = result
                 finally:
                     if marked is not None:
-                        _attempt.reset(marked)
+                        with suppress(ValueError):  # collected after its loop, in a context of others
+                            _attempt.reset(marked)
                 if log.isEnabledFor(logging.DEBUG):
                     is_error = isinstance(failure, Exception)
                     said = describe_error(failure) if is_error else "its result was refused"
