@@ -70,7 +70,8 @@ class Attempt:
 
     Attributes:
         number: starts at 1.
-        idempotency_key: the same for all attempts of one element; None unless the retry makes one.
+        idempotency_key: the same for all attempts of one element; None unless the retry, or one around it,
+            makes one.
     """
 
     number: int = 1
@@ -217,6 +218,8 @@ class Retry(Guard[In, Out]):
                 attempt_began = self._time()
                 began = attempt_began - before.seconds
             while True:
+                if number > 1 and key is None:
+                    key = _attempt.get().idempotency_key  # of a retry around this one
                 # most calls are a first attempt without a key, which is what the default says
                 marked = None if number == 1 and key is None else _attempt.set(Attempt(number, key))
                 failure: Any
