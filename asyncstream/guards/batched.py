@@ -15,7 +15,8 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar, cast, overload
 
 from asyncstream.guards.guard import Background, Call, Guard, delivery, end, fail, usable_as_decorator
-from asyncstream.operators.call_context import KEEP, on_behalf_of_none
+from asyncstream.guards.retry import of_no_attempt
+from asyncstream.operators.call_context import KEEP
 from asyncstream.operators.functions import AsyncFunction, has_timeout_hook
 from asyncstream.validation import Duration, count, duration_seconds
 
@@ -119,7 +120,7 @@ class Batched(Guard[In, Out]):
 
     async def _run(self, values: list[In], keep: frozenset[Callable[[], None]]) -> Sequence[Out | Exception]:
         size = len(values)  # before the function makes something else of its list
-        on_behalf_of_none()
+        of_no_attempt()
         KEEP.set(keep)
         answers: Any = await self._send(values)
         if isinstance(answers, Sequence) and not isinstance(answers, str | bytes | bytearray):

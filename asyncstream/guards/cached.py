@@ -41,10 +41,10 @@ from asyncstream.guards.guard import (
 )
 from asyncstream.guards.outcomes import is_retryable
 from asyncstream.guards.redis_cache import RedisCache
+from asyncstream.guards.retry import of_no_attempt
 from asyncstream.guards.single_flight import SingleFlight
 from asyncstream.guards.sqlite_cache import SqliteCache
 from asyncstream.guards.stored_answers import Entry, StoredAnswers, bare
-from asyncstream.operators.call_context import on_behalf_of_none
 from asyncstream.validation import Duration, count, duration_seconds, function, refuse, selector
 
 __all__ = ("Cached", "cached")
@@ -297,7 +297,7 @@ class Cached(Guard[In, Out]):
                     return  # another process renews it
             try:
                 # a service that knows the element's key would give the answer that it gave then
-                on_behalf_of_none()
+                of_no_attempt()
                 answer = await self._call(value)
             except Exception:
                 # no caller waits for this one, and a stale answer is better than none

@@ -65,8 +65,9 @@ class Hedge(Guard[In, Out]):
     Calls a second time when an answer takes long; the first answer counts, and the other call is cancelled.
 
     An error of one call is raised only when the other has failed, too, or there is none. Belongs inside
-    `retry`, and outside of `rate_limit` and other limits, which are to count second calls. Only for what may
-    be done twice: reads, or calls with an idempotency key.
+    `retry` and `single_flight`, which would make one call of the two, and outside of `rate_limit` and other
+    limits, which are to count second calls. Only for what may be done twice: reads, or calls with an
+    idempotency key.
 
     Args:
         fn: the async function that it wraps.

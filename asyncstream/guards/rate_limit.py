@@ -102,7 +102,7 @@ class RateLimiter(Shown, Queued):
         self._paid_until = 0.0
         self._log: deque[tuple[float, float]] = deque()  # (start, weight), the oldest first
         self._used = 0.0
-        self._queue: Waiting[None, float] = Waiting()
+        self._queue: Waiting[float, float] = Waiting()  # whose leave is the time from which it counts
         self._timer: asyncio.TimerHandle | None = None
         self.waited = 0
         """How many calls had to wait."""
@@ -152,10 +152,11 @@ class RateLimiter(Shown, Queued):
             return
         self.waited += 1
         most = self._at_once
-        places = [self._queue.join(min(amount, most))]
+        weights = [min(amount, most)]
         while amount > most:  # in pieces if it is more than this process's part of the rate
             amount -= most
-            places.append(self._queue.join(min(amount, most)))
+            weights.append(min(amount, most))
+        places = [self._queue.join(weight) for weight in weights]
         if self._timer is None or self._queue.is_first(places[0]):
             self._admit(0.0)
         try:
@@ -163,11 +164,11 @@ class RateLimiter(Shown, Queued):
                 await place
         except BaseException:
             if in_its_loop(places[-1]):
-                for place in places:
+                for place, weight in zip(places, weights, strict=True):
                     place.cancel()
-                    self._queue.left(place)
-                if places[-1].cancelled():
-                    self._admit(0.0)  # the next may be lighter, or the queue may be empty
+                    if self._queue.left(place):
+                        self._give_back(place.result(), weight)
+                self._admit(0.0)  # the next may be lighter, or the queue may be empty
             raise
 
     def _free_at(self, amount: float, now: float) -> float:
@@ -204,6 +205,14 @@ class RateLimiter(Shown, Queued):
         if self._spacing:
             self._paid_until = max(self._paid_until, now) + amount * self._spacing
 
+    def _give_back(self, counted_at: float, amount: float) -> None:
+        """A call that was let in at this time was cancelled before it began."""
+        if (counted_at, amount) in self._log:  # else it is too old to count
+            self._log.remove((counted_at, amount))
+            self._used -= amount
+        if self._spacing:
+            self._paid_until -= amount * self._spacing
+
     def _admit(self, due: float) -> None:
         """Start calls that may start, and set the timer for the next; `due` is what a timer was set for."""
         if self._timer is not None:
@@ -219,7 +228,7 @@ class RateLimiter(Shown, Queued):
                 self._timer = loop.call_at(free_at, self._admit, free_at)
                 return
             self._count(amount, now)
-            self._queue.let_in(None)
+            self._queue.let_in(now)
 
 
 class RateLimit(Guard[In, Out]):

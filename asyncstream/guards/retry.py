@@ -36,7 +36,7 @@ from asyncstream.guards.outcomes import (
     server_delay,
 )
 from asyncstream.metrics import ATTEMPTS, Distribution
-from asyncstream.operators.call_context import kept_call
+from asyncstream.operators.call_context import kept_call, on_behalf_of_none
 from asyncstream.operators.call_log import Retried
 from asyncstream.validation import Duration, count, duration_seconds, function, real_number, refuse
 
@@ -48,6 +48,7 @@ __all__ = (
     "attempts_in",
     "check_waits",
     "current_attempt",
+    "of_no_attempt",
     "retry",
 )
 
@@ -69,7 +70,8 @@ class Attempt:
 
     Attributes:
         number: starts at 1.
-        idempotency_key: the same for all attempts of one element; None unless the retry makes one.
+        idempotency_key: the same for all attempts of one element; None unless the retry, or one around it,
+            makes one.
     """
 
     number: int = 1
@@ -81,8 +83,17 @@ _attempt: ContextVar[Attempt] = ContextVar("asyncstream_attempt", default=_FIRST
 
 
 def current_attempt() -> Attempt:
-    """The attempt that the caller is part of; a first one outside of any retry."""
+    """
+    The attempt that the caller is part of; a first one outside of any retry, and for a batch or a renewal in
+    the background, whatever retries its elements are in.
+    """
     return _attempt.get()
+
+
+def of_no_attempt() -> None:
+    """What the running task calls from now on is part of no single element's call, nor of its attempts."""
+    on_behalf_of_none()
+    _attempt.set(_FIRST)
 
 
 WAIT_INITIAL: Final = 0.1
@@ -207,6 +218,8 @@ class Retry(Guard[In, Out]):
                 attempt_began = self._time()
                 began = attempt_began - before.seconds
             while True:
+                if number > 1 and key is None:
+                    key = _attempt.get().idempotency_key  # of a retry around this one
                 # most calls are a first attempt without a key, which is what the default says
                 marked = None if number == 1 and key is None else _attempt.set(Attempt(number, key))
                 failure: Any
@@ -237,7 +250,8 @@ class Retry(Guard[In, Out]):
                     failure = result
                 finally:
                     if marked is not None:
-                        _attempt.reset(marked)
+                        with suppress(ValueError):  # collected after its loop, in a context of others
+                            _attempt.reset(marked)
                 if log.isEnabledFor(logging.DEBUG):
                     is_error = isinstance(failure, Exception)
                     said = describe_error(failure) if is_error else "its result was refused"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards import batched, cached, retry
+from asyncstream.guards import Attempt, batched, cached, current_attempt, retry
 from asyncstream.operators.call_context import KEEP
 from asyncstream.testing.loop import VirtualTimeLoop
 from tests.closing_loops import close_amid
@@ -300,6 +300,18 @@ async def test_batched_nests_with_guards_of_elements_and_of_batches() -> None:
     assert await asyncio.gather(*(guarded(number) for number in (1, 2))) == [2, 4]
     assert await guarded(1) == 2
     assert service.calls == [(100, [1, 2])]
+
+
+async def test_batch_has_no_key_of_one_of_its_elements_and_is_a_first_attempt() -> None:
+    seen: list[Attempt] = []
+
+    async def ask(values: list[int]) -> list[int | Exception]:
+        seen.append(current_attempt())
+        return [OSError(value) if len(seen) == 1 else value for value in values]
+
+    guarded = retry(batched(ask, size=2), idempotency_key=str, wait_jitter=0)
+    assert await asyncio.gather(*map(guarded, (1, 2))) == [1, 2]
+    assert seen == [Attempt(), Attempt()]
 
 
 async def test_decorator_and_counters() -> None:

@@ -14,7 +14,7 @@ import pytest
 from cachetools import TTLCache
 
 from asyncstream.errors import PipelineError
-from asyncstream.guards import cached, single_flight
+from asyncstream.guards import Attempt, cached, current_attempt, retry, single_flight
 from asyncstream.testing.loop import run_virtual
 from tests.guards.services import Flaky, now_ms
 
@@ -179,6 +179,21 @@ async def test_stale_answer_outlives_a_renewal_that_fails() -> None:
         assert await guarded(1) == 1
         await asyncio.sleep(1)
     assert service.times == [0, 11_000, 12_000]
+
+
+async def test_renewal_is_no_attempt_of_the_call_that_began_it() -> None:
+    seen: list[Attempt] = []
+
+    async def ask(value: str) -> str:
+        seen.append(current_attempt())
+        return value
+
+    guarded = retry(cached(ask, ttl=1, stale_for=10), idempotency_key=str)
+    await guarded("tea")
+    await asyncio.sleep(2)
+    await guarded("tea")
+    await asyncio.sleep(1)
+    assert seen == [Attempt(1, "tea"), Attempt()]
 
 
 async def test_close_ends_renewals() -> None:

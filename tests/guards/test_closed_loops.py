@@ -19,6 +19,7 @@ from asyncstream.guards import (
     concurrency_limit,
     hedge,
     rate_limit,
+    retry,
 )
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.closing_loops import close_amid
@@ -119,6 +120,31 @@ def test_a_program_that_ends_amid_calls_leaves_no_task_in_its_loop(make: Make, t
         loop = runner.get_loop()
         runner.run(main())
     assert not asyncio.all_tasks(loop)
+
+
+@pytest.mark.usefixtures("others_gone")
+def test_a_second_attempt_of_a_loop_that_was_closed_is_no_failure_of_the_service() -> None:
+    failures = [OSError()]
+
+    async def ask(value: int) -> int:
+        if failures:
+            raise failures.pop()
+        await asyncio.Event().wait()
+        return value
+
+    guarded = circuit_breaker(retry(ask, wait_jitter=0), failures=1)
+
+    async def main() -> None:
+        await asyncio.wait([asyncio.ensure_future(guarded(1))], timeout=1)
+
+    loop = VirtualTimeLoop()  # which stays until the end
+    close_amid(loop, main())
+
+    async def go_on() -> None:
+        gc.collect()  # what cannot be raised there, pytest makes an error of
+        assert guarded.metrics()["circuit_opened"] == 0
+
+    run_virtual(go_on())
 
 
 def test_a_batch_that_is_open_in_a_loop_that_was_closed_keeps_nobody_from_closing() -> None:

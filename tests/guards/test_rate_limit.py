@@ -153,6 +153,46 @@ def test_light_call_goes_as_soon_as_the_heavy_one_before_it_is_cancelled() -> No
     assert run_virtual(main()) == 500
 
 
+@pytest.mark.parametrize(
+    ("options", "then"), [({"rate": 1, "per": 10}, 10_000), ({"rate": 5, "per": 50, "burst": 1}, 10_000)]
+)
+def test_call_that_is_cancelled_when_it_has_just_been_let_in_uses_nothing_up(
+    options: dict[str, int], then: int
+) -> None:
+    async def main() -> list[int]:
+        limiter = RateLimiter(**options)
+        await limiter.acquire()
+        waiting = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_at(10, waiting.cancel)  # behind the limiter's timer
+        times = []
+        for _ in range(2):
+            await limiter.acquire()
+            times.append(now_ms())
+        assert waiting.cancelled()
+        return times
+
+    assert run_virtual(main()) == [then, 2 * then]
+
+
+def test_parts_of_a_call_that_is_cancelled_are_given_back(shares: Callable[[int], None]) -> None:
+    shares(2)
+
+    async def main() -> list[int]:
+        limiter = RateLimiter(4, per=10)
+        await limiter.acquire(1)
+        heavy = asyncio.create_task(limiter.acquire(4))
+        await asyncio.sleep(15)
+        heavy.cancel()
+        times = []
+        for _ in range(2):
+            await limiter.acquire(2)
+            times.append(now_ms())
+        return times
+
+    assert run_virtual(main()) == [15_000, 25_000]
+
+
 def test_call_without_weight_never_waits() -> None:
     assert starts(3, rate=1, weight=0) == [0, 0, 0]
 

@@ -258,6 +258,20 @@ def test_attempts_are_numbered_from_one() -> None:
     assert attempts_seen(2) == [Attempt(1), Attempt(2), Attempt(3)]
 
 
+def test_a_retry_inside_of_one_that_makes_a_key_keeps_it() -> None:
+    keys: list[str] = []
+
+    async def ask(value: str) -> str:
+        keys.append(current_attempt().idempotency_key)
+        if len(keys) < 4:
+            raise OSError
+        return value
+
+    guarded = retry(retry(ask, attempts=2), attempts=2, idempotency_key=lambda value: value)
+    run_virtual(guarded("k"))
+    assert keys == ["k"] * 4
+
+
 def test_all_attempts_of_an_element_share_an_idempotency_key() -> None:
     keys = iter("k!")
     seen = attempts_seen(2, idempotency_key=lambda value: value + next(keys))
