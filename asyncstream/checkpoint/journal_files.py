@@ -11,6 +11,7 @@ from typing import Protocol
 
 from asyncstream.aside import aside, done_aside
 from asyncstream.filesystem.folders import contents, sync_folder
+from asyncstream.filesystem.own_files import open_own
 
 __all__ = ("FolderFiles", "JournalFiles")
 
@@ -83,9 +84,9 @@ class FolderFiles:
                 self._folder.mkdir(exist_ok=True)
             # results of calls are readable for the owner only
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            # a pipe is refused at once, where nobody reads from it; so is a link, to whatever file it leads
-            flags |= sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NONBLOCK", "O_NOFOLLOW"))
-            file = self._open[name] = os.open(self._path(name), flags, 0o600)
+            # a pipe is refused at once, where nobody reads from it
+            flags |= getattr(os, "O_NONBLOCK", 0)
+            file = self._open[name] = open_own(self._path(name), flags)
             self._is_named = False
         self._dirty.add(name)
         view = memoryview(data)

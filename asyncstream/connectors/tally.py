@@ -13,6 +13,8 @@ import os
 from contextlib import suppress
 from zlib import crc32
 
+from asyncstream.filesystem.own_files import open_own
+
 __all__ = ("Tally",)
 
 
@@ -48,8 +50,7 @@ class Tally:
         """This is the last one now."""
         with suppress(OSError):
             if self._file is None:
-                flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
-                self._file = os.open(self.path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+                self._file = open_own(self.path, os.O_WRONLY | os.O_CREAT)
             os.lseek(self._file, 0, os.SEEK_SET)
             os.write(self._file, _line(identity, newest))
 

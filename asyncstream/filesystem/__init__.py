@@ -1,5 +1,6 @@
 """
-What more than one package needs of a disk: locks on files, the names in folders, SQLite databases.
+What more than one package needs of a disk: locks on files, files of its own, the names in folders,
+SQLite databases.
 """
 
 __all__ = ()

@@ -35,6 +35,7 @@ from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkBroken, SinkError, describe_error, told_as
 from asyncstream.filesystem.folders import sync_folder
 from asyncstream.filesystem.locks import lock
+from asyncstream.filesystem.own_files import open_own
 from asyncstream.lease import Lease, presence
 
 __all__ = ("RECORD_BYTES", "Claim", "Record", "claim_of", "fenced", "lost")
@@ -189,7 +190,7 @@ class Claim:
     def taking(self) -> Iterator[None]:
         """While this goes on, no other sink can take the file. It may block for `PATIENCE` seconds."""
         until = time.monotonic() + PATIENCE
-        with open(self.record, "ab", opener=_no_link) as file:
+        with open(self.record, "ab", opener=_own) as file:
             while not lock(file):
                 if time.monotonic() >= until:
                     raise SinkError(
@@ -336,16 +337,16 @@ def _record_in(content: bytes) -> Record | None:
 
 def _write(path: str, mode: str, data: bytes) -> None:
     """Have this in a file, and on the disk."""
-    with open(path, mode, opener=_no_link) as file:
+    with open(path, mode, opener=_own) as file:
         file.write(data)
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
 
 
-def _no_link(path: str, flags: int) -> int:
-    """Opens a file, and not what a link leads to that somebody else has put there under its name."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+def _own(path: str, flags: int) -> int:
+    """With the rights that a file of the sink itself has."""
+    return open_own(path, flags, 0o666)
 
 
 def claim_of(path: str) -> Claim:
