@@ -81,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _is_unread(error):
             _print_no_more()
             return UNREAD
-        if verbose:
-            traceback.print_exception(error)
-        say(f"{describe_error(error)}{_place_of(error)}")
+        tell(error, f"{describe_error(error)}{_place_of(error)}", tracebacks=verbose)
         return 1
     return status
 

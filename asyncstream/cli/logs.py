@@ -51,12 +51,12 @@ def _traceback(error: BaseException) -> str:
     return _escaped("".join(traceback.format_exception(error)).rstrip(), "\n\t")
 
 
-def tell(error: BaseException, *, tracebacks: bool) -> None:
-    """Say what a command failed with."""
+def tell(error: BaseException, text: str | None = None, *, tracebacks: bool) -> None:
+    """Say what a command failed with: the text; without one, what the error says by itself."""
     if tracebacks:
         with suppress(OSError):
             print(_traceback(error), file=sys.stderr)
-    say("; ".join([str(error), *getattr(error, "__notes__", ())]))
+    say("; ".join([str(error), *getattr(error, "__notes__", ())]) if text is None else text)
 
 
 class Log(logging.Handler):
