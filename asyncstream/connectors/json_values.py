@@ -22,9 +22,9 @@ import orjson
 
 from asyncstream.codec.depth import check_depth
 
-__all__ = ("DEEPEST", "has_long_number", "loads", "may_be_deep")
+__all__ = ("LEVELS", "has_long_number", "loads", "may_be_deep")
 
-DEEPEST: Final = 100
+LEVELS: Final = 100
 """
 Lists and objects inside each other. A checkpoint needs two levels for some of them, has some of its own, and
 no more than 254 altogether.
@@ -51,12 +51,12 @@ def has_long_number(data: bytes) -> bool:
 
 
 def may_be_deep(texts: Sequence[bytes]) -> bool:
-    """Whether the JSON of some of these may be nested deeper than `DEEPEST`."""
-    if max(map(len, texts), default=0) <= 2 * DEEPEST:
+    """Whether the JSON of some of these may be nested deeper than `LEVELS`."""
+    if max(map(len, texts), default=0) <= 2 * LEVELS:
         return False
     lists, objects = map(bytes.count, texts, repeat(b"[")), map(bytes.count, texts, repeat(b"{"))
     most: int = max(map(add, lists, objects))
-    return most > DEEPEST
+    return most > LEVELS
 
 
 def loads(data: bytes | str) -> Any:
@@ -65,9 +65,9 @@ def loads(data: bytes | str) -> Any:
     value = _value_of(data, text)
     if may_be_deep((text,)):
         try:
-            check_depth(value, DEEPEST)
+            check_depth(value, LEVELS)
         except TypeError:
-            raise orjson.JSONDecodeError(f"nested more than {DEEPEST} levels deep", "", 0) from None
+            raise orjson.JSONDecodeError(f"nested more than {LEVELS} levels deep", "", 0) from None
     return value
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from asyncstream.codec.depth import check_depth
 from asyncstream.connectors.base import Source, SourceBatch
 from asyncstream.connectors.inbox import Inbox
-from asyncstream.connectors.json_values import DEEPEST
+from asyncstream.connectors.json_values import LEVELS
 from asyncstream.errors import CodecError, JobStopped, PipelineError, SourceError, safe_repr
 from asyncstream.operators.journey import Journey
 from asyncstream.validation import count, flag, refuse, text
@@ -112,7 +112,7 @@ class Submissions(Source[T], Generic[T]):
         """
         if self.writer is not None:
             try:
-                check_depth(value, DEEPEST)
+                check_depth(value, LEVELS)
             except TypeError as error:
                 raise CodecError(f"cannot keep what is submitted: {error}") from None
         if id is not None and len(text("id", id)) > _LONGEST_ID:

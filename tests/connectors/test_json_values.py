@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncstream.connectors.json_values import DEEPEST, has_long_number, loads
+from asyncstream.connectors.json_values import LEVELS, has_long_number, loads
 
 WHOLE = st.integers() | st.integers(-(2**70), 2**70) | st.integers(-(10**25), 10**25)
 VALUES = st.recursive(
@@ -79,7 +79,7 @@ def test_what_is_no_json_is_refused(data: bytes | str) -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"$tag": ', "}")])
 def test_what_is_nested_deeper_than_anything_is_kept_is_refused(begin: str, end: str) -> None:
-    deepest = begin * DEEPEST + "1" + end * DEEPEST
+    deepest = begin * LEVELS + "1" + end * LEVELS
     assert loads(deepest) == loads(deepest.encode()) == orjson.loads(deepest)
     for deeper in (f"[{deepest}]", f"[1, [2], {deepest}]".encode()):
         with pytest.raises(orjson.JSONDecodeError, match="nested more than 100 levels deep"):

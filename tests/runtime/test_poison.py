@@ -20,7 +20,7 @@ from asyncstream import (
     MemoryStore,
     Pipeline,
 )
-from asyncstream.connectors.json_values import DEEPEST
+from asyncstream.connectors.json_values import LEVELS
 from asyncstream.errors import CodecError
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.functions import FailedCall
@@ -125,7 +125,7 @@ async def test_json_that_no_checkpoint_could_hold_is_malformed_and_all_other_is_
         raise ValueError(value) from KeyError(value)
 
     path = tmp_path / "in.jsonl"
-    deep = ['{"$a": ' * levels + "1" + "}" * levels for levels in (1, DEEPEST, DEEPEST + 1, 250, 900)]
+    deep = ['{"$a": ' * levels + "1" + "}" * levels for levels in (1, LEVELS, LEVELS + 1, 250, 900)]
     path.write_text("\n".join(deep))
     rejected: list[Any] = []
     pipeline = Pipeline("poison")
@@ -161,8 +161,8 @@ async def test_what_no_checkpoint_could_hold_is_refused_to_who_submits_it(
     inbox = Inbox(tmp_path / "inbox.sqlite") if is_durable else None
     pipeline.submissions(inbox=inbox, name="in").async_map(hang, name="hang").discard(name="out")
     async with pipeline.start(checkpoints=Checkpoints(store=MemoryStore())) as job:
-        assert await job.submit(nested(DEEPEST))
-        for deep in (nested(DEEPEST) | {"more": nested(DEEPEST)}, [[nested(250)]]):
+        assert await job.submit(nested(LEVELS))
+        for deep in (nested(LEVELS) | {"more": nested(LEVELS)}, [[nested(250)]]):
             with pytest.raises(CodecError, match="nested more than 100 levels deep"):
                 await job.submit(deep)
         await asyncio.sleep(1)
