@@ -53,6 +53,7 @@ U = TypeVar("U")
 
 END: Final = object()
 NOTHING: Final = object()
+_MORE: Final = object()
 
 _BATCH_BYTES: Final = 2**22
 """Behind so many one read ends: a thousand long lines may be more than memory has room for."""
@@ -122,7 +123,7 @@ class LineSource(FileSource[T]):
     def _next(self, lines: Lines, begin: Place) -> T | object:
         """
         The next element; `NOTHING` for an empty line at `begin`; `END` at the end of the file. Raises
-        `Malformed` for lines that are no element. The next one begins after them.
+        `Malformed` for lines that are no element. The next one begins after them, or `lines` is amid one.
         """
 
     def _ahead(self, lines: Lines, most: int) -> list[T]:
@@ -136,27 +137,30 @@ class LineSource(FileSource[T]):
         is_through = False
         began = lines.mark()
         try:
-            while (room := self._batch - len(values) - len(rejected)) > 0:
+            while True:
                 begin = lines.mark()
+                room = self._batch - len(values) - len(rejected)
                 empty = begin[1] - began[1] - len(values) - len(rejected)
-                if begin[0] - began[0] >= _BATCH_BYTES or empty >= EMPTY_LINES:
+                if room <= 0 or begin[0] - began[0] >= _BATCH_BYTES or empty >= EMPTY_LINES:
                     break
                 # what is behind a malformed line may be malformed as well: then looking ahead is for nothing
                 if room >= _WORTHWHILE and not rejected:
-                    if found := self._ahead(lines, room):
-                        values += found
+                    values += self._ahead(lines, room)
+                    if lines.offset > begin[0]:
                         continue
-                    begin = lines.mark()
                 try:
-                    value = self._next(lines, begin)
+                    value = (self._pass_over if lines.is_amid else self._next)(lines, begin)
                 except Malformed as malformed:
                     if self.rejects:
-                        rejected.append(self._rejected(lines, malformed))
+                        if not lines.is_amid:
+                            rejected.append(self._rejected(lines, malformed))
                         continue
                     lines.go_to(begin)
                     if values:  # they are delivered first; the next read finds it again
                         break
                     raise self._error(malformed) from malformed
+                if value is _MORE:
+                    break
                 if value is END:
                     self._check_size(lines)
                     self._check_end()
@@ -171,6 +175,13 @@ class LineSource(FileSource[T]):
             ) from error
         self._check_unchanged(lines)
         return None if is_through and not values and not rejected else SourceBatch(values, None, rejected)
+
+    def _pass_over(self, lines: Lines, begin: Place) -> object:
+        """What `_next` would say of a line that is too long; `_MORE` if a part of it has still to be read."""
+        try:
+            return _MORE if lines.pass_over() else END
+        except TooLong as error:
+            raise Malformed(begin, why_malformed(error)) from error
 
     def _rejected(self, lines: Lines, malformed: Malformed) -> RejectedLine:
         text = lines.text(malformed.begin, lines.mark())
