@@ -28,7 +28,7 @@ from asyncstream.connectors.files.compression import Compression, Decompressing,
 from asyncstream.connectors.files.identity import EXTENT, changed_at, difference, fingerprint, has_shrunk
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
-from asyncstream.connectors.json_values import has_long_number, loads, may_be_deep
+from asyncstream.connectors.json_values import are_for_loads, loads
 from asyncstream.connectors.lines import (
     AnyPath,
     LineGrew,
@@ -364,8 +364,7 @@ class JsonLinesSource(LineSource[T]):
             return []
         parts = found.split(b"\n", most)
         rest = len(parts.pop())
-        is_careful = has_long_number(found) or may_be_deep(parts)
-        read: Callable[[bytes], Any] = loads if is_careful else orjson.loads
+        read: Callable[[bytes], Any] = loads if are_for_loads(found, parts) else orjson.loads
         if (model := self._model) is not None:
             decode, read = read, lambda line: model(decode(line))
         values: list[Any] = []
