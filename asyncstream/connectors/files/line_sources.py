@@ -100,13 +100,14 @@ class LineSource(FileSource[T]):
         self._packed: Decompressing | None = None  # what is between the file and its lines
         self._lines: Lines | None = None
         self._first: Place = (0, 0)  # behind what comes before the first element
+        self._destination: Place | None = None  # where it is still to go
         self._size = 0  # of the file as it was opened
         self._changed_at: tuple[int, ...] | None = None  # when it was looked at last; None: that is not known
         self._known: dict[str, Any] = {}  # of what was read by then, if anything was
         self._head: str | None = None  # of an object in a store, which is not to be fetched again for it
 
     def _open(self) -> None:
-        self._head = None
+        self._head = self._destination = None
         self._file = self._storage.read(self._path)
         self._size = size_of(self._file)
         self._changed_at, self._known = changed_at(self._file), {}
@@ -274,7 +275,7 @@ class LineSource(FileSource[T]):
         )
 
     def _go_on(self, position: dict[str, Any]) -> None:
-        lines = self._opened()
+        self._opened()
         assert self._file is not None
         self._check_compression(position)
         offset = position["offset"]
@@ -289,7 +290,16 @@ class LineSource(FileSource[T]):
         elif has_shrunk(self._file, position):
             log.warning("%s is shorter than it was: something behind byte %d is gone", self._path, offset)
         if found is None and offset > self._first[0]:
-            lines.go_to((offset, position["lines"]))
+            self._destination = (offset, position["lines"])
+
+    def _is_on_its_way(self) -> bool:
+        if (place := self._destination) is None:
+            return False
+        if self._packed is not None and self._packed.is_behind(place[0]):
+            return True
+        self._destination = None
+        self._opened().go_to(place)
+        return False
 
     def _opened(self) -> Lines:
         if self._lines is None:

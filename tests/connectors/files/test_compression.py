@@ -9,6 +9,7 @@ import json
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -182,6 +183,33 @@ async def test_line_that_is_too_long_does_not_hold_the_loop(tmp_path: Path, endi
         assert (values(batch), lines(batch)) == ([2], [])
         assert await one.read() is None
         await one.close()
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+async def test_a_place_far_behind_is_gone_to_without_holding_the_loop(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"in.jsonl.{ending}"
+    random = Random(1)  # and so hardly made smaller
+    lines = b"".join(b'"%s"\n' % random.randbytes(50_000).hex().encode() for _ in range(60))
+    path.write_bytes(pack(lines + b"1\n", ending))
+    first, second = JsonLinesSource(path, batch=20), JsonLinesSource(path)
+    await first.open()
+    for _ in range(3):
+        batch = await first.read()
+        assert batch is not None
+        assert len(batch.values) == 20
+    position = first.position()
+    await first.close()
+    await second.open()
+    going = asyncio.ensure_future(second.seek(position))
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert not going.done()
+    await going
+    assert second.position() == position
+    batch = await second.read()
+    assert batch is not None
+    assert batch.values == [1]
+    await second.close()
 
 
 @settings(deadline=None, max_examples=25)
