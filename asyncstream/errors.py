@@ -132,12 +132,13 @@ class MissingField(AsyncStreamError, KeyError, AttributeError):
     """
 
     def __init__(self, field: str, element: object) -> None:
-        outer, dot, _ = field.partition(".")
-        within = "; a dot is part of a name: for a field within a field, give a function of the element"
-        super().__init__(
-            f"no field {field!r} in a {type(element).__name__}; {there_are(element)}"
-            f"{within if dot and outer in _field_names(element) else ''}"
-        )
+        names, (outer, dot, _) = _field_names(element), field.partition(".")
+        advice = ""
+        if dot and outer in names:
+            advice = "; a dot is part of a name: for a field within a field, give a function of the element"
+        elif any(word in names for word in re.findall(r"\w+", field)):  # "a > 1", where there is an 'a'
+            advice = "; a text is a name, and nothing is computed: for that, give a function of the element"
+        super().__init__(f"no field {field!r} in a {type(element).__name__}; {there_are(element)}{advice}")
         self.field = field
 
     __str__ = Exception.__str__  # that of KeyError would quote it

@@ -106,6 +106,8 @@ def _filled(shape: tuple[int, ...], dtype: Any, data: bytes, order: Any) -> Any:
     memory = bytearray(data)  # which can be written to, as a new array can
     if math.prod(shape) * dtype.itemsize != len(memory):
         raise CodecError(f"{len(memory)} bytes are no array of the shape {shape} of {dtype}")
+    if not memory and not dtype.itemsize:  # numpy makes texts of one character of those that have none
+        return numpy.zeros(shape, [("item", dtype)], order)["item"]
     if not memory:
         return numpy.zeros(shape, dtype, order)
     return numpy.ndarray(shape, dtype, memory, order=order)

@@ -83,6 +83,7 @@ class JsonCodec(Shown):
             LookupError,
             OSError,
             RecursionError,
+            SyntaxError,
             TypeError,
             ValueError,
         ) as error:

@@ -22,7 +22,7 @@ import orjson
 
 from asyncstream.codec.depth import check_depth
 
-__all__ = ("LEVELS", "has_long_number", "loads", "may_be_deep")
+__all__ = ("LEVELS", "are_for_loads", "loads")
 
 LEVELS: Final = 100
 """
@@ -30,7 +30,12 @@ Lists and objects inside each other. A checkpoint needs two levels for some of t
 no more than 254 altogether.
 """
 
-_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
+_STRETCH: Final = 1024
+"""Bytes of JSON in which brackets are counted together."""
+
+_ZEROS: Final = bytes.maketrans(b"123456789[", b"000000000{")
+"""With one bracket for both, or each would be looked for."""
+
 _LONG: Final = b"0" * 19
 """The digits of the shortest number that 64 bits do not hold, which is negative."""
 
@@ -38,9 +43,8 @@ _ENDLESS: Final = re.compile(rb"(?<![0-9.eE+])([0-9]{20})[0-9]{289,}(?![0-9.eE])
 """The digits of a whole number that a float may not hold: there are 309 at least."""
 
 
-def has_long_number(data: bytes) -> bool:
-    """Whether there may be a whole number in some JSON that 64 bits do not hold."""
-    digits = data.translate(_ZEROS)
+def _has_long_number(digits: bytes) -> bool:
+    """Whether there may be a whole number in some JSON that 64 bits do not hold; by `_ZEROS` of it."""
     place = digits.find(_LONG)
     while place >= 0:
         before = digits[max(0, place - 1) : place]
@@ -50,7 +54,20 @@ def has_long_number(data: bytes) -> bool:
     return False
 
 
-def may_be_deep(texts: Sequence[bytes]) -> bool:
+def are_for_loads(data: bytes, texts: Sequence[bytes]) -> bool:
+    """Whether `loads` may read some of these texts, which stand side by side in `data`, unlike orjson."""
+    digits = data.translate(_ZEROS)
+    if _has_long_number(digits):
+        return True
+    longest = max(map(len, texts), default=0)
+    if longest <= 2 * LEVELS:
+        return False
+    step = max(longest, _STRETCH)  # so that none is in more than two stretches
+    counts = (digits.count(b"{", begin, begin + step) for begin in range(0, len(digits), step))
+    return any(count > LEVELS // 2 for count in counts) and _may_be_deep(texts)
+
+
+def _may_be_deep(texts: Sequence[bytes]) -> bool:
     """Whether the JSON of some of these may be nested deeper than `LEVELS`."""
     if max(map(len, texts), default=0) <= 2 * LEVELS:
         return False
@@ -63,7 +80,7 @@ def loads(data: bytes | str) -> Any:
     """The value of some JSON; raises `orjson.JSONDecodeError` if it is none, or nested too deep."""
     text = _in_bytes(data)
     value = _value_of(data, text)
-    if may_be_deep((text,)):
+    if _may_be_deep((text,)):
         try:
             check_depth(value, LEVELS)
         except TypeError:
@@ -80,7 +97,7 @@ def _value_of(data: bytes | str, text: bytes) -> Any:
             raise
         orjson.loads(shorter)
     else:
-        if not has_long_number(text):
+        if not _has_long_number(text.translate(_ZEROS)):
             return value
     try:
         return json.loads(data)

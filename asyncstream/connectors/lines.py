@@ -41,6 +41,7 @@ BOM: Final = b"\xef\xbb\xbf"
 _LINE_FEED: Final = 10
 BUFFER_BYTES: Final = 256 * 1024  # enough that the system calls do not show in a profile
 EXCERPT_BYTES: Final = 1000  # what is kept of a line that was too long to be kept
+_PASSED_BYTES: Final = 2**20  # of such a line, in one go
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,13 @@ class Lines:
         self._offset = 0
         self._lines = 0
         self._limit_offset = limit
+        self._passed = 0  # of a line that is too long, the first so many bytes
+        self._beginning = b""  # of the last such line
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether `take` has met a line that is too long, which is for `pass_over` now."""
+        return self._passed > 0
 
     def mark(self) -> Place:
         """The place before the next line, from where on the limit counts."""
@@ -120,6 +128,7 @@ class Lines:
 
     def go_to(self, place: Place) -> None:
         self._offset, self._lines = place
+        self._passed = 0
         is_behind_mark = False
         if self._offset == len(BOM):
             self.file.seek(0)
@@ -130,36 +139,56 @@ class Lines:
 
     def take(self) -> bytes:
         """
-        The next line with its end, empty at the end of the file. A line that is too long is skipped.
+        The next line with its end, empty at the end of the file.
 
         Raises:
-            TooLong: for such a line.
+            TooLong: for a line that is; it is not taken.
             LineGrew: if the line before was none.
         """
         if self._is_open_end:
             self._end_line()
         begin = self._offset
-        line = self.file.readline(max(self._limit_offset - begin, 0) + 1)
+        line = self.file.readline(max(self._limit_offset - begin, EXCERPT_BYTES) + 1)
         end = begin + len(line)
-        is_too_long = end > self._limit_offset
-        if not line or line[-1] != _LINE_FEED:
-            last = line
-            while is_too_long and last and last[-1] != _LINE_FEED:
-                last = self.file.readline(BUFFER_BYTES)
-                end += len(last)
-            if not last or last[-1] != _LINE_FEED:  # the end of the file
-                self.at_end = True
-                if not self.complete:
-                    self.file.seek(begin)
-                    return b""
-                self._is_open_end = self._is_open_end or (end > begin and line != BOM)
+        if end > self._limit_offset:
+            self._passed, self._beginning = len(line.removesuffix(b"\n")), line[:EXCERPT_BYTES]
+            raise TooLong(f"longer than {self.limit} bytes")
+        if not line or line[-1] != _LINE_FEED:  # the end of the file
+            self.at_end = True
+            if not self.complete:
+                self.file.seek(begin)
+                return b""
+            self._is_open_end = self._is_open_end or (end > begin and line != BOM)
         if end == begin:
             return b""
         self._offset = end
         self._lines += 1
-        if is_too_long:
-            raise TooLong(f"longer than {self.limit} bytes")
         return line.removeprefix(BOM) if begin == 0 else line
+
+    def pass_over(self) -> bool:
+        """
+        Pass over a part of a line that is too long; False if it has no end yet, and is no line so far.
+
+        Raises:
+            TooLong: when the line is taken, with its last part.
+        """
+        self.file.seek(self._offset + self._passed)
+        most = self._passed + _PASSED_BYTES
+        while self._passed < most:
+            part = self.file.readline(BUFFER_BYTES)
+            self._passed += len(part)
+            if not part or part[-1] == _LINE_FEED:
+                break
+        else:
+            return True
+        if not part:
+            self.at_end = True
+            if not self.complete:
+                self.go_to((self._offset, self._lines))
+                return False
+        self._is_open_end = not part
+        self._offset, self._lines, self._passed = self._offset + self._passed, self._lines + 1, 0
+        raise TooLong(f"longer than {self.limit} bytes")
 
     def _end_line(self) -> None:
         """Take the line end, if by now there is one, of the last line, which had none."""
@@ -178,7 +207,7 @@ class Lines:
         Some lines that are in memory already, each with its end, and together not over the limit; `skip`
         takes them. Nothing where `take` must look closer at the next one.
         """
-        if self._offset == 0 or self._is_open_end:
+        if self._offset == 0 or self._is_open_end or self.is_amid:
             return b""
         found = self.file.peek()
         return found[: found.rfind(b"\n", 0, self.limit) + 1]
@@ -200,11 +229,14 @@ class Lines:
         return line.decode()
 
     def text(self, begin: Place, end: Place) -> str:
-        """What is written between two places."""
+        """What is written between two places, if that is one line, or not over the limit."""
         size = end[0] - begin[0]
-        self.file.seek(begin[0])
-        data = self.file.read(size if size <= self.limit else min(size, EXCERPT_BYTES))
-        self.file.seek(self._offset)
+        if size > self.limit:
+            data = self._beginning
+        else:
+            self.file.seek(begin[0])
+            data = self.file.read(size)
+            self.file.seek(self._offset)
         return data.removesuffix(b"\n").removesuffix(b"\r").decode(errors="backslashreplace")
 
 

@@ -19,7 +19,8 @@ from collections import deque
 from typing import Final, TypeVar
 
 from asyncstream.aside import Tasks, heed, in_its_loop
-from asyncstream.guards.guard import Call, Guard, end, usable_as_decorator
+from asyncstream.guards.guard import Call, Guard, end, guards_in, usable_as_decorator
+from asyncstream.guards.single_flight import SingleFlight
 from asyncstream.validation import Duration, duration_seconds, real_number, refuse
 
 __all__ = ("Hedge", "hedge")
@@ -65,9 +66,9 @@ class Hedge(Guard[In, Out]):
     Calls a second time when an answer takes long; the first answer counts, and the other call is cancelled.
 
     An error of one call is raised only when the other has failed, too, or there is none. Belongs inside
-    `retry` and `single_flight`, which would make one call of the two, and outside of `rate_limit` and other
-    limits, which are to count second calls. Only for what may be done twice: reads, or calls with an
-    idempotency key.
+    `retry` and `single_flight`, which would make one call of the two and is refused inside of it, and outside
+    of `rate_limit` and other limits, which are to count second calls. Only for what may be done twice: reads,
+    or calls with an idempotency key.
 
     Args:
         fn: the async function that it wraps.
@@ -80,6 +81,9 @@ class Hedge(Guard[In, Out]):
 
     def __init__(self, fn: Call[In, Out], *, after: str | Duration = "p95", at_most: float = 0.05) -> None:
         super().__init__(fn)
+        if any(isinstance(guard, SingleFlight) for guard in guards_in(fn)):
+            advice = "it makes one call of the two; put it around: single_flight(hedge(...))"
+            raise refuse("fn", "a function without single_flight inside", fn, advice)
         self._latencies: _Latencies | None = None
         self._after: float | None = None
         if isinstance(after, str):

@@ -13,6 +13,8 @@ guard alone is in no other order anywhere, and is not looked at.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Hashable, Iterator
 from threading import Lock
 from typing import Any, Final
@@ -35,8 +37,18 @@ class _Takers(WeakSet[Guard[Any, Any]]):
 _takers: Final[WeakValueDictionary[Hashable, _Takers]] = WeakValueDictionary()
 """By what is taken; kept by the guards themselves."""
 
-_turn: Final = Lock()
+_turn = Lock()
 """Guards are made in several threads."""
+
+
+def _begin_anew() -> None:
+    """In a process that is forked, the thread is not there that perhaps has the lock."""
+    global _turn
+    _turn = Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def take_place(name: str, guard: Guard[Any, Any], *, twice: bool = False) -> None:

@@ -179,6 +179,8 @@ class RateLimiter(Shown, Queued):
         free_at = now
         if self._spacing:
             free_at = self._paid_until - (self._at_once - amount) * self._spacing
+            if free_at <= now + EARLY:  # sums of parts of a second are not exact
+                free_at = now
         if self._used + amount > self._most:
             while log and log[0][0] + self._within <= now:
                 self._used -= log.popleft()[1]

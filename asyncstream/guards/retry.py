@@ -204,7 +204,10 @@ class Retry(Guard[In, Out]):
 
     async def invoke(self, value: In) -> Out:
         began = attempt_began = self._time()
+        around = _attempt.get()
         key = None if self._idempotency_key is None else self._idempotency_key(value)
+        if key is None:
+            key = around.idempotency_key
         backoff = self._wait_initial
         number = 1
         call = kept_call(self)
@@ -218,10 +221,9 @@ class Retry(Guard[In, Out]):
                 attempt_began = self._time()
                 began = attempt_began - before.seconds
             while True:
-                if number > 1 and key is None:
-                    key = _attempt.get().idempotency_key  # of a retry around this one
                 # most calls are a first attempt without a key, which is what the default says
-                marked = None if number == 1 and key is None else _attempt.set(Attempt(number, key))
+                is_told = number == around.number and key is around.idempotency_key
+                marked = None if is_told else _attempt.set(Attempt(number, key))
                 failure: Any
                 try:
                     result = await self._call(value)

@@ -104,9 +104,9 @@ class Matching(TimedStep):
         if kept:
             at_ms = max(timestamp, self._soonest_ms)
             runs = self._time_out([Run(*run) for run in kept], at_ms, at_ms)
-        for value in () if values is MISSING else values:
+        for order, value in enumerate(() if values is MISSING else values):
             try:
-                runs, matches = self._automaton.advance(runs, value, timestamp)
+                runs, matches = self._automaton.advance(runs, value, (timestamp, order))
             except BaseException as error:
                 self._out.flush()
                 self.fail_on(value, error)
@@ -134,21 +134,21 @@ class Matching(TimedStep):
         `at_ms`.
         """
         going: list[Run] = []
-        given_up_ms: float = -math.inf  # what began up to this time
+        given_up: tuple[float, int] = (-math.inf, 0)  # what began up to there
         for run in runs:
             if not self._automaton.is_timed_out(run, reached_ms):
                 going.append(run)
-            elif run.start_ms <= given_up_ms:
+            elif run.start <= given_up:
                 continue
             elif self._automaton.matches_in_the_end(run):
                 self._out.extend([self._shown(run)], at_ms)
                 if self._skips:
-                    given_up_ms = run.end_ms
+                    given_up = run.end
             elif not self._automaton.is_whole(run):
                 self._timed_out += 1
                 if TIMED_OUT in self.side:
                     self._out.aside(TIMED_OUT, self._shown(run), at_ms)
-        return [run for run in going if run.start_ms > given_up_ms]
+        return [run for run in going if run.start > given_up]
 
     def _shown(self, run: Run) -> Match[Any, Any]:
         return Match(self._state.key, self._automaton.elements(run), run.start_ms, run.end_ms)

@@ -52,6 +52,8 @@ class Run(NamedTuple):
         passed: something was passed over since the last was taken.
         start_ms, end_ms: event time of the first and the last element.
         taken: (number of the stage, element), in the order of event time.
+        first, last: which of the elements of its time the first one is, and the last one, from 0.
+        again: it has taken what the run before it has, and waits for another stage.
     """
 
     stage: int
@@ -60,6 +62,19 @@ class Run(NamedTuple):
     start_ms: int
     end_ms: int
     taken: tuple[tuple[int, Any], ...]
+    first: int = 0
+    last: int = 0
+    again: bool = False
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Where the first element is, in the order in which elements are matched."""
+        return self.start_ms, self.first
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where the last element is."""
+        return self.end_ms, self.last
 
 
 _NOTHING: Final = Run(0, 0, False, 0, 0, ())
@@ -84,16 +99,24 @@ class Automaton:
         self._within_ms = pattern.within_ms
         self._kinds = Kinds()
 
-    def advance(self, runs: Sequence[Run], value: Any, at_ms: int) -> tuple[list[Run], list[Run]]:
+    def advance(self, runs: Sequence[Run], value: Any, at: tuple[int, int]) -> tuple[list[Run], list[Run]]:
         """
         What an element makes of runs, in their order, none of them timed out: the runs after it, and those
-        that are a match with it. Its event time is not before that of any other.
+        that are a match with it.
+
+        Args:
+            at: its event time, and which of the elements of this time it is; not before any other.
         """
         after: list[Run] = []
         matches: list[Run] = []
+        passed: list[Run] = []
         for run in runs:
-            self._advance(run, value, at_ms, after, matches)
-        self._advance(_NOTHING, value, at_ms, after, matches)
+            if not run.again:
+                after += passed  # behind all that took this element, of those that had taken the same
+                passed = []
+            self._advance(run, value, at, after, passed, matches)
+        after += passed
+        self._advance(_NOTHING, value, at, after, [], matches)
         return after, matches
 
     def is_timed_out(self, run: Run, at_ms: float) -> bool:
@@ -121,8 +144,15 @@ class Automaton:
             taken.setdefault(self._stages[number].name, []).append(value)
         return taken
 
-    def _advance(self, run: Run, value: Any, at_ms: int, after: list[Run], matches: list[Run]) -> None:
-        passed: list[Run] = []
+    def _advance(
+        self,
+        run: Run,
+        value: Any,
+        at: tuple[int, int],
+        after: list[Run],
+        passed: list[Run],
+        matches: list[Run],
+    ) -> None:
         number, size, waited, has_begun = run.stage, run.size, run.passed, bool(run.taken)
         while True:
             absent = None if size else self._absent[number]
@@ -130,22 +160,21 @@ class Automaton:
                 break
             if number == self._end:
                 if has_begun and absent and not self._is_any(absent, run, value, strict=False):
-                    passed.append(run if waited else _waiting(run, number, 0))
+                    passed.append(_waiting(run, number, 0, again=bool(passed)))
                 break
             stage = self._stages[number]
             if stage.most is None or size < stage.most:
                 if self._holds(stage, run, value):
-                    self._take(run, number, size, value, at_ms, after, matches)
+                    self._take(run, number, size, value, at, after, matches)
                 elif (
                     has_begun
                     and not (stage.consecutive if size else stage.strict)
                     and not (absent and self._is_any(absent, run, value, strict=False))
                 ):
-                    passed.append(run if waited else _waiting(run, number, size))
+                    passed.append(_waiting(run, number, size, again=bool(passed)))
             if waited or not self._has_enough(number, size):
                 break
             number, size = number + 1, 0
-        after += passed
 
     def _has_enough(self, number: int, size: int) -> bool:
         stage = self._stages[number]
@@ -161,19 +190,21 @@ class Automaton:
         number: int,
         count: int,
         value: Any,
-        at_ms: int,
+        at: tuple[int, int],
         after: list[Run],
         matches: list[Run],
     ) -> None:
         """Let a run take an element, of stage `number`, of which it has `count`."""
-        start_ms = run.start_ms if run.taken else at_ms
-        taken = Run(number, count + 1, False, start_ms, at_ms, (*run.taken, (number, value)))
+        start_ms, first = run.start if run.taken else at
+        end_ms, last = at
+        elements = (*run.taken, (number, value))
+        taken = Run(number, count + 1, False, start_ms, end_ms, elements, first, last)
         if self.is_whole(taken) and not self._ends_absent:
             matches.append(taken)
         if taken.size != self._stages[number].most:
             after.append(taken)
         elif number + 1 < self._end or self._ends_absent:
-            after.append(Run(number + 1, 0, False, start_ms, at_ms, taken.taken))
+            after.append(Run(number + 1, 0, False, start_ms, end_ms, elements, first, last))
 
     def _holds(self, stage: Stage, run: Run, value: Any) -> bool:
         if stage.where is not None:
@@ -185,6 +216,8 @@ class Automaton:
         return bool(outcome)
 
 
-def _waiting(run: Run, number: int, size: int) -> Run:
+def _waiting(run: Run, number: int, size: int, *, again: bool) -> Run:
     """A run that has passed something over."""
-    return Run(number, size, True, run.start_ms, run.end_ms, run.taken)
+    if run.passed and run.again == again:
+        return run
+    return Run(number, size, True, run.start_ms, run.end_ms, run.taken, run.first, run.last, again)

@@ -169,6 +169,7 @@ def test_fields_of_built_in_exceptions_come_back() -> None:
         b'{"$ndarray":["<i8",[2],"AAAAAAAAAAA=","C"]}',
         b'{"$ndarray":["<i8",[-1],"AAAAAAAAAAA=","C"]}',
         b'{"$ndarray":[null,[1000000000000],[]]}',
+        b'{"$ndarray":["|,0",[1],"AAAAAAAAAAA=","C"]}',
         b'{"$ndarray":["os.system",[1],"AAAAAAAAAAA=","C"]}',
         b'{"$array":["i",3,"AAAA"]}',
         b'{"$array":["z",4,"AAAA"]}',
@@ -178,6 +179,13 @@ def test_fields_of_built_in_exceptions_come_back() -> None:
 def test_bytes_of_no_array_are_refused(data: bytes) -> None:
     with pytest.raises(CodecError):
         JsonCodec().decode(data)
+
+
+@pytest.mark.parametrize("dtype", ["<U0", "|S0", "|V0"])
+def test_array_of_nothing_takes_no_memory_whatever_its_shape(dtype: str) -> None:
+    """Of one of these bytes made a shape that no memory has room for."""
+    back = JsonCodec().decode(f'{{"$ndarray":["{dtype}",[1000000,1000000000],"","C"]}}'.encode())
+    assert (back.dtype, back.nbytes) == (np.dtype(dtype), 0)
 
 
 class Grown(pydantic.BaseModel):

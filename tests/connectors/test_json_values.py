@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncstream.connectors.json_values import LEVELS, has_long_number, loads
+from asyncstream.connectors.json_values import LEVELS, are_for_loads, loads
 
 WHOLE = st.integers() | st.integers(-(2**70), 2**70) | st.integers(-(10**25), 10**25)
 VALUES = st.recursive(
@@ -49,7 +49,19 @@ def test_values_come_back(value: Any) -> None:
     ],
 )
 def test_long_numbers_are_told_from_fractions(data: bytes, is_long: bool) -> None:
-    assert has_long_number(data) == is_long
+    assert are_for_loads(data, [data]) == is_long
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
+@pytest.mark.parametrize("before", [0, 800, 900, 1000, 1100])
+def test_deep_nesting_is_found_among_others(begin: str, end: str, before: int) -> None:
+    """Wherever it begins and ends, of what is looked at together."""
+    deep = (begin * (LEVELS + 1) + "1" + end * (LEVELS + 1)).encode()
+    for padding in range(0, 1000, 100):
+        texts = [b"x" * before, deep + b" " * padding, b"z" * 900]
+        assert are_for_loads(b"\n".join(texts), texts)
+    flat = json.dumps({"a": [1, {"b": 2}], "c": "x" * 400}).encode()
+    assert not are_for_loads(b"\n".join([flat] * 1000), [flat] * 1000)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncstream import Pipeline, PipelineError, call_context
-from asyncstream.guards import hedge, retry
+from asyncstream.guards import hedge, retry, single_flight
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -220,6 +220,13 @@ async def test_both_calls_have_the_same_key() -> None:
 
     assert len(keys) == 2
     assert len(set(keys)) == 1
+
+
+@pytest.mark.parametrize("between", [lambda fn: fn, retry], ids=["nothing", "retry"])
+def test_single_flight_inside_which_makes_one_call_of_the_two_is_refused(between: Any) -> None:
+    single_flight(hedge(Service(), after=1))
+    with pytest.raises(PipelineError, match=r"single_flight inside, got .*; it .* single_flight\(hedge\("):
+        hedge(between(single_flight(Service())), after=1)
 
 
 @pytest.mark.parametrize("after", ["95", "p0", "p100", "px", "", 0, -1])

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import pickle
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise, permutations
@@ -22,6 +23,7 @@ from asyncstream.guards import (
     AdaptiveLimit,
     Breaker,
     Budget,
+    ConcurrencyLimit,
     SharedBreaker,
     SharedConcurrency,
     SharedLimit,
@@ -33,6 +35,7 @@ from asyncstream.guards import (
     retry,
 )
 from asyncstream.testing.loop import run_virtual
+from tests.forks import forked
 
 Wrap = Callable[[Any], Any]
 
@@ -121,6 +124,32 @@ def test_a_copy_stands_for_itself() -> None:
     for again in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first)):
         assert not again.takers
         concurrency_limit(circuit_breaker(ask, breaker=again.breaker), limit=again.inner.limit)
+
+
+def test_one_that_is_made_in_a_thread_does_not_hold_up_a_process_that_is_forked_meanwhile() -> None:
+    is_amid, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(ConcurrencyLimit[int, int]):
+        @property
+        def waits_for_place(self) -> bool:  # type: ignore[override]
+            is_amid.set()
+            return may_go_on.wait(20)
+
+    def check() -> None:
+        concurrency_limit(ask, limit=outer)
+
+    outer = AdaptiveLimit(most=1)
+    kept = concurrency_limit(ask, limit=outer)
+    inside = Slow(ask, limit=AdaptiveLimit(most=1))
+    thread = threading.Thread(target=partial(concurrency_limit, inside, limit=outer))
+    thread.start()
+    assert is_amid.wait(20)
+    try:
+        assert forked(check) == 7
+    finally:
+        may_go_on.set()
+        thread.join()
+    assert kept.takers
 
 
 NESTS = st.lists(st.permutations(range(3)).flatmap(lambda order: st.just(order) | st.just(order[:2])))

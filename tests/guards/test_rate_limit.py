@@ -39,6 +39,13 @@ def test_burst_starts_at_once_and_the_rest_evenly() -> None:
     assert starts(6, rate=4, burst=2) == [0, 0, 250, 500, 1000, 1000]
 
 
+@pytest.mark.parametrize("per", [0.7, 60, 12.345])
+def test_no_call_of_a_burst_waits_for_the_rounding_of_sums(per: float) -> None:
+    for burst in range(1, 40):
+        limiter = RateLimiter(40, per=per, burst=burst)
+        assert [limiter.try_acquire(now=1234.5) for _ in range(burst + 1)] == [True] * burst + [False]
+
+
 def test_burst_of_one_spaces_all_calls_evenly() -> None:
     assert starts(5, rate=10, burst=1) == [0, 100, 200, 300, 400]
 

@@ -258,18 +258,19 @@ def test_attempts_are_numbered_from_one() -> None:
     assert attempts_seen(2) == [Attempt(1), Attempt(2), Attempt(3)]
 
 
-def test_a_retry_inside_of_one_that_makes_a_key_keeps_it() -> None:
-    keys: list[str] = []
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_retry_inside_of_another_counts_its_own_attempts_and_keeps_the_key(key: str | None) -> None:
+    seen: list[Attempt] = []
 
     async def ask(value: str) -> str:
-        keys.append(current_attempt().idempotency_key)
-        if len(keys) < 4:
+        seen.append(current_attempt())
+        if len(seen) < 6:
             raise OSError
         return value
 
-    guarded = retry(retry(ask, attempts=2), attempts=2, idempotency_key=lambda value: value)
-    run_virtual(guarded("k"))
-    assert keys == ["k"] * 4
+    guarded = retry(retry(ask, attempts=2), attempts=3, idempotency_key=lambda value: key)
+    run_virtual(guarded("x"))
+    assert seen == [Attempt(1, key), Attempt(2, key)] * 3
 
 
 def test_all_attempts_of_an_element_share_an_idempotency_key() -> None:

@@ -55,6 +55,11 @@ EXAMPLES: list[tuple[Pattern[str], str, list[str]]] = [
     (BEGIN.within(2.001).followed_by("b", B), "a1 c1 b1", ["a1 b1"]),
     (BEGIN.followed_by("b", B).optional().followed_by("c", C), "a1 x b1 c1", ["a1 b1 c1", "a1 c1"]),
     (BEGIN.followed_by("b", B).optional(), "a1 b1", ["a1", "a1 b1"]),
+    (
+        BEGIN.followed_by("b", B).optional().followed_by("c", C).optional().followed_by("d", letter("d")),
+        "a1 x c1 b1 d1",
+        ["a1 c1 d1", "a1 b1 d1", "a1 d1"],  # what took c1 is before what passed it over
+    ),
     (BEGIN.optional().next("b", B).optional().next("c", C), "b1 c1", ["b1 c1", "c1"]),
     (BEGIN.next("b", B).times(2).optional().next("c", C), "a1 b1 c1 a2 c2", ["a2 c2"]),
     (BEGIN.not_next("b", B).followed_by("c", C), "a1 b1 c1 a2 x b2 c2", ["a2 c2"]),
@@ -109,6 +114,17 @@ def test_a_match_at_the_end_of_its_time_gives_up_what_began_in_it() -> None:
     pattern = BEGIN.times(2).not_followed_by("b", B).within(4)
     assert found(pattern, "a1 a2 a3 a4 x x x") == ["a1 a2", "a2 a3", "a3 a4"]
     assert found(pattern, "a1 a2 a3 a4 x x x", skip="past_last_event") == ["a1 a2", "a3 a4"]
+
+
+def test_what_began_after_the_end_of_a_match_counts_also_at_the_same_time() -> None:
+    pattern = BEGIN.not_followed_by("b", B).within(4)
+    with harness(lambda s: s.key_by(lambda _: 0).pattern(pattern, skip="past_last_event")) as tested:
+        for event in ("a1", "a2", "c1", "a3"):
+            tested.push(event, at=1_000)
+        tested.advance(1_000)
+        tested.restart()
+        tested.end()
+        assert [match.elements["a"] for match in tested.collect()] == [["a1"], ["a2"], ["a3"]]
 
 
 def test_a_condition_on_what_is_absent_may_look_at_what_was_taken() -> None:
@@ -403,8 +419,9 @@ class _Search:
             return False
         following = range(position + 1, len(self.events))
         between = [self.events[at] for at in following if self.is_in_time(taken, at)]
-        if any(absent.where(event) for absent in self.absent[-1] for event in between):
-            return False
+        for absent in self.absent[-1]:
+            if any(map(absent.where, between[:1] if absent.strict else between)):
+                return False
         return all(stage.optional for stage in self.stages[number + 1 :])
 
     def ways(self, taken: Any) -> Iterator[Any]:
@@ -463,8 +480,8 @@ def test_matches_are_those_that_a_search_finds(
     for key in "abc":
         events = sorted((one for one in elements if one[0] == key), key=lambda one: one[2])
         expected = sequences(pattern, events)
-        if pattern.stages[-1].absent:  # their order is that of their beginnings
-            expected.sort(key=lambda taken: (events[taken[0][0]][2], taken))
+        if pattern.stages[-1].absent:  # their order is that of their beginnings; what took more is first
+            expected.sort(key=lambda taken: (events[taken[0][0]][2], [*taken, (len(events), 0)]))
         if skips:
             expected = list(_skipping(expected))
         shown = [[events[position] for position, _ in taken] for taken in expected]

@@ -156,6 +156,16 @@ def test_dot_is_part_of_a_name() -> None:
     assert "a dot is part" not in str(MissingField("x.y", {"a": 1}))
 
 
+@pytest.mark.parametrize("text", ["a > 1", "b + a", "upper(a)", "a IS NOT NULL", "-a", "a.b + 1"])
+def test_text_is_no_expression(text: str) -> None:
+    advice = "a dot is part" if "." in text else "a text is a name, and nothing is computed"
+    for element in ({"a": 1}, SimpleNamespace(a=1)):
+        with pytest.raises(UserFunctionError, match=advice):
+            results(lambda stream: stream.filter(text), [element])
+    assert results(lambda stream: stream.map(text), [{text: 1}]) == [1]
+    assert "computed" not in str(MissingField(text, {"c": 1}))
+
+
 def test_property_that_fails_is_no_missing_field() -> None:
     with pytest.raises(UserFunctionError, match="AttributeError: inside"):
         results(lambda stream: stream.map("id"), [WithProperty()])

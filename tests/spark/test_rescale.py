@@ -278,7 +278,8 @@ def test_query_that_cannot_be_gone_on_from_is_refused(spark: SparkSession, tmp_p
         plan.regroup(str(place), str(to))
     (place / "offsets" / f".{last}.crc").unlink()
     (place / "offsets" / f"{last}").write_text("v9\n{}\n{}")
-    with pytest.raises(CheckpointError, match="has Spark's format 'v9', of which only 'v1' is known"):
+    told = "has Spark's format 'v9', of which only 'v1' is known.* start_from=.*offsetLog.formatVersion=1"
+    with pytest.raises(CheckpointError, match=told):
         plan.regroup(str(place), str(tmp_path / "third"))
     assert not (tmp_path / "third").exists()
     with pytest.raises(PipelineError, match="regroup: only a stream of keyed steps has state"):

@@ -150,6 +150,14 @@ class Decompressing(io.RawIOBase):
         self._at = offset
         return offset
 
+    def is_behind(self, offset: int) -> bool:
+        """Decompress a part of what is before a place; False if all of that is, or there is no more."""
+        until = min(offset, self._ends[-1][0] + _MUCH)
+        while self._ends[-1][0] < until:
+            if not self._decompress():
+                return False
+        return until < offset
+
     def packed_before(self, offset: int) -> int:
         """How many bytes of the file the first `offset` bytes came of, which were read."""
         return self._ends[min(bisect_left(self._ends, (offset,)), len(self._ends) - 1)][1]

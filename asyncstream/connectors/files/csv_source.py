@@ -192,9 +192,10 @@ class CsvSource(LineSource[T]):
             if lines.at_end and not lines.complete:  # inside quotes: its end is still to be written
                 lines.go_to(begin)
                 return None
-            lines.go_to(begin)
-            with suppress(TooLong):
-                lines.take()
+            if lines.offset > begin[0] or not lines.is_amid:  # else it is the first line that is too long
+                lines.go_to(begin)
+                with suppress(TooLong):
+                    lines.take()
             raise Malformed(begin, why_malformed(error)) from error
 
 

@@ -28,7 +28,7 @@ from asyncstream.connectors.files.compression import Compression, Decompressing,
 from asyncstream.connectors.files.identity import EXTENT, changed_at, difference, fingerprint, has_shrunk
 from asyncstream.connectors.files.reading import FileSource
 from asyncstream.connectors.files.storage import size_of
-from asyncstream.connectors.json_values import has_long_number, loads, may_be_deep
+from asyncstream.connectors.json_values import are_for_loads, loads
 from asyncstream.connectors.lines import (
     AnyPath,
     LineGrew,
@@ -53,6 +53,7 @@ U = TypeVar("U")
 
 END: Final = object()
 NOTHING: Final = object()
+_MORE: Final = object()
 
 _BATCH_BYTES: Final = 2**22
 """Behind so many one read ends: a thousand long lines may be more than memory has room for."""
@@ -99,13 +100,14 @@ class LineSource(FileSource[T]):
         self._packed: Decompressing | None = None  # what is between the file and its lines
         self._lines: Lines | None = None
         self._first: Place = (0, 0)  # behind what comes before the first element
+        self._destination: Place | None = None  # where it is still to go
         self._size = 0  # of the file as it was opened
         self._changed_at: tuple[int, ...] | None = None  # when it was looked at last; None: that is not known
         self._known: dict[str, Any] = {}  # of what was read by then, if anything was
         self._head: str | None = None  # of an object in a store, which is not to be fetched again for it
 
     def _open(self) -> None:
-        self._head = None
+        self._head = self._destination = None
         self._file = self._storage.read(self._path)
         self._size = size_of(self._file)
         self._changed_at, self._known = changed_at(self._file), {}
@@ -122,7 +124,7 @@ class LineSource(FileSource[T]):
     def _next(self, lines: Lines, begin: Place) -> T | object:
         """
         The next element; `NOTHING` for an empty line at `begin`; `END` at the end of the file. Raises
-        `Malformed` for lines that are no element. The next one begins after them.
+        `Malformed` for lines that are no element. The next one begins after them, or `lines` is amid one.
         """
 
     def _ahead(self, lines: Lines, most: int) -> list[T]:
@@ -136,27 +138,30 @@ class LineSource(FileSource[T]):
         is_through = False
         began = lines.mark()
         try:
-            while (room := self._batch - len(values) - len(rejected)) > 0:
+            while True:
                 begin = lines.mark()
+                room = self._batch - len(values) - len(rejected)
                 empty = begin[1] - began[1] - len(values) - len(rejected)
-                if begin[0] - began[0] >= _BATCH_BYTES or empty >= EMPTY_LINES:
+                if room <= 0 or begin[0] - began[0] >= _BATCH_BYTES or empty >= EMPTY_LINES:
                     break
                 # what is behind a malformed line may be malformed as well: then looking ahead is for nothing
                 if room >= _WORTHWHILE and not rejected:
-                    if found := self._ahead(lines, room):
-                        values += found
+                    values += self._ahead(lines, room)
+                    if lines.offset > begin[0]:
                         continue
-                    begin = lines.mark()
                 try:
-                    value = self._next(lines, begin)
+                    value = (self._pass_over if lines.is_amid else self._next)(lines, begin)
                 except Malformed as malformed:
                     if self.rejects:
-                        rejected.append(self._rejected(lines, malformed))
+                        if not lines.is_amid:
+                            rejected.append(self._rejected(lines, malformed))
                         continue
                     lines.go_to(begin)
                     if values:  # they are delivered first; the next read finds it again
                         break
                     raise self._error(malformed) from malformed
+                if value is _MORE:
+                    break
                 if value is END:
                     self._check_size(lines)
                     self._check_end()
@@ -171,6 +176,13 @@ class LineSource(FileSource[T]):
             ) from error
         self._check_unchanged(lines)
         return None if is_through and not values and not rejected else SourceBatch(values, None, rejected)
+
+    def _pass_over(self, lines: Lines, begin: Place) -> object:
+        """What `_next` would say of a line that is too long; `_MORE` if a part of it has still to be read."""
+        try:
+            return _MORE if lines.pass_over() else END
+        except TooLong as error:
+            raise Malformed(begin, why_malformed(error)) from error
 
     def _rejected(self, lines: Lines, malformed: Malformed) -> RejectedLine:
         text = lines.text(malformed.begin, lines.mark())
@@ -263,7 +275,7 @@ class LineSource(FileSource[T]):
         )
 
     def _go_on(self, position: dict[str, Any]) -> None:
-        lines = self._opened()
+        self._opened()
         assert self._file is not None
         self._check_compression(position)
         offset = position["offset"]
@@ -278,7 +290,16 @@ class LineSource(FileSource[T]):
         elif has_shrunk(self._file, position):
             log.warning("%s is shorter than it was: something behind byte %d is gone", self._path, offset)
         if found is None and offset > self._first[0]:
-            lines.go_to((offset, position["lines"]))
+            self._destination = (offset, position["lines"])
+
+    def _is_on_its_way(self) -> bool:
+        if (place := self._destination) is None:
+            return False
+        if self._packed is not None and self._packed.is_behind(place[0]):
+            return True
+        self._destination = None
+        self._opened().go_to(place)
+        return False
 
     def _opened(self) -> Lines:
         if self._lines is None:
@@ -353,8 +374,7 @@ class JsonLinesSource(LineSource[T]):
             return []
         parts = found.split(b"\n", most)
         rest = len(parts.pop())
-        is_careful = has_long_number(found) or may_be_deep(parts)
-        read: Callable[[bytes], Any] = loads if is_careful else orjson.loads
+        read: Callable[[bytes], Any] = loads if are_for_loads(found, parts) else orjson.loads
         if (model := self._model) is not None:
             decode, read = read, lambda line: model(decode(line))
         values: list[Any] = []

@@ -104,6 +104,10 @@ class FileSource(Source[T]):
 
     async def seek(self, position: Any) -> None:
         await self._do(partial(self._go_on, position))
+        while True:
+            await asyncio.sleep(0)  # others get their turn, however far it is
+            if not await self._do(self._is_on_its_way):
+                break
         self._behind = position
 
     async def close(self) -> None:
@@ -133,7 +137,11 @@ class FileSource(Source[T]):
 
     @abstractmethod
     def _go_on(self, position: Any) -> None:
-        """Go on from there."""
+        """Go on from there, or be on the way."""
+
+    def _is_on_its_way(self) -> bool:
+        """Go a part of a long way to where it is to go on; False: it is there."""
+        return False
 
     @abstractmethod
     def _close(self) -> None:

@@ -36,6 +36,12 @@ By note, what it may begin with. Commits are "v2" by `spark.sql.streaming.stateS
 they name, besides, the state that their micro-batch has left.
 """
 
+_WAY_OUT = {
+    "commits": "",
+    "offsets": " In a checkpoint begun with spark.sql.streaming.offsetLog.formatVersion=1 it is 'v1'.",
+}
+"""By note, what to say if it begins with another."""
+
 
 class Notes:
     """
@@ -119,7 +125,9 @@ class Notes:
         if lines[0] not in FORMATS[log]:
             known = " and ".join(map(repr, FORMATS[log]))
             raise CheckpointError(
-                f"{self.location}/{name} has Spark's format {lines[0]!r}, of which only {known} is known"
+                f"{self.location}/{name} has Spark's format {lines[0]!r}, of which only {known} is known. To "
+                "take the state alone to a new query, use save_checkpoint and start_from=, with sources that "
+                f"begin behind what was read.{_WAY_OUT[log]}"
             )
         return lines
 

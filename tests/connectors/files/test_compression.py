@@ -9,6 +9,7 @@ import json
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -129,9 +130,9 @@ async def test_zeros_behind_pieces_of_gzip_are_no_damage(tmp_path: Path) -> None
 
 async def test_malformed_line_costs_itself_also_far_back(tmp_path: Path) -> None:
     path = tmp_path / "in.csv.gz"
-    wrong = 'x,"' + "y" * 3_000_000  # a quote that is never closed: it is read to the end, and then gone back
+    wrong = 'x,"' + "y" * 3_000_000  # a field that is too long for csv: what was read is gone back
     path.write_bytes(pack(f"n,text\n1,a\n{wrong}\n2,b\n3,c,d\n4,e\n".encode(), "gz"))
-    source = CsvSource(path, on_malformed="reject", max_line_bytes=2**20)
+    source = CsvSource(path, on_malformed="reject", max_line_bytes=2**22)
     await source.open()
     batch = await source.read()
     assert batch is not None
@@ -141,6 +142,74 @@ async def test_malformed_line_costs_itself_also_far_back(tmp_path: Path) -> None
         (RejectedLine, 5),
     ]
     await source.close()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "jsonl.gz", "csv.gz"])
+async def test_line_that_is_too_long_does_not_hold_the_loop(tmp_path: Path, ending: str) -> None:
+    """It is passed over in parts; what is given up amid it begins with it again, or goes on."""
+    path = tmp_path / f"in.{ending}"
+    text = b"1\n" + b"y" * 5_000_000 + b"\n2\n"
+    path.write_bytes(pack(text, "gz") if ending.endswith("gz") else text)
+    options: Any = {"on_malformed": "reject", "max_line_bytes": 1000}
+
+    def source() -> Any:
+        if ending.startswith("csv"):
+            return CsvSource(path, columns=["n"], types={"n": int}, **options)
+        return JsonLinesSource(path, **options)
+
+    def values(batch: Any) -> list[Any]:
+        return [value["n"] if isinstance(value, dict) else value for value in batch.values]
+
+    def lines(batch: Any) -> list[Any]:
+        return [(line.line_number, line.line, line.reason) for line in batch.rejected]
+
+    first = source()
+    await first.open()
+    assert values(await first.read()) == [1]
+    reading = asyncio.ensure_future(first.read())
+    for _ in range(4):
+        await asyncio.sleep(0)
+        assert not reading.done()
+    reading.cancel()
+    await asyncio.wait({reading})
+    position = first.position()
+    second = source()
+    await second.open()
+    await second.seek(position)
+    for one in (first, second):
+        batch = await one.read()
+        assert (values(batch), lines(batch)) == ([], [(2, "y" * 1000, "longer than 1000 bytes")])
+        batch = await one.read()
+        assert (values(batch), lines(batch)) == ([2], [])
+        assert await one.read() is None
+        await one.close()
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+async def test_a_place_far_behind_is_gone_to_without_holding_the_loop(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"in.jsonl.{ending}"
+    random = Random(1)  # and so hardly made smaller
+    lines = b"".join(b'"%s"\n' % random.randbytes(50_000).hex().encode() for _ in range(60))
+    path.write_bytes(pack(lines + b"1\n", ending))
+    first, second = JsonLinesSource(path, batch=20), JsonLinesSource(path)
+    await first.open()
+    for _ in range(3):
+        batch = await first.read()
+        assert batch is not None
+        assert len(batch.values) == 20
+    position = first.position()
+    await first.close()
+    await second.open()
+    going = asyncio.ensure_future(second.seek(position))
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert not going.done()
+    await going
+    assert second.position() == position
+    batch = await second.read()
+    assert batch is not None
+    assert batch.values == [1]
+    await second.close()
 
 
 @settings(deadline=None, max_examples=25)

@@ -133,7 +133,7 @@ async def test_without_checkpoints_what_was_read_before_is_acknowledged(
 
 
 async def test_what_takes_long_is_not_handed_out_again(stream: str, nats_server: NatsServer) -> None:
-    slow, other = (member(nats_server.url, stream, ack_wait=2, ends=True) for _ in range(2))
+    slow, other = (member(nats_server.url, stream, ack_wait=2.5, ends=True) for _ in range(2))
     for source in (slow, other):
         await source.open()
     assert await numbers_of(slow, 10) == list(range(1, 11))
@@ -149,7 +149,7 @@ async def test_what_takes_long_is_not_handed_out_again(stream: str, nats_server:
 async def test_what_waits_to_be_read_is_not_handed_out_again(
     js: JetStreamContext, stream: str, nats_server: NatsServer
 ) -> None:
-    slow, other = (member(nats_server.url, stream, ack_wait=1, batch=20) for _ in range(2))
+    slow, other = (member(nats_server.url, stream, ack_wait=2, batch=20) for _ in range(2))
     await slow.open()
     found = await numbers_of(slow, 10)
     await add(js, stream, range(11, 41))
@@ -158,7 +158,7 @@ async def test_what_waits_to_be_read_is_not_handed_out_again(
     await has_pending(js, stream, 40)
     await other.open()
     reading = asyncio.ensure_future(other.read())
-    await asyncio.wait({reading}, timeout=2.5)  # of a real server
+    await asyncio.wait({reading}, timeout=2.5)  # of a real server, which waits for less
     assert not reading.done()
     assert found + await numbers_of(slow, 40 - len(found)) == list(range(1, 41))
     for source in (slow, other):
@@ -265,7 +265,7 @@ async def test_no_two_messages_have_one_key_for_their_calls(
 async def test_what_a_run_before_has_read_goes_to_no_other_member(
     js: JetStreamContext, stream: str, nats_server: NatsServer
 ) -> None:
-    first = member(nats_server.url, stream, ack_wait=1)
+    first = member(nats_server.url, stream, ack_wait=2)
     await first.open()
     assert await numbers_of(first, 10) == list(range(1, 11))
     position = json.loads(json.dumps(first.position()))
@@ -276,7 +276,7 @@ async def test_what_a_run_before_has_read_goes_to_no_other_member(
     other = member(nats_server.url, stream)
     await other.open()
     reading = asyncio.ensure_future(other.read())
-    await asyncio.wait({reading}, timeout=2.5)  # of a real server
+    await asyncio.wait({reading}, timeout=2.5)  # of a real server, which waits for less
     assert not reading.done()
     await again.forget(position)
     await has_pending(js, stream, 0)
