@@ -1,13 +1,10 @@
 """
-Types of Spark as types of Arrow, with points in time in UTC, by whatever PySpark is installed.
+Types of Spark as types of Arrow, with points in time in UTC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,17 +23,11 @@ def arrow_type(kind: DataType) -> pa.DataType:
     """
     from pyspark.sql.pandas.types import to_arrow_type
 
-    return to_arrow_type(kind, error_on_duplicated_field_names_in_struct=True, **_in_utc(to_arrow_type))
+    return to_arrow_type(kind, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The same of each column."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, **_in_utc(to_arrow_schema))
-
-
-@cache
-def _in_utc(function: Callable[..., Any]) -> dict[str, str]:
-    """What PySpark 4.2 and later have to be told; 4.1 knows no other zone."""
-    return {"timezone": "UTC"} if "timezone" in signature(function).parameters else {}
+    return to_arrow_schema(schema, timezone="UTC")
