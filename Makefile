@@ -3,6 +3,7 @@
 # make quick   what most changes can break: no processes, servers, Spark; a hundred seeds
 # make coverage   which lines and branches the quick tests run; fails below the floor in pyproject.toml
 # make lowest  tests of connectors, operators, the web app with the oldest libraries that pyproject.toml allows
+# make lowest-spark   tests/spark with the oldest Spark that it allows
 # make setup   prepares .venv; the others call it
 # make bench   the tables of benchmarks/README.md
 # make docs    the site of docs/, in build/site, with warnings as errors
@@ -29,7 +30,7 @@ THREE    = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j3)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick quick-calls quick-steps quick-rest coverage bench pictures setup setup-newest lint types
-.PHONY: tests tests-long tests-rest tests-spark tests-newest lowest docs clean
+.PHONY: tests tests-long tests-rest tests-spark tests-newest lowest lowest-spark docs clean
 .DEFAULT_GOAL := setup
 
 demo: setup
@@ -111,6 +112,14 @@ lowest: .venv-lowest/ready
 .venv-lowest/ready: pyproject.toml
 	@mkdir -p build && .ci/lowest > build/lowest.txt
 	$(call venv,.venv-lowest,$(OLDEST),test)
+
+lowest-spark: .venv-lowest-spark/ready
+	.venv-lowest-spark/bin/python -m pytest -p no:cacheprovider tests/spark
+
+.venv-lowest-spark/ready: export PIP_CONSTRAINT = build/lowest-spark.txt
+.venv-lowest-spark/ready: pyproject.toml
+	@mkdir -p build && .ci/lowest | grep pyspark > build/lowest-spark.txt
+	$(call venv,.venv-lowest-spark,$(OLDEST),spark)
 
 # venv(folder, python, dependency group); of its modules most are never imported, so none is compiled before it is
 define venv

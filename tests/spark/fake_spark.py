@@ -33,6 +33,7 @@ from unittest.mock import patch
 
 from asyncstream.runtime.spark.session import ROCKSDB
 from asyncstream.runtime.spark.wire import envelope
+from asyncstream.runtime.spark.wire.arrow_types import arrow_schema
 from asyncstream.runtime.spark.wire.columns import FEW
 from asyncstream.runtime.spark.wire.keys import group_of
 from asyncstream.runtime.spark.worker import loop, outputs, tasks
@@ -598,10 +599,9 @@ def _unshipped(shipped: bytes) -> Any:
 
 def _batches(rows: Iterable[Mapping[str, Any]], schema: StructType) -> Partition:
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     rows = list(rows)
-    return [pa.RecordBatch.from_pylist(rows, to_arrow_schema(schema, timezone="UTC"))] if rows else []
+    return [pa.RecordBatch.from_pylist(rows, arrow_schema(schema))] if rows else []
 
 
 def _rows(partition: Partition) -> Iterator[Row]:

@@ -60,7 +60,17 @@ def test_what_is_not_known_asks_at_once() -> None:
     assert handle.asked == ["CREATED"]
 
 
-def test_a_task_asks_once_and_when_it_must() -> None:
+def test_a_task_asks_at_once_where_spark_reads_no_partition_without_the_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.2.1")
+    handle = Handle("CREATED")
+    Chunks(handle, handle.ask)
+    assert handle.asked == ["CREATED"]
+
+
+def test_a_task_asks_once_and_when_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.3.0")
     handle = Handle("CREATED")
     client = handle._statefulProcessorApiClient
     chunks = Chunks(handle, handle.ask)
@@ -74,7 +84,8 @@ def test_a_task_asks_once_and_when_it_must() -> None:
     assert client.handle_state is client.states.DATA_PROCESSED
 
 
-def test_a_task_is_where_it_was_if_it_cannot_ask() -> None:
+def test_a_task_is_where_it_was_if_it_cannot_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.3.0")
     handle = Handle("CREATED")
     client = handle._statefulProcessorApiClient
 

@@ -19,6 +19,7 @@ from asyncstream.runtime.spark.enrich import async_step
 from asyncstream.runtime.spark.schemas import data_type
 from asyncstream.runtime.spark.session import need_pyspark, tasks_at_once
 from asyncstream.runtime.spark.stages import Stage, stages_of
+from asyncstream.runtime.spark.wire.arrow_types import arrow_type
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.rows import arrays_of, elements_of
 from asyncstream.runtime.spark.worker.loop import loop_thread, token_of
@@ -106,10 +107,9 @@ def run_column(
 ) -> Iterator[pa.Array]:
     """The values for the rows of one partition; `at_once`: how many tasks share every rate, if known."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_type
 
     share_rates(at_once or 1)
-    kind = to_arrow_type(returns, timezone="UTC")
+    kind = arrow_type(returns)
     exits = frozenset(route.number for route in stage.exits)
     entries = tuple(route.number for route in stage.entries)
     loop = loop_thread()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from asyncstream.errors import PipelineError
 from asyncstream.runtime.spark.failures import reason_of
 from asyncstream.runtime.spark.session import need_pyspark
+from asyncstream.runtime.spark.wire.arrow_types import arrow_type
 from asyncstream.validation import refuse
 
 if TYPE_CHECKING:
@@ -105,12 +106,11 @@ def _kinds_in(kind: DataType) -> Iterator[DataType]:
 def _need_arrow(argument: str, kind: DataType, *, nullable: bool = True) -> None:
     """Raises `PipelineError` for a type of which Python cannot give Spark any values."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StructField, StructType
 
     column = StructType([StructField("value", kind, nullable)])
     try:
-        to_arrow_type(column, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+        arrow_type(column)
     except (PySparkException, ValueError) as error:  # ValueError: void without null, as the keys of a map are
         raise PipelineError(
             f"{argument}: values of type {kind.simpleString()} cannot get from Python to Spark; declare "

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from asyncstream.errors import PipelineError, module_of
+from asyncstream.runtime.spark.release import is_since
 from asyncstream.validation import count, flag, refuse, text
 
 if TYPE_CHECKING:
@@ -76,8 +77,10 @@ LOCAL_SETTINGS = {
 
 
 def need_pyspark() -> None:
-    """Raises `MissingExtra` if PySpark is not installed."""
-    module_of("spark", "pyspark", "running on Spark")
+    """Raises `MissingExtra` if PySpark is not installed, and `PipelineError` if it is too old."""
+    pyspark = module_of("spark", "pyspark", "running on Spark")
+    if not is_since(4, 2):
+        raise PipelineError(f"running on Spark needs PySpark 4.2 or newer; this is {pyspark.__version__}")
 
 
 def need_session(argument: str, given: object) -> None:

@@ -18,6 +18,7 @@ import orjson
 
 from asyncstream.connectors.lines import BOM, EXCERPT_BYTES, why_malformed
 from asyncstream.errors import PipelineError, safe_repr
+from asyncstream.runtime.spark.wire.arrow_types import arrow_schema
 from asyncstream.runtime.spark.wire.rows import elements_of
 from asyncstream.validation import refuse
 
@@ -120,9 +121,8 @@ class JsonColumns:
 
     def __init__(self, schema: StructType, required: str | None, max_line_bytes: int) -> None:
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow = arrow_schema(schema)
         self._parsed = pa.schema([field.with_type(_as_parsed(field.type)) for field in self.arrow])
         self._required = required
         self._limit = max_line_bytes

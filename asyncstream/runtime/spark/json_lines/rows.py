@@ -14,6 +14,7 @@ from asyncstream.runtime.spark.json_lines.columns import REJECTED, JsonColumns, 
 from asyncstream.runtime.spark.json_lines.lines import Chunk, LineReader, count_lines
 from asyncstream.runtime.spark.json_lines.order import Stretch
 from asyncstream.runtime.spark.json_lines.settings import ReadSettings
+from asyncstream.runtime.spark.wire.arrow_types import arrow_schema
 from asyncstream.runtime.spark.wire.rows import ROWS
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ class RowReader:
     """Reads rows as Arrow batches; the schema has the column for rejected lines if there is to be one."""
 
     def __init__(self, settings: ReadSettings, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
         self._settings = settings
@@ -44,7 +44,7 @@ class RowReader:
         columns = schema[:-1] if self._rejects else schema
         self._columns = JsonColumns(StructType(list(columns)), settings.time, settings.max_line_bytes)
         self._counted: dict[str, tuple[int, int]] = {}
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._arrow = arrow_schema(schema)
 
     def in_order(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
         """

@@ -32,6 +32,7 @@ from asyncstream.operators.functions import FailedCall
 from asyncstream.runtime.spark.clocks import to_spark
 from asyncstream.runtime.spark.observe import OBSERVED
 from asyncstream.runtime.spark.stages import Route
+from asyncstream.runtime.spark.wire.arrow_types import arrow_schema
 from asyncstream.runtime.spark.wire.batches import NOW, Entering, Leaving
 from asyncstream.runtime.spark.wire.columns import Columns
 from asyncstream.runtime.spark.wire.keys import label_of
@@ -94,9 +95,7 @@ def envelope_type(*, event_time: bool = False) -> StructType:
 @cache
 def _arrow_schema(event_time: bool) -> pa.Schema:
     """The columns as Arrow's types."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(envelope_type(event_time=event_time), timezone="UTC")
+    return arrow_schema(envelope_type(event_time=event_time))
 
 
 def origin_of(route: Route, task: int) -> int:

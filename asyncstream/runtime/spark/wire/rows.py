@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asyncstream.codec import ForeignError
 from asyncstream.errors import PipelineError, UserFunctionError, describe_error, safe_repr, there_are
+from asyncstream.runtime.spark.wire.arrow_types import arrow_schema
 from asyncstream.runtime.spark.wire.fitting import array_of
 from asyncstream.runtime.spark.wire.originals import Originals
 
@@ -127,11 +128,9 @@ class RowWriter:
     """
 
     def __init__(self, name: str, schema: StructType, originals: Originals | None = None) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._originals = originals
         self._name = name
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
 
     def batches(self, elements: Sequence[Any] | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows of some elements, or those that another task has made of them already."""

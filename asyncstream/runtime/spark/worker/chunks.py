@@ -4,13 +4,16 @@ Spark's map state with the chunks of logs, which a task asks for when there is s
 To ask for a map is the dearest call of a task with few rows: Spark makes two encoders for it, of what Python
 tells it as JSON, 7 ms in the first fifty micro-batches and 2 ms when its code is compiled. Most micro-batches
 read and write heads alone (`group_log`). PySpark would have all variables asked for when a task begins, and
-the JVM holds it to that; so for as long as the question takes the task is said to be beginning.
+the JVM holds it to that; so for as long as the question takes the task is said to be beginning. Before 4.3
+Spark reads no checkpoint in which a partition lacks a variable: there it is asked for at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from asyncstream.runtime.spark.release import is_since
 
 __all__ = ("Chunks",)
 
@@ -53,7 +56,9 @@ class Chunks:
 
 
 def _client_of(handle: Any) -> Any:
-    """What talks to the JVM for a task; None on the driver, which has to be told of all variables at once."""
+    """What talks to the JVM for a task; None where that is to be told of all variables at once."""
+    if not is_since(4, 3):
+        return None
     from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
 
     client = getattr(handle, "_statefulProcessorApiClient", None)
