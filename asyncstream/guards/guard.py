@@ -96,6 +96,7 @@ class Guard(AsyncFunction[In, Out]):
         self._holds = AsyncExitStack()
         # an open guard knows its event loop: asking for the running one costs more than a whole guard may
         self._time: Callable[[], float] = loop_time
+        self._own_time: Callable[[], float] | None = None  # by which it goes instead, open or not
         advice = "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
         # bound once: a nest of guards is a chain of plain calls of `invoke`
         self._call: Callable[[In], Awaitable[Out]] = call_of("fn", fn, "element", advice=advice)
@@ -121,7 +122,7 @@ class Guard(AsyncFunction[In, Out]):
 
     async def open(self) -> None:
         loop = get_running_loop()
-        self._time = time_of(loop)
+        self._time = self._own_time or time_of(loop)
         if self._open_in is loop:
             return
         self._open_in, self._holds = loop, AsyncExitStack()
@@ -134,7 +135,7 @@ class Guard(AsyncFunction[In, Out]):
         try:
             await self.stop()
         finally:
-            self._time, self._open_in = loop_time, None
+            self._time, self._open_in = self._own_time or loop_time, None
             await self._holds.aclose()
 
     async def stop(self) -> None:
