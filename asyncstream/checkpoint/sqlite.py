@@ -26,7 +26,14 @@ from asyncstream.checkpoint.journal_files import FolderFiles
 from asyncstream.checkpoint.stores import CheckpointStore, Manifests, lost, manifests_by, missing, time_ms
 from asyncstream.errors import CheckpointError, DamagedCheckpoint, LeaseLost, describe_error
 from asyncstream.filesystem.folders import missing_folder
-from asyncstream.filesystem.sqlite import JOURNAL_BYTES, database_path, looking_at, quoted, write_ahead
+from asyncstream.filesystem.sqlite import (
+    JOURNAL_BYTES,
+    database_path,
+    looking_at,
+    quoted,
+    transaction,
+    write_ahead,
+)
 from asyncstream.lease import Holder, Lease, following
 from asyncstream.shown import Shown
 from asyncstream.validation import text
@@ -190,17 +197,12 @@ class SqliteStore(CheckpointStore, Shown):
         with self._connected(self._path) as database:
             write_ahead(database, timeout=_PATIENCE)
             database.execute("PRAGMA synchronous=FULL")
-            database.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(database):
                 self._make_tables(database)
                 current = self._row(database)[0]
                 if lease is not None and not lease.is_same(current):
                     raise lost(lease, current, str(self))
                 yield database
-                database.execute("COMMIT")
-            finally:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
 
     def _make_database(self) -> None:
         """Make it under another name first: an empty file is then always a file that has lost something."""

@@ -12,7 +12,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from asyncstream.guards.guard import Background, Call, Guard, delivery, end, fail, usable_as_decorator
 from asyncstream.guards.retry import of_no_attempt
@@ -141,28 +141,18 @@ class Batched(Guard[In, Out]):
         await self._background.stop()
 
 
-@overload
-def batched(
-    fn: Call[list[In], Sequence[Out | Exception]], /, *, size: int = 100, wait: Duration = 0.01
-) -> Batched[In, Out]: ...
+class _Maker(Protocol):
+    """A `GuardMaker` whose function is one of a list."""
+
+    @overload
+    def __call__(
+        self, fn: Call[list[In], Sequence[Out | Exception]], /, *, size: int = 100, wait: Duration = 0.01
+    ) -> Batched[In, Out]: ...
+
+    @overload
+    def __call__(
+        self, *, size: int = 100, wait: Duration = 0.01
+    ) -> Callable[[Call[list[In], Sequence[Out | Exception]]], Batched[In, Out]]: ...
 
 
-@overload
-def batched(
-    *, size: int = 100, wait: Duration = 0.01
-) -> Callable[[Call[list[In], Sequence[Out | Exception]]], Batched[In, Out]]: ...
-
-
-def batched(fn: Any = None, /, *unnamed: Any, **options: Any) -> Any:
-    """
-    `Batched(fn, size=..., wait=...)`, or a decorator that makes one.
-
-    Args:
-        fn: as of `Batched`; None: make a decorator.
-        unnamed: none; options have names.
-        options: `size` and `wait`, as of `Batched`.
-    """
-    return _batched(fn, *unnamed, **options)
-
-
-_batched: Any = usable_as_decorator(Batched)  # whose types know nothing of lists
+batched = cast("_Maker", usable_as_decorator(Batched))

@@ -163,32 +163,19 @@ class Cached(Guard[In, Out]):
                     raise refuse(what, "a store to go with it", given, "e.g. store='answers.db'")
         else:
             found = checked_clock(clock)
-            self._wall = epoch_seconds if found is None else partial(_seconds, found)
-            self._time = self._wall
+            wall = self._own_time = self._time = epoch_seconds if found is None else partial(_seconds, found)
             if not isinstance(name, str):
                 raise refuse("name", "a text", name)
             *_, innermost = chain(self)
             longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
             self._most_ahead = 2 * longest  # as the store has it: clocks of other processes differ
-            answers = StoredAnswers(_store(store), innermost, key, name, codec_of(codec), self._wall, longest)
+            answers = StoredAnswers(_store(store), innermost, key, name, codec_of(codec), wall, longest)
             self._stored = self.shares = answers
             self._counts["cache_stored"] = 0
         if lease is not None:
             self._lease = math.ceil(duration_seconds("lease", lease) * 1000)
             self._flight = SingleFlight(self._ask_alone, key=key)
         self.counted = (*self._counts, *(() if self._flight is None else self._flight.counted))
-
-    async def open(self) -> None:
-        await super().open()
-        if self._stored is not None:
-            self._time = self._wall
-
-    async def close(self) -> None:
-        try:
-            await super().close()
-        finally:
-            if self._stored is not None:
-                self._time = self._wall  # by which the entries go
 
     async def stop(self) -> None:
         try:

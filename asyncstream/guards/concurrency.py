@@ -257,7 +257,7 @@ class ConcurrencyLimit(LimitedGuard[In, Out]):
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
-        if self._shares_in is None:  # not opened, and perhaps in another event loop than before
+        if self._open_in is None:  # not opened, and perhaps in another event loop than before
             self._begin()
         if not limit.try_acquire():
             await limit.acquire()
@@ -326,7 +326,7 @@ class AdaptiveConcurrency(LimitedGuard[In, Out]):
 
     async def invoke(self, value: In) -> Out:
         limit = self.limit
-        if self._shares_in is None:  # not opened, and perhaps in another event loop than before
+        if self._open_in is None:  # not opened, and perhaps in another event loop than before
             self._begin()
         if not limit.try_acquire():
             await limit.acquire()

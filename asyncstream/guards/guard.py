@@ -17,6 +17,7 @@ import inspect
 import re
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from numbers import Real
 from operator import add
@@ -91,10 +92,11 @@ class Guard(AsyncFunction[In, Out]):
     def __init__(self, fn: Call[In, Out]) -> None:
         self.inner = fn
         self._counts = dict.fromkeys(self.counted, 0)  # for guards that count themselves
-        self._held_in: asyncio.AbstractEventLoop | None = None  # where this holds the one inside
-        self._shares_in: asyncio.AbstractEventLoop | None = None  # where this holds what it shares
+        self._open_in: asyncio.AbstractEventLoop | None = None  # where it holds what is inside, and shares
+        self._holds = AsyncExitStack()
         # an open guard knows its event loop: asking for the running one costs more than a whole guard may
         self._time: Callable[[], float] = loop_time
+        self._own_time: Callable[[], float] | None = None  # by which it goes instead, open or not
         advice = "wrap a plain function in an async def, or in in_threads(fn, threads=...)"
         # bound once: a nest of guards is a chain of plain calls of `invoke`
         self._call: Callable[[In], Awaitable[Out]] = call_of("fn", fn, "element", advice=advice)
@@ -120,27 +122,21 @@ class Guard(AsyncFunction[In, Out]):
 
     async def open(self) -> None:
         loop = get_running_loop()
-        self._time = time_of(loop)
-        if isinstance(self.inner, AsyncFunction) and self._held_in is not loop:
-            self._held_in = loop
-            await hold(self.inner)
-        if self.shares is not None and self._shares_in is not loop:
-            self._shares_in = loop
-            await hold(self.shares)
+        self._time = self._own_time or time_of(loop)
+        if self._open_in is loop:
+            return
+        self._open_in, self._holds = loop, AsyncExitStack()
+        for held in (self.inner if isinstance(self.inner, AsyncFunction) else None, self.shares):
+            if held is not None:
+                self._holds.push_async_callback(release, held)  # first: it is to be released if this raises
+                await hold(held)
 
     async def close(self) -> None:
         try:
             await self.stop()
         finally:
-            self._time = loop_time
-            try:
-                if self.shares is not None and self._shares_in is not None:
-                    self._shares_in = None
-                    await release(self.shares)
-            finally:
-                if isinstance(self.inner, AsyncFunction) and self._held_in is not None:
-                    self._held_in = None
-                    await release(self.inner)
+            self._time, self._open_in = self._own_time or loop_time, None
+            await self._holds.aclose()
 
     async def stop(self) -> None:
         """End what this guard itself has running in the background; called once, by `close`."""

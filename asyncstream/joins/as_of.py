@@ -85,8 +85,8 @@ class AsOfOperator(TimedJoin):
         super().__init__(self._process_events, self._process_versions)
         self._key_of_event: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_event")
         self._key_of_version: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_version")
-        self._events = self.tables.declare(Table("events", may_be_away=True))
-        self._versions = self.tables.declare(Table(_VERSIONS, may_be_away=True))
+        self._events = self.tables.declare(Table("events"))
+        self._versions = self.tables.declare(Table(_VERSIONS))
         self._fronts = Fronts(self.tables, self._events), Fronts(self.tables, self._versions)
 
     def _process_events(self, values: Sequence[Any], timestamps: Timestamps) -> None:
@@ -171,7 +171,7 @@ class LatestOperator(MultiInput):
         super().__init__(self._process_events, self._process_versions, holds_back=True)
         self._key_of_event: KeyBy = FirstKeys(self, key_of[LEFT], "_key_of_event")
         self._key_of_version: KeyBy = FirstKeys(self, key_of[RIGHT], "_key_of_version")
-        self._versions = self.tables.declare(Table(_VERSIONS, may_be_away=True))
+        self._versions = self.tables.declare(Table(_VERSIONS))
 
     def _process_events(self, values: Sequence[Any], timestamps: Timestamps) -> None:
         key_by, peek = self._key_of_event, self._versions.peek

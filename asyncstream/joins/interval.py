@@ -89,7 +89,7 @@ class _Side:
         self.is_exact = self.emits_alone or not self.keeps_ms
         self.step_ms = 1 if self.is_exact else max(1, min(self.keeps_ms // _STEPS, _LONGEST_STEP_MS))
         self.late = (LATE_LEFT, LATE_RIGHT)[number]
-        self.table = Table(("left", "right")[number], may_be_away=True)
+        self.table = Table(("left", "right")[number])
 
 
 class IntervalJoinOperator(TimedJoin):

@@ -61,7 +61,7 @@ class FirstSeen(Operator):
         self._key_by: Callable[[Any], Any] = FirstKeys(self, key_by)
         self._within_ms = None if within is None else within.duration_ms
         self._log = log
-        self._seen = self.tables.declare(Table("seen", may_be_away=True))
+        self._seen = self.tables.declare(Table("seen"))
         self._ages: deque[tuple[int, Any]] = deque()
         self.tables.on_restored(self._rebuilding)
 

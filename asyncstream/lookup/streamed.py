@@ -54,7 +54,7 @@ class StreamLookup(Operator):
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._table = self.tables.declare(Table("rows", may_be_away=True))
+        self._table = self.tables.declare(Table("rows"))
 
     def port(self, number: int) -> Operator:
         return self._side if number else self

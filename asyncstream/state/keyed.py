@@ -63,7 +63,7 @@ class KeyedState:
         self._tables = Tables() if tables is None else tables
         self._prefix = prefix
         self._namespace_of = namespace_of
-        self._table = partial(Table, may_be_away=True, namespace_of=namespace_of)
+        self._table = partial(Table, namespace_of=namespace_of)
         self._handles: dict[str, Any] = {}
         self._descriptors: dict[str, StateDescriptor[Any]] = {}
         self._ages: list[Ages[Any]] = []

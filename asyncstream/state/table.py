@@ -7,7 +7,8 @@ A step keeps all that it remembers in tables, so what is done with state (cut, m
 by key) is written once: here, as seen by the step, and in `generations`, by the age of rows. The namespace is
 a window, a slice, the time of a timer, or None for a key's own.
 
-What is put into a table belongs to it: to change it later, take it first.
+What is put into a table belongs to it: to change it later, take it first. What is old may be elsewhere, so
+nothing that a step has beside a table grows with it.
 """
 
 from __future__ import annotations
@@ -61,10 +62,8 @@ class Table(Generations):
             change nothing.
         save_key, load_key: the same for keys of the table.
         compound: keys of the table are tuples that begin with the key of the stream.
-        may_be_away: its oldest generation may be kept elsewhere: what is to be changed is always taken, and
-            nothing in memory grows with the table.
         is_bound: its values refer to the operator that holds them, so no other can go on with them as they
-            are.
+            are, nor are they kept elsewhere.
         namespace_of: makes a namespace of what the codec gives back.
         derived: what its owner has made of all of its rows, for one that goes on with them: see `go_on`.
         old: its oldest generation; None: in memory.
@@ -77,7 +76,6 @@ class Table(Generations):
     save_key: Callable[[Any], Any] = same
     load_key: Callable[[Any], Any] = same
     compound: bool = False
-    may_be_away: bool = False
     is_bound: bool = False
     namespace_of: Callable[[Any], Any] = same
     derived: Any = field(default=None, init=False)

@@ -144,15 +144,15 @@ class Tables:
 
     def keep_old_in(self, new_old: Callable[[], OldRows]) -> None:
         """
-        Have the oldest generation of every table that may be elsewhere in a place that `new_old` makes, of
-        those too that are declared later.
+        Have the oldest generation of every table that is not bound in a place that `new_old` makes, of those
+        too that are declared later.
         """
         self._new_old = new_old
         for table in (*self._tables.values(), *self._derived):
             self._settle_in(table)
 
     def _settle_in(self, table: Table) -> None:
-        if self._new_old is not None and table.may_be_away:
+        if self._new_old is not None and not table.is_bound:
             table.keep_old_in(self._new_old())
 
     def leave(self) -> None:

@@ -495,5 +495,4 @@ def timer_table(name: str, namespace_of: Callable[[Any], Any] = same) -> KeyTabl
         save_key=same if plain else lambda timer: (timer[0], plain_namespace(timer[1])),
         load_key=same if plain else lambda timer: (timer[0], namespace_of(timer[1])),
         compound=True,
-        may_be_away=True,
     )

@@ -82,13 +82,12 @@ class WindowOperator(ClockedOperator, TimedOperator, WindowStep):
         folding = plan.folding if isinstance(plan.folding, Elements) else in_place(plan.folding)
         self._folding = folding
         self._aggregate = None if plan.aggregate is None else in_place(plan.aggregate)
-        contents = partial(Table, save=folding.save, load=folding.load, may_be_away=True)
-        self._contents = self.tables.declare(contents("contents", namespace_of=window_from))
+        self._contents = self.tables.declare(
+            Table("contents", save=folding.save, load=folding.load, namespace_of=window_from)
+        )
         self.tables.on_cut(self._forget_rows)
         self.tables.on_restored(self._restored)
-        self._merging = self.tables.declare(
-            Table("merging", save=_saved_sessions, load=_loaded_sessions, may_be_away=True)
-        )
+        self._merging = self.tables.declare(Table("merging", save=_saved_sessions, load=_loaded_sessions))
         self.tables.declare_cell("anchor_ms", Cell.of(self, "_anchor_ms", RULES["anchor_ms"]))
 
     def open(self, context: OperatorContext) -> None:

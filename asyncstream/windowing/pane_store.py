@@ -84,7 +84,7 @@ class PaneStore:
         self.add_each, self.gather = listed.add_each, listed.gather
         self.add: Callable[[Any, Any], Any] = aggregate.add if self._is_disjoint else listed.add_order_free
         save, load = (aggregate.save, aggregate.load) if self._is_disjoint else _numbered(listed)
-        table = partial(Table, namespace_of=tuple, may_be_away=True)
+        table = partial(Table, namespace_of=tuple)
         self.whole = tables.declare(table("open", save=listed.save, load=listed.load))
         self.slices = tables.declare(table("slices", save=save, load=load))
         save_all, load_all = lambda parts: [*map(save, parts)], lambda parts: [*map(load, parts)]

@@ -38,9 +38,7 @@ class TickingWindowOperator(ClockedOperator, PaneWindowOperator):
         super().__init__(key_by, plan)
         assert plan.ticks is not None
         self._ticks = plan.ticks
-        self._next = self.tables.declare(
-            Table(f"trigger/{self._ticks.state}", namespace_of=tuple, may_be_away=True)
-        )
+        self._next = self.tables.declare(Table(f"trigger/{self._ticks.state}", namespace_of=tuple))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -78,7 +78,7 @@ class PaneWindowOperator(PlainWindowOperator):
         kept.declare_cell("lateness_ms", Cell(lambda: self._lateness_ms, came_with, RULES["lateness_ms"]))
         kept.on_cut(self._has_been_cut)
         kept.on_restored(self._restored)
-        table = partial(Table, namespace_of=tuple, may_be_away=True)
+        table = partial(Table, namespace_of=tuple)
         self._again = kept.declare(table("again"))
         # by window and key, as `WindowOperator` keeps what a trigger counts
         self._early, self._late = table("trigger/early/count"), table("trigger/late/count")

@@ -143,7 +143,6 @@ class SessionWindowOperator(PlainWindowOperator):
                 "sessions",
                 save=partial(_saved, self._aggregate.save),
                 load=partial(_loaded, self._made, self._aggregate.load),
-                may_be_away=True,
             )
         )
         self._numbers = count()

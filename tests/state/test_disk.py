@@ -341,7 +341,7 @@ def test_large_rows_are_written_few_at_a_time(opened: Stored, monkeypatch: pytes
         write(puts, deletes)
 
     monkeypatch.setattr(opened, "write", counting)
-    table = Table("t", old=DiskRows(opened), may_be_away=True)
+    table = Table("t", old=DiskRows(opened))
     for number in range(50):
         table.put(None, number, bytes(GO_BYTES // 3))
     for merge in range(3):
