@@ -2,8 +2,8 @@
 Windows after Apache Storm: the last n elements or the last t of time, every m elements or every u of time.
 
 In reading order: `events` (what is held), `eviction` (which of it is in a window), `trigger` (when a
-window ends), `manager` (one sequence of windows), `watermark` (event time), `settings` (what may be asked
-for), `operator` (`policy_window`, for a pipeline).
+window ends), `manager` (one sequence of windows), `schedule` (which keys to look at), `watermark` (event
+time), `settings` (what may be asked for), `operator` (`policy_window`, for a pipeline).
 
 A window of a time length is (end - length, end]: its start is out, its end is in. With a time slide, ends
 are multiples of the slide. Elements are held, counted and handed out in order of arrival, never sorted. All

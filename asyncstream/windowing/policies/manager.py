@@ -103,9 +103,12 @@ class WindowManager:
             self._trigger.advance(time_ms, self.queue)
             yield from self._firing_due(now_ms)
 
-    def is_due(self, time_ms: float) -> bool:
-        """Whether `advancing` to this time may fire a window; nothing changes."""
-        return self._trigger.is_due(time_ms, self.queue)
+    def due_ms(self) -> int | None:
+        """
+        The first time to which `advancing` may fire a window, milliseconds since the epoch; None: it does not
+        without a further element.
+        """
+        return self._trigger.due_ms(self.queue)
 
     def fire(self, firing: Firing, now_ms: int) -> bool:
         """
@@ -154,10 +157,6 @@ class WindowManager:
             self.fire(rest, now_ms)
             yield
         self._expire(self.queue.clear())
-
-    def wake_ms(self) -> int | None:
-        """Processing time at which to `advance` next, milliseconds since the epoch; None: not needed."""
-        return self._trigger.wake_ms(self.queue)
 
     def snapshot(self) -> dict[str, Any]:
         """What `restore` needs to go on from here."""

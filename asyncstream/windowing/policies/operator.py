@@ -33,6 +33,7 @@ from asyncstream.validation import Duration
 from asyncstream.windowing.assigners import TimeKind
 from asyncstream.windowing.policies.events import Event
 from asyncstream.windowing.policies.manager import WindowManager
+from asyncstream.windowing.policies.schedule import Schedule
 from asyncstream.windowing.policies.settings import LATE, Extent, PolicySettings, policy_settings
 from asyncstream.windowing.policies.watermark import WatermarkEventGenerator
 
@@ -44,6 +45,9 @@ SKIPPED: Final = "skipped"
 T = TypeVar("T")
 
 _check = partial(check_timestamp, 'a window without time="processing"')
+
+MANY: Final = 1000
+"""Keys that are looked at in one slice."""
 
 COUNTED: Final = ("late", "skipped", "windows")
 """What policy windows count."""
@@ -174,6 +178,8 @@ class PolicyWindowOperator(Operator):
         self._managers = self.tables.declare(
             Table("managers", save=WindowManager.snapshot, load=self._loaded_manager, is_bound=True)
         )
+        self._schedule = Schedule()
+        self._touched: dict[Hashable, None] = {}  # keys with new elements, which are to be scheduled
         self._wake_ms: int | None = None  # the appointment with the clock
         self._promised_ms = MIN_TIMESTAMP  # the last watermark passed on
         for name in ("promised", "wake"):
@@ -224,13 +230,10 @@ class PolicyWindowOperator(Operator):
         self._wake_ms = None
         if self.settings.event_time:
             yield from self._ticking(now_ms)
+            self._await_silence(now_ms)
         else:
-            for manager in self._due(now_ms):
-                if has_room is not None and not has_room():
-                    self.context.wake_with_room()
-                    break
-                yield from manager.advancing(now_ms, now_ms)
-        self._make_appointment(now_ms, self._managers.whole().values())
+            yield from self._firing(now_ms, now_ms, has_room)
+            self._wake_at(self._schedule.next_ms())
 
     def mark_idle(self, stream: str) -> None:
         """Do not wait for `stream` until an element of it arrives."""
@@ -250,11 +253,13 @@ class PolicyWindowOperator(Operator):
         cells = {name: known[name] for name in rules if name in known}
         return snapshot({"managers": [[None, state["managers"]]]}, cells, rules)
 
-    def _restored(self) -> None:
+    def _restored(self) -> Iterator[None]:
+        self._schedule, self._touched = Schedule(), dict.fromkeys(self._managers.whole())
+        yield from self._scheduling()
         if self._wake_ms is not None:
             self.context.wake_at(self._wake_ms)
         else:  # the settings may say now that silence makes a stream idle
-            self._make_appointment(self.context.clock.now_ms(), ())
+            self._await_silence(self.context.clock.now_ms())
 
     def resume(self) -> None:
         if self._promised_ms > MIN_TIMESTAMP:
@@ -271,6 +276,7 @@ class PolicyWindowOperator(Operator):
             return
         if self._key_by is None:
             self._manager(None).add(values, stamps, now)
+            self._touched[None] = None
             return
         groups: dict[Hashable, tuple[list[Any], list[int]]] = {}
         for key, value, stamp in zip(self._keys(values), values, stamps, strict=True):
@@ -279,6 +285,7 @@ class PolicyWindowOperator(Operator):
             group[1].append(stamp)
         for key, group in groups.items():
             self._manager(key).add(*group, now)
+        self._touched |= dict.fromkeys(groups)
 
     def _accept(self, values: Sequence[Any], stamps: list[Any], now: int) -> tuple[Sequence[Any], list[int]]:
         """Show the elements to the watermark generator; those that are not late."""
@@ -320,7 +327,10 @@ class PolicyWindowOperator(Operator):
             keys = self._keys(values)
             for key, value in zip(keys, values, strict=True):
                 self._manager(key).add([value], [now], now)
-        self._make_appointment(now, map(self._manager, dict.fromkeys(keys)))
+        if self.settings.slide_ms is not None:
+            for key in (touched := dict.fromkeys(keys)):
+                self._wake_at(self._manager(key).due_ms())
+            self._touched |= touched
 
     def _keys(self, values: Sequence[Any]) -> list[Hashable]:
         assert self._key_by is not None
@@ -355,23 +365,42 @@ class PolicyWindowOperator(Operator):
         watermark = self._generator.tick(now_ms)
         if watermark is None:
             return
-        for manager in self._due(watermark):
-            yield from manager.advancing(watermark, now_ms)
+        yield from self._firing(watermark, now_ms)
         self._promised_ms = watermark - 1
         super().advance_watermark(watermark - 1)
 
-    def _due(self, time_ms: int) -> Iterator[WindowManager]:
+    def _scheduling(self) -> Iterator[None]:
+        """Notes when windows may end of the keys that have new elements, in slices."""
+        touched, self._touched = self._touched, {}
+        for number, key in enumerate(touched, start=1):
+            self._schedule.put(key, self._managers.peek(None, key).due_ms())
+            if number % MANY == 0:
+                yield
+
+    def _firing(
+        self, time_ms: int, now_ms: int, has_room: Callable[[], bool] | None = None
+    ) -> Iterator[None]:
         """
-        Those of which a window may end by this time, to be advanced to it; the others do not become young.
+        Fires the windows that end by this time, as far as there is room; no other key becomes young.
 
         Under a time slide a key without elements is let go then; its next window is like its first.
         """
-        managers, forgets = self._managers, self._key_by is not None and self.settings.slide_ms is not None
-        for key in [key for key, manager in managers.whole().items() if manager.is_due(time_ms)]:
+        yield from self._scheduling()
+        managers, schedule = self._managers, self._schedule
+        forgets = self._key_by is not None and self.settings.slide_ms is not None
+        schedule.reach(time_ms)
+        while schedule.due:
+            if has_room is not None and not has_room():
+                self.context.wake_with_room()
+                return
+            key, _ = schedule.due.popitem(last=False)
             manager = managers.get(None, key)
-            yield manager
+            yield from manager.advancing(time_ms, now_ms)
             if forgets and not len(manager.queue):
                 managers.remove(None, key)
+                schedule.forget(key)
+            else:
+                schedule.put(key, manager.due_ms())
 
     def _closing(self, then: Callable[[], None]) -> Iterator[None]:
         """Fires what is open, for nothing follows but what is told of `then`."""
@@ -381,20 +410,17 @@ class PolicyWindowOperator(Operator):
                 yield from manager.advancing(now, now)
             yield from manager.closing(reached(MAX_TIMESTAMP), now)
         self._managers.drop(None)
+        self._schedule, self._touched = Schedule(), {}
         then()
 
-    def _make_appointment(self, now_ms: int, managers: Iterable[WindowManager]) -> None:
-        """Ask to be woken for the next window end of these, or while silence may make a stream idle."""
-        if not self.settings.event_time:
-            if self.settings.slide_ms is not None:
-                for manager in managers:
-                    if (wake := manager.wake_ms()) is not None:
-                        self._wake_at(wake)
-        elif self.settings.idle_after_ms is not None and None in self._managers:
+    def _await_silence(self, now_ms: int) -> None:
+        """Ask to be woken while silence may make a stream idle."""
+        if self.settings.idle_after_ms is not None and None in self._managers:
             self._wake_at(now_ms + self.settings.watermark_interval_ms)
 
-    def _wake_at(self, wake_ms: int) -> None:
-        if self._wake_ms is None or wake_ms < self._wake_ms:
+    def _wake_at(self, wake_ms: int | None) -> None:
+        """Ask to be woken then, or earlier; None: not for this."""
+        if wake_ms is not None and (self._wake_ms is None or wake_ms < self._wake_ms):
             self._wake_ms = wake_ms
             self.context.wake_at(wake_ms)
 

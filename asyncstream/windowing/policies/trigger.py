@@ -3,8 +3,7 @@ Trigger policies: when a window ends.
 
 After Storm's policies of the same names, without their threads. A trigger hears of events (`track`) and
 of time (`advance`); afterwards it is asked what is `due` until nothing is, and told of each firing
-(`reset`, whatever caused it; `fired`, if it was its own). `wake_ms` is when it wants to hear of
-processing time again.
+(`reset`, whatever caused it; `fired`, if it was its own). `due_ms` is when it wants to hear of time again.
 
 Time is event time for the two watermark policies (it advances to a watermark w: events at w may still
 come) and processing time for `TimeTriggerPolicy` (it advances to the last millisecond that is over). That is
@@ -39,9 +38,12 @@ class TriggerPolicy(Policy):
     def track(self, count: int, now_ms: int) -> None:
         """`count` events, at most `room()`, have arrived at processing time `now_ms`."""
 
-    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
-        """Whether a window may end once this policy's kind of time has reached `time_ms`."""
-        return False
+    def due_ms(self, queue: EventQueue) -> int | None:
+        """
+        The first time, of this policy's kind, to which to `advance` may make a window due, milliseconds since
+        the epoch; None: none does without a further event.
+        """
+        return None
 
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         """This policy's kind of time has reached `time_ms`."""
@@ -63,10 +65,6 @@ class TriggerPolicy(Policy):
     def last_ms(self, queue: EventQueue, end_ms: float) -> float:
         """Up to when windows fire if nothing follows, all that is due having fired; `end_ms`: time's end."""
         return end_ms
-
-    def wake_ms(self, queue: EventQueue) -> int | None:
-        """Processing time at which to `advance` next, milliseconds since the epoch; None: not needed."""
-        return None
 
 
 class CountTriggerPolicy(TriggerPolicy):
@@ -124,9 +122,8 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
         self._end_ms: int | None = None  # of the next window; None before the first
         self._time_ms: float = MIN_TIMESTAMP
 
-    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
-        end = self._next_end_ms(queue)
-        return end is not None and end <= time_ms
+    def due_ms(self, queue: EventQueue) -> int | None:
+        return self._next_end_ms(queue)
 
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         self._time_ms = time_ms
@@ -170,8 +167,9 @@ class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
         only_new: as of `WatermarkTimeTriggerPolicy`.
     """
 
-    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
-        return super().is_due(time_ms - 1, queue)
+    def due_ms(self, queue: EventQueue) -> int | None:
+        end = self._next_end_ms(queue)
+        return None if end is None else end + 1
 
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         # this millisecond is not over: events may still arrive in it
@@ -179,12 +177,8 @@ class TimeTriggerPolicy(WatermarkTimeTriggerPolicy):
 
     def last_ms(self, queue: EventQueue, end_ms: float) -> float:
         # the next window shows all that is held; later ones would show less and less of the same
-        wake_ms = self.wake_ms(queue)
-        return end_ms if wake_ms is None else wake_ms
-
-    def wake_ms(self, queue: EventQueue) -> int | None:
-        end = self._next_end_ms(queue)
-        return None if end is None else end + 1
+        due_ms = self.due_ms(queue)
+        return end_ms if due_ms is None else due_ms
 
 
 class WatermarkCountTriggerPolicy(TriggerPolicy):
@@ -205,10 +199,8 @@ class WatermarkCountTriggerPolicy(TriggerPolicy):
         self._counted_ms: int | None = None  # end of the last window; None before the first
         self._ends: deque[int] = deque()
 
-    def is_due(self, time_ms: float, queue: EventQueue) -> bool:
-        earliest = queue.earliest()
-        is_passed = earliest is not None and earliest <= time_ms
-        return is_passed and len(queue) - len(queue.reached) >= self._slide
+    def due_ms(self, queue: EventQueue) -> int | None:
+        return queue.earliest() if len(queue) - len(queue.reached) >= self._slide else None
 
     def advance(self, time_ms: float, queue: EventQueue) -> None:
         highest = MIN_TIMESTAMP

@@ -386,13 +386,13 @@ def test_at_the_end_of_input_the_clock_fires_one_more_window(length: Any, slide:
 
 def test_an_element_asks_no_other_key_when_its_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[WindowManager] = []
-    wake_ms = WindowManager.wake_ms
+    due_ms = WindowManager.due_ms
 
     def noted(manager: WindowManager) -> int | None:
         asked.append(manager)
-        return wake_ms(manager)
+        return due_ms(manager)
 
-    monkeypatch.setattr(WindowManager, "wake_ms", noted)
+    monkeypatch.setattr(WindowManager, "due_ms", noted)
     subject = Subject(policy_window(ms(20), ms(10), time="processing", key_by=lambda value: value), 1003)
     subject.operator.process_batch(range(50), None)
     asked.clear()
