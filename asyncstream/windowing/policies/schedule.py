@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import TypeAlias
 
 __all__ = ("Schedule",)
@@ -52,7 +53,7 @@ class Schedule:
             if self._times.get(key) == time and self._places[key] == place:
                 del self._times[key]
                 found.append(entry)
-        found.sort(key=_place)
+        found.sort(key=itemgetter(1))
         self.due.update((key, None) for _, _, key in found)
         self._due_ms = time_ms
 
@@ -66,7 +67,3 @@ class Schedule:
         """The key is gone; should it come again, it is the last."""
         del self._places[key]
         self._times.pop(key, None)
-
-
-def _place(entry: _Entry) -> int:
-    return entry[1]
