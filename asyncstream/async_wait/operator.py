@@ -168,7 +168,9 @@ class AsyncWaitOperator(Holding):
     async def stop(self) -> None:
         self.halt()
         patience = self.context.patience
-        running = await end_tasks((worker.task for worker in self._pool.workers), patience)
+        self._pool.dismiss_idle()
+        running = await end_tasks((worker.task for worker in self._pool.busy()), patience)
+        await asyncio.sleep(0)  # then the idle ones have ended, too
         try:
             self._write()  # calls that ended when nothing was emitted any more
         finally:

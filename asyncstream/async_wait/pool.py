@@ -222,9 +222,7 @@ class WorkerPool:
         wanted = min(released + self.waiting(), self._burst)
         for _ in range(wanted):
             if self._idle:
-                parked = self._idle.pop().parked
-                if parked is not None and not parked.done():  # else: cancelled by who kept its task
-                    parked.set_result(None)
+                self._idle.pop().go_on(True)
             elif len(self.workers) < self.settings.concurrency:
                 self._hire()
             else:
@@ -245,7 +243,6 @@ class WorkerPool:
         calls = self.blocks
         work = self._work(worker, context) if calls is None else calls.work(worker, context)
         worker.task = asyncio.Task(work, loop=self._loop, name=self._name, context=context)
-        worker.task.add_done_callback(heed)  # `fail` has been told
 
     async def _work(self, worker: Worker, context: Context) -> None:
         try:
@@ -258,21 +255,30 @@ class WorkerPool:
     def end_with(self, worker: Worker, error: BaseException) -> None:
         """A worker ends by an error that is not of its call: of a key whose hash has changed, say."""
         if worker.is_asked_to_end(error, self.halted):
+            worker.task.add_done_callback(heed)  # `fail` has been told
             raise error
         if not (isinstance(error, GeneratorExit) and worker.doomed):  # of the call, and dealt with
             self.fail(self.blame(worker.element(), error))
 
-    async def park(self, worker: Worker) -> None:
-        """Have a worker wait until it is needed; it keeps no element alive."""
+    async def park(self, worker: Worker) -> bool:
+        """Have a worker wait until it is needed, as it keeps no element alive; False if it never will be."""
+        if self.halted:
+            return False
         self.schedule_turn()  # for what its last call has given
         self._burst = 1
         worker.value = None
         worker.parked = self._loop.create_future()
         self._idle.append(worker)
         try:
-            await worker.parked
+            return await worker.parked
         finally:
             worker.parked = None
+
+    def dismiss_idle(self) -> None:
+        """Nothing is started any more: have those that wait end; to cancel them takes twice the time."""
+        for worker in self._idle:
+            worker.go_on(False)
+        self._idle.clear()
 
     def soil(self, worker: Worker) -> None:
         """A call has left a trace on its worker, which is not to be used again."""

@@ -96,8 +96,9 @@ class PromiseCalls:
                 if blocks is not None and blocks.unbegun():
                     return True
                 outcome = None
-                await pool.park(worker)
-                continue
+                if await pool.park(worker):
+                    continue
+                return False
             worker.promise, worker.value, promise.started = promise, promise.value, pool.stamp
             if suspends or not unstamped or unstamped[-1] is not worker:
                 unstamped.append(worker)

@@ -25,7 +25,7 @@ class Worker:
         call: the one it makes of an element of a block, or None.
         promise: that of the element whose call it makes, if it is of no block, or None.
         value: that element; what has left its queue does not know it any more.
-        parked: what it waits for when there is nothing to do, or None.
+        parked: what it waits for when there is nothing to do, or None: whether it is needed again.
         doomed: we cancelled it, and whatever its call gives no longer counts; or it is being closed.
         again: cancels it once more, should it go on then; None: it was never cancelled.
     """
@@ -39,9 +39,14 @@ class Worker:
         self.call: Call | None = None
         self.promise: Promise | None = None
         self.value: Any = None
-        self.parked: asyncio.Future[None] | None = None
+        self.parked: asyncio.Future[bool] | None = None
         self.doomed = False
         self.again: asyncio.TimerHandle | None = None
+
+    def go_on(self, needed: bool) -> None:
+        """It waits no more."""
+        if self.parked is not None and not self.parked.done():  # else: cancelled by who kept its task
+            self.parked.set_result(needed)
 
     def is_busy(self) -> bool:
         """Whether it makes a call."""

@@ -460,6 +460,19 @@ async def test_stop_cancels_running_calls_and_waits_for_them(order: str, isolati
     assert len(asyncio.all_tasks()) == 1
 
 
+@pytest.mark.parametrize("order", ["ordered", "unordered", "event_time", "per_key"])
+async def test_stop_cancels_no_worker_that_has_nothing_to_do(order: str) -> None:
+    """It ends by itself: to be cancelled takes twice the time, which short jobs of many workers feel."""
+    service = Service()
+    async with Rig(service, concurrency=3, order=order, key_by=hash if order == "per_key" else None) as rig:
+        await rig.put(1, 2, 3)
+        await service.answer(1, 2)
+        workers = asyncio.all_tasks() - {asyncio.current_task()}
+    assert sorted(worker.cancelled() for worker in workers) == [False, False, True]
+    assert service.cancelled == [3]
+    assert len(asyncio.all_tasks()) == 1
+
+
 @pytest.mark.parametrize("order", ["ordered", "per_key"])
 async def test_stop_gives_up_on_a_call_that_ignores_every_cancellation_and_names_its_element(
     order: str,
