@@ -21,24 +21,30 @@ _ROLLING: Final = ".reduce(...) for a result with each element, .window(...).agg
 _ENDS: Final = ".to(...) of a sink, a list or a function"
 
 WORDS: Final = by_word(
-    ("keyBy group_by groupBy groupByKey groupby key_on", ".key_by(...)"),
+    ("keyBy group_by groupBy groupByKey groupby key_on partition_by partitionBy repartition", ".key_by(...)"),
     ("mapValues map_values apply select", ".map(...)"),
     ("where", ".filter(...)"),
-    ("flatMap flatten flat_map_values", ".flat_map(...)"),
-    ("merge concat", ".union(...)"),
+    ("flatMap flatten flat_map_values explode", ".flat_map(...)"),
+    ("merge concat union_all unionAll unionByName", ".union(...)"),
     ("split", ".branch(...)"),
     ("distinct unique drop_duplicates dropDuplicates", ".deduplicate(...)"),
     ("assign_timestamps_and_watermarks assignTimestampsAndWatermarks", ".event_time(...)"),
+    ("assign_timestamps with_watermark withWatermark", ".event_time(...)"),
     ("stateful_map stateful transform flat_map_with_state", ".key_by(...).process(...)"),
-    ("sum count fold aggregate_by", _ROLLING),
+    ("sum count fold aggregate_by scan accumulate reduce_by_key reduceByKey", _ROLLING),
     ("min max", ".min_by(...) and .max_by(...), or .window(...).aggregate(...)"),
     ("getSideOutput get_side_output", ".side(...) of what .process(...) gives"),
     ("interval_join intervalJoin", ".join(...).within(...)"),
     ("left_join leftJoin", '.join(..., how="left")'),
+    ("cogroup coGroup", ".co_group(...)"),
+    ("sort sort_by sortBy order_by orderBy", ".top(...), or .window(...).collect() and what sorts its lists"),
+    ("first head limit take", "islice(...) of what the source reads, or .results() until there are enough"),
     ("toTable to_table", ".as_table(...)"),
-    ("windowed_by windowedBy tumbling tumbling_window hopping hopping_window", ".window(...)"),
+    ("windowed_by windowedBy tumbling tumbling_window hopping hopping_window tumble hop", ".window(...)"),
     ("sliding sliding_window session session_window time_window", ".window(...)"),
     ("sink sink_to sinkTo add_sink addSink output foreach for_each subscribe", _ENDS),
+    ("to_list toList write write_to writeStream foreachBatch for_each_batch", _ENDS),
+    ("toPandas", ".to_pandas(...)"),
     ("print show", ".to(print)"),
     (
         "batch buffer chunked",
@@ -139,5 +145,7 @@ def _no_attribute(of: object, name: str) -> AttributeError:
             advice = f"here it is {WORDS[name]}"
         elif hasattr(Pipeline, name):
             advice = "it is a method of the pipeline"
+        elif name in PIPELINE_WORDS:
+            advice = f"here it is {PIPELINE_WORDS[name]} of the pipeline"
     text = f"{type(of).__name__!r} object has no attribute {name!r}"
     return AttributeError(f"{text}; {advice}" if advice else text, name=name, obj=of)

@@ -50,6 +50,12 @@ def test_method_of_the_pipeline_is_not_sought_in_vain_on_a_stream(method: str) -
         getattr(Pipeline().source([1]), method)
 
 
+def test_word_for_a_pipeline_that_a_stream_is_asked_for_is_told_whose_it_is() -> None:
+    stream: Any = Pipeline().source([1])
+    with pytest.raises(AttributeError, match=r"here it is await pipeline.run\(\), .* of the pipeline$"):
+        _ = stream.execute
+
+
 def test_word_of_another_framework_behind_windows_asks_for_what_to_compute() -> None:
     windows: Any = Pipeline().source([1]).key_by(str).window(TumblingWindows(1))
     with pytest.raises(
