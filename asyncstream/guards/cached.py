@@ -155,6 +155,8 @@ class Cached(Guard[In, Out]):
         """Seconds; of what is to be fresh for longer the clock must have been set back since."""
         self._lease: int | None = None  # milliseconds
         self._flight: SingleFlight[In, Out] | None = None
+        if not isinstance(name, str):
+            raise refuse("name", "a text", name)
         if store is None:
             kept = None if codec == "json" else codec
             others = {"name": name or None, "lease": lease, "clock": clock, "codec": kept}
@@ -164,8 +166,6 @@ class Cached(Guard[In, Out]):
         else:
             found = checked_clock(clock)
             wall = self._own_time = self._time = epoch_seconds if found is None else partial(_seconds, found)
-            if not isinstance(name, str):
-                raise refuse("name", "a text", name)
             *_, innermost = chain(self)
             longest = max(self._ttl, self._negative_ttl) + max(self._stale_for, self._stale_if_error)
             self._most_ahead = 2 * longest  # as the store has it: clocks of other processes differ

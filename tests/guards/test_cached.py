@@ -281,6 +281,7 @@ def test_key_may_be_the_name_of_a_field_or_several(guard: Any) -> None:
         {"cache": 7},
         {"ttl": None, "stale_for": 1},
         {"ttl": None, "stale_if_error": 1},
+        {"name": False},
     ],
 )
 def test_wrong_argument_is_refused_when_built(options: dict[str, Any]) -> None:
