@@ -160,6 +160,19 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
         assert count_in(connection) == 3
 
 
+def test_two_parts_under_one_number_are_refused_over_spark_connect(path: Path) -> None:
+    """It tells nothing of the micro-batch, but has a process for each run."""
+
+    class Remote(Computed):
+        __module__ = "pyspark.sql.connect.dataframe"
+
+    once = once_in_database(lambda: sqlite3.connect(path), insert, query="over Connect")
+    for number in (0, 0, 1):
+        once(Remote(), number)
+    with pytest.raises(PipelineError, match="something of micro-batch 1 has been written there"):
+        once(Remote(what=1), 1)
+
+
 def test_two_parts_under_one_number_are_refused_when_the_query_is_started_again_too(path: Path) -> None:
     """The number is that of the first part, which is there; the second has been left out."""
     parts = [once_in_database(lambda: sqlite3.connect(path), insert) for _ in range(2)]
