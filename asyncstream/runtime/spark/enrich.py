@@ -88,7 +88,8 @@ def enrich_apart(
     **options: Unpack[AsyncWaitOptions],
 ) -> SparkPlan:
     """
-    As `enrich`, with the rows that gave no result: `["results"]`, `["failed"]` and `["timed_out"]`.
+    As `enrich`, with the rows that gave no result: `["results"]`, `["failed"]` and, if there is a `timeout`,
+    `["timed_out"]`.
 
     `on_error` and `on_timeout` are "route" unless something else is said. The rows of the last two have the
     columns of a `FailedCall`: value (the row), error (text), attempts, timestamp, first_ms, last_ms.
