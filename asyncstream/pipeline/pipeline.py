@@ -313,15 +313,15 @@ class Pipeline(Starting):
 
         Args:
             spark: the session.
-            inputs: what to read in place of each source, by its name: all bounded or all streams. Of several
-                streams the order stays that with which a checkpoint began: Spark tells them apart by it.
+            inputs: what to read in place of each source, by its name: all bounded or all streams. A
+                checkpoint knows several streams by the order of their names.
             outputs: the columns of what reaches each sink, by its name: a StructType or text, "id bigint". An
                 element must have each of them, None where there is no value; inside a struct, what a dict
                 does not have is null.
             key_groups: into how many groups keys are divided, each of which one task at a time works on; a
-                stream with a checkpoint cannot change it. By default two for each partition of Spark's
-                setting `spark.sql.shuffle.partitions`, or of `partitions` if those are more; one for each
-                where two would be more than 128.
+                query keeps those that it began with, until `SparkPlan.regroup`. By default two for each
+                partition of Spark's setting `spark.sql.shuffle.partitions`, or of `partitions` if those are
+                more; one for each where two would be more than 128.
             partitions: how many tasks share the keys of a bounded job; `spark.sql.shuffle.partitions` if left
                 out, which is also what a stream uses.
             start_from: go on from a checkpoint of this pipeline that the embedded engine took; `inputs` begin

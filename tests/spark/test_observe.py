@@ -144,3 +144,5 @@ def test_line_leaves_out_what_is_not_known() -> None:
         observedMetrics=None,
     )
     assert progress_line(progress) == "5f3a micro-batch 7: 0 rows in 0.0 s"
+    progress.eventTime = {"watermark": "1970-01-01T00:00:00.000Z"}
+    assert progress_line(progress) == "5f3a micro-batch 7: 0 rows in 0.0 s", "there is none yet"

@@ -86,16 +86,33 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_micro_batch_is_written_once_and_by_each_query(path: Path) -> None:
-    rows = Computed()
     mine = once_in_database(lambda: sqlite3.connect(path), insert, query="mine")
     other = once_in_database(lambda: sqlite3.connect(path), insert, query="other")
-    for write, number in [(mine, 0), (mine, 0), (mine, 1), (mine, 1), (other, 0), (other, 5), (other, 5)]:
+    given = [(mine, 0), (mine, 0), (mine, 1), (mine, 1), (other, 0), (other, 5), (other, 5)]
+    batches = [Computed() for _ in given]
+    for (write, number), rows in zip(given, batches, strict=True):
         write(rows, number)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 4
         known = connection.execute("SELECT * FROM asyncstream_batches ORDER BY query").fetchall()
     assert known == [("mine", 1), ("other", 5)]
-    assert rows.times == 3, "what is left out is computed: Spark's own state goes on with it"
+    assert {rows.times for rows in batches} == {1}, "also what is left out: Spark's own state goes on with it"
+
+
+def test_function_that_uses_its_rows_twice_has_them_computed_once(path: Path) -> None:
+    """Calls may answer otherwise the second time, and Spark cannot always notice that."""
+
+    def write(rows: Any, connection: Any) -> None:
+        rows.write.save("beside")
+        rows.write.save("beside too")
+        insert(rows, connection)
+
+    rows = Computed()
+    once_in_database(lambda: sqlite3.connect(path), write, query="q")(rows, 0)
+    assert rows.times == 1
+    several = {"minutes": Computed()}  # which are kept where they are divided
+    once_in_database(lambda: sqlite3.connect(path), insert, query="q")(several, 1)
+    assert several["minutes"].times == 0
 
 
 def test_query_that_goes_on_from_an_older_checkpoint_is_refused(path: Path) -> None:
@@ -141,6 +158,19 @@ def test_two_parts_of_a_micro_batch_under_one_number_are_refused(path: Path) -> 
     beside(Computed(NEXT_RUN), 1)
     with closing(sqlite3.connect(path)) as connection:
         assert count_in(connection) == 3
+
+
+def test_two_parts_under_one_number_are_refused_over_spark_connect(path: Path) -> None:
+    """It tells nothing of the micro-batch, but has a process for each run."""
+
+    class Remote(Computed):
+        __module__ = "pyspark.sql.connect.dataframe"
+
+    once = once_in_database(lambda: sqlite3.connect(path), insert, query="over Connect")
+    for number in (0, 0, 1):
+        once(Remote(), number)
+    with pytest.raises(PipelineError, match="something of micro-batch 1 has been written there"):
+        once(Remote(what=1), 1)
 
 
 def test_two_parts_under_one_number_are_refused_when_the_query_is_started_again_too(path: Path) -> None:

@@ -52,7 +52,8 @@ def enrich_column(
     Every row has one call, and one answer that all expressions on the column share: Spark is told that the
     function may answer otherwise the next time. There are more calls only where Spark runs a task again:
     after a failure, for each action on a DataFrame that is not persisted and for each side of its join or
-    union with itself, and for `orderBy`, which first takes a sample of the rows. `df.persist()` spares them.
+    union with itself, and for `orderBy` and `repartitionByRange`, which first take a sample of the rows.
+    `df.persist()` spares them.
 
     Args:
         fn: an `async def` of a dict that holds the columns it is applied to, or an `AsyncFunction`.

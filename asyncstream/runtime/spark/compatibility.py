@@ -158,7 +158,8 @@ def differences(
         )
         found.append("the end of a stream does not close open windows")
         found.append(
-            "the number of key groups and of shuffle partitions is fixed when the checkpoint is made"
+            "a query keeps the key groups and shuffle partitions that it began with: plan.regroup and "
+            "plan.rescale divide its state anew"
         )
     if keyed and streaming and processing_time:
         found.append(

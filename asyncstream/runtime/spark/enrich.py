@@ -47,9 +47,9 @@ def enrich(
     Declare a watermark behind this, not before it.
 
     Spark computes a DataFrame again for each action, for each side of its join or union with itself, and for
-    `orderBy`, which first takes a sample of the rows: the service is then asked again for every row, and may
-    answer otherwise. Where that matters, `persist()` the result, or write it and read it back. A task that
-    fails is run again too, with all its calls.
+    `orderBy` and `repartitionByRange`, which first take a sample of the rows: the service is then asked again
+    for every row, and may answer otherwise. Where that matters, `persist()` the result, or write it and read
+    it back. A task that fails is run again too, with all its calls.
 
     A rate holds for all of the job: with `rate_limit(fn, rate=50)`, each of the tasks that can run at once
     makes its part of 50 calls a second. `plan.describe()` of a pipeline says how many that are; over Spark
@@ -88,7 +88,8 @@ def enrich_apart(
     **options: Unpack[AsyncWaitOptions],
 ) -> SparkPlan:
     """
-    As `enrich`, with the rows that gave no result: `["results"]`, `["failed"]` and `["timed_out"]`.
+    As `enrich`, with the rows that gave no result: `["results"]`, `["failed"]` and, if there is a `timeout`,
+    `["timed_out"]`.
 
     `on_error` and `on_timeout` are "route" unless something else is said. The rows of the last two have the
     columns of a `FailedCall`: value (the row), error (text), attempts, timestamp, first_ms, last_ms.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from asyncstream.errors import PipelineError
+from asyncstream.runtime.spark.session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,16 +96,21 @@ def number_of(rows: Rows) -> int | None:
 
 def _property(rows: Rows, name: str) -> str | None:
     """What Spark says of the micro-batch that this is; None over Spark Connect."""
-    frame = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
     try:
-        found = frame.sparkSession.sparkContext.getLocalProperty(name)
+        found = _one_of(rows).sparkSession.sparkContext.getLocalProperty(name)
     except Exception:
         return None
     return None if found is None else str(found)
 
 
+def _one_of(rows: Rows) -> DataFrame:
+    return next(iter(rows.values())) if isinstance(rows, Mapping) else rows
+
+
 def _run_of(rows: Rows) -> str | None:
     """The run of the query; None where Spark does not tell it, as in a job group of the user's."""
+    if is_remote(_one_of(rows)):
+        return ""  # over Spark Connect each run has a process of its own for what is given to `foreachBatch`
     try:
         return str(UUID(_property(rows, "spark.jobGroup.id") or ""))
     except ValueError:

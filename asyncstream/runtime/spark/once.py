@@ -107,7 +107,10 @@ def once_in_database(
             try:
                 is_new = _take_down(connection, place, table, mine, number)
                 if is_new:
-                    into(rows, connection)
+                    # a function may use them twice, or take a part; those of several outputs are kept already
+                    kept = nullcontext(rows) if isinstance(rows, Mapping) else computed(rows)
+                    with kept as written:
+                        into(written, connection)
                     _check_transaction(connection, "write: it has ended the transaction of its micro-batch")
                     connection.commit()
             except BaseException:
@@ -342,17 +345,16 @@ def _inserting(table: str) -> Callable[[Any, Any], None]:
         places = ", ".join(_place(connection) for _ in rows.columns)
         statement = f"INSERT INTO {table} ({names}) VALUES ({places})"
         cursor = connection.cursor()
-        with computed(rows) as kept:  # it takes a job for each partition
-            values = _with_zones(kept.toLocalIterator(), kept.schema)
-            while some := list(islice(values, INSERTED)):
-                try:
-                    cursor.executemany(statement, some)
-                except Exception as error:
-                    error.add_note(
-                        f"on the way into the columns {names} of {table}; what the database has no type for, "
-                        "Spark is to cast before: a decimal to a string, a struct by to_json"
-                    )
-                    raise
+        values = _with_zones(rows.toLocalIterator(), rows.schema)  # which takes a job for each partition
+        while some := list(islice(values, INSERTED)):
+            try:
+                cursor.executemany(statement, some)
+            except Exception as error:
+                error.add_note(
+                    f"on the way into the columns {names} of {table}; what the database has no type for, "
+                    "Spark is to cast before: a decimal to a string, a struct by to_json"
+                )
+                raise
 
     return insert
 

@@ -20,6 +20,9 @@ __all__ = ("log_progress", "progress_line")
 
 log = logging.getLogger("asyncstream.spark")
 
+NO_WATERMARK = "1970-01-01T00:00:00.000Z"
+"""What Spark shows where there is none yet; behind it, one of before 1970 would seem to go back."""
+
 
 def log_progress(spark: SparkSession, level: int = logging.INFO) -> StreamingQueryListener:
     """
@@ -72,7 +75,7 @@ def progress_line(progress: Any) -> str:
         f"{progress.numInputRows:,} rows in {seconds:.1f} s{speed}"
     )
     watermark = (progress.eventTime or {}).get("watermark")
-    if watermark is not None:
+    if watermark not in (None, NO_WATERMARK):
         line += f", watermark {_ours(watermark)}"
     counts = {
         name: count

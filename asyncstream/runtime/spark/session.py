@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = (
     "ROCKSDB",
     "has_watermark",
+    "is_remote",
     "joins_streams",
     "local_spark",
     "names_corrupt_records",
@@ -102,11 +103,11 @@ def need_frame(argument: str, given: object, spark: object = None) -> None:
         if hasattr(given, "to_spark"):  # of pandas, but on Spark
             advice = "its .to_spark() gives one"
         raise refuse(argument, "a Spark DataFrame", given, advice)
-    if spark is not None and _is_remote(given) != _is_remote(spark):
+    if spark is not None and is_remote(given) != is_remote(spark):
         raise refuse(argument, "a DataFrame of the session, and not one across Spark Connect", given)
 
 
-def _is_remote(part: object) -> bool:
+def is_remote(part: object) -> bool:
     """Whether a session or a frame is one of Spark Connect, or of a class of the user's made of one."""
     return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(part).__mro__)
 
@@ -293,7 +294,7 @@ def names_corrupt_records(frame: DataFrame) -> bool:
 def _read_with(frame: DataFrame) -> Iterator[str]:
     """What the readers on the way to a frame were told, as Spark shows it."""
     given: Any = frame
-    if _is_remote(frame):
+    if is_remote(frame):
         ahead = [given._plan]
         while ahead:
             plan = ahead.pop()
@@ -315,7 +316,7 @@ def _analyzed(frame: DataFrame) -> str:
     """How Spark shows the operators that make a frame; empty if it does not."""
     given: Any = frame
     try:
-        if _is_remote(frame):
+        if is_remote(frame):
             return str(given._explain_string(extended=True))
         return str(given._jdf.queryExecution().analyzed().toString())
     except Exception:  # what fails will fail again when it runs
