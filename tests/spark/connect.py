@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncstream import PipelineError
-from asyncstream.runtime.spark import enrich, enrich_column, need_java
+from asyncstream.runtime.spark import enrich, enrich_column, need_java, once_in_database
 from asyncstream.runtime.spark.pruning import pruned
 from tests.spark.cluster import ROOT, event_columns
 from tests.spark.contract import batches_of, on_spark
 from tests.spark.job import Doubled, define, run
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = [row for batch in batches_of(3, count=3) for row in batch]
 
@@ -43,6 +46,29 @@ def remote_session() -> SparkSession:
     return spark
 
 
+def written_in_parts(spark: SparkSession, source: Path, out: Path) -> str:
+    """What ends a stream whose function writes two parts of a micro-batch under one number."""
+    connect = partial(sqlite3.connect, out / "parts.db")
+    with closing(connect()) as connection:
+        connection.execute("CREATE TABLE parts (key, ts, v)")
+    write = once_in_database(connect, "parts", query="parts")
+
+    def write_parts(rows: DataFrame, number: int) -> None:
+        write(rows.where("v % 2 = 0"), number)
+        write(rows.where("v % 2 = 1"), number)
+
+    rows = spark.readStream.schema(event_columns()).json(str(source))
+    writer = rows.writeStream.option("checkpointLocation", str(out / "parts"))
+    query = writer.foreachBatch(write_parts).start()
+    try:
+        query.processAllAvailable()
+    except Exception as error:
+        return str(error)
+    finally:
+        query.stop()
+    return "nothing"
+
+
 def main() -> None:
     from pyspark.sql.types import StringType
 
@@ -63,6 +89,7 @@ def main() -> None:
     lines = spark.read.schema("a int, b int, bad string").option("columnNameOfCorruptRecord", "bad")
     (out / "lines").write_text('{"a": 1, "b": "x"}')
     found["kept"] = pruned(lines.json(str(out / "lines")).limit(1), frozenset({"a", "bad"})).columns
+    found["parts"] = written_in_parts(spark, source, out)
     (out / "found").write_text(json.dumps(found))
     run(spark, source, checkpoint, out)
 

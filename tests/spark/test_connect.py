@@ -28,4 +28,5 @@ def test_connect_gives_what_the_embedded_engine_gives(tmp_path: Path) -> None:
     assert sorted(found["bounded"]) == embedded_to_the_end(ROWS, define)
     assert "inputs['rows'] comes from a watermark of Spark's" in found["refused"]
     assert found["kept"] == ["a", "b", "bad"]
+    assert "something of micro-batch 0 has been written there a moment ago" in found["parts"]
     assert sorted(written(out)) == embedded(batches_in(checkpoint), define)
