@@ -78,9 +78,9 @@ def _may_be_deep(texts: Sequence[bytes]) -> bool:
 
 def loads(data: bytes | str) -> Any:
     """The value of some JSON; raises `orjson.JSONDecodeError` if it is none, or nested too deep."""
-    text = _in_bytes(data)
+    text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
     value = _value_of(data, text)
-    if _may_be_deep((text,)):
+    if len(text) > 2 * LEVELS and _may_be_deep((text,)):
         try:
             check_depth(value, LEVELS)
         except TypeError:
@@ -97,7 +97,8 @@ def _value_of(data: bytes | str, text: bytes) -> Any:
             raise
         orjson.loads(shorter)
     else:
-        if not _has_long_number(text.translate(_ZEROS)):
+        digits = text.translate(_ZEROS)
+        if _LONG not in digits or not _has_long_number(digits):
             return value
     try:
         return json.loads(data)
@@ -106,7 +107,3 @@ def _value_of(data: bytes | str, text: bytes) -> Any:
     except ValueError as error:
         most = sys.get_int_max_str_digits()
         raise orjson.JSONDecodeError(f"a whole number of more than {most} digits", "", 0) from error
-
-
-def _in_bytes(data: bytes | str) -> bytes:
-    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)

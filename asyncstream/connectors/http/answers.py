@@ -127,9 +127,9 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     else:
         raise Undecodable(f"it is compressed as {encoding[:50]!r}, and was asked for as {ENCODINGS}")
     body = bytearray()
-    received = 0
+    received, read = 0, response.content.readany
     # read in any case: a connection with an unread answer cannot be used again
-    async for piece in response.content.iter_any():
+    while piece := await read():
         received += len(piece)
         if received > limit:
             raise TooLarge
@@ -175,6 +175,9 @@ class _Inflate:
         return self._stream is not None and self._stream.eof
 
 
+_IN_UTF8: Final = frozenset({"application/json", "application/json; charset=utf-8"})
+"""Kinds of most answers, which need no look at what else a kind may say."""
+
 _OF_HOSTS = frozenset({"idna", "punycode"})
 """Encodings of hosts' names: what they take grows with the square of what there is to decode."""
 
@@ -184,6 +187,8 @@ def decoded(body: bytes, response: aiohttp.ClientResponse) -> object:
     if not body:
         return None
     try:
+        if response.headers.get("Content-Type") in _IN_UTF8:
+            return loads(body.removeprefix(BOM))
         charset = codecs.lookup(response.charset or "utf-8").name
         if charset in _OF_HOSTS:
             raise LookupError(f"{charset} is no encoding of texts")

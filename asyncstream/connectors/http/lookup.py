@@ -30,7 +30,7 @@ from asyncstream.connectors.http.answers import (
     refusal,
 )
 from asyncstream.connectors.http.session import checked_client, checked_headers, new_session
-from asyncstream.connectors.http.urls import UnsafeUrl, shown, template
+from asyncstream.connectors.http.urls import UnsafeUrl, begins_whole, is_whole, shown, template
 from asyncstream.connectors.rows import JsonWriter
 from asyncstream.errors import HttpError, PipelineError
 from asyncstream.guards import (
@@ -53,6 +53,9 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Those that ask and change nothing."""
 
 KEY_HEADER = "Idempotency-Key"
+
+_REDIRECTING: Final = frozenset({301, 302, 303, 307, 308})
+"""Of answers that say where to ask instead."""
 
 _BEGINNING: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 
@@ -174,6 +177,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._url: Callable[[Any], URL | str] = (
             template(url) if isinstance(url, str) else function("url", url, "element")
         )
+        self._begins_whole = isinstance(url, str) and begins_whole(url)
         self._merge = None if merge is None else function("merge", merge, "element", "answer")
         _check_more("retry_options", retry_options, "attempts", "attempts=")
         _check_more("cache_options", cache_options, "ttl", "cache_ttl=")
@@ -272,15 +276,7 @@ class HttpLookup(AsyncFunction[In, Out]):
             made = self._url(value)
         except UnsafeUrl as error:
             raise HttpError("<no URL>", None, str(error), retryable=False) from error
-        try:
-            url = made if isinstance(made, URL) else _url_of(made)
-            is_whole = url.scheme in ("http", "https") and url.host  # which looks at the port, too
-        except ValueError:  # its text may quote the whole of it
-            reason = "what was made of the element is no URL"
-            raise HttpError("<no URL>", None, reason, retryable=False) from None
-        if not is_whole:
-            reason = "expected a URL that begins with http:// or https:// and a host"
-            raise HttpError(shown(url), None, reason, retryable=False)
+        url = made if self._begins_whole and isinstance(made, URL) else _whole(made)
         body: bytes | None = None
         headers = self._headers
         if self._json is not None:
@@ -309,14 +305,15 @@ class HttpLookup(AsyncFunction[In, Out]):
         if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
             headers[KEY_HEADER] = key
         time = get_running_loop().time
-        until, more = time() + self._timeout, dict[str, Any]()
+        until = time() + self._timeout
+        more: dict[str, Any] = {}
         for _ in range(REDIRECTS + 1):
             self._requests += 1
             try:
                 async with self._session.request(
                     method, url, data=body, headers=headers, allow_redirects=False, **more
                 ) as response:
-                    target = self._redirect(response, url)
+                    target = self._redirect(response, url) if response.status in _REDIRECTING else None
                     if target is None:
                         return await self._answer(response, url)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -336,7 +333,7 @@ class HttpLookup(AsyncFunction[In, Out]):
     def _redirect(self, response: aiohttp.ClientResponse, url: URL) -> URL | None:
         """Where to go from here, or None if the answer is here."""
         location = response.headers.get("Location")
-        if response.status not in (301, 302, 303, 307, 308) or location is None:
+        if location is None:
             return None
         try:
             # without a user: the redirecting server does not choose our credentials
@@ -352,18 +349,14 @@ class HttpLookup(AsyncFunction[In, Out]):
         return target
 
     async def _answer(self, response: aiohttp.ClientResponse, url: URL) -> Any:
-        if 200 <= response.status < 300:
-            return await self._value(response, url)
         body = b""
-        with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError):
-            # of use to who looks; it is the status that counts
-            body = await read_body(response, self._max_bytes)
-        if response.status == 404 and not self._missing_is_error:
-            return None
-        raise refusal(response, url, body=body)
-
-    async def _value(self, response: aiohttp.ClientResponse, url: URL) -> Any:
-        body = b""
+        if not 200 <= response.status < 300:
+            with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError):
+                # of use to who looks; it is the status that counts
+                body = await read_body(response, self._max_bytes)
+            if response.status == 404 and not self._missing_is_error:
+                return None
+            raise refusal(response, url, body=body)
         try:
             body = await read_body(response, self._max_bytes)
             return decoded(body, response)
@@ -383,6 +376,20 @@ def _check_more(name: str, options: Any, own: str, argument: str) -> None:
         raise refuse(name, "options by name", options)
     if own in options:
         raise refuse(name, f"no {own}, which is {argument} of the lookup", options)
+
+
+def _whole(made: Any) -> URL:
+    """The URL of a request."""
+    try:
+        url = made if isinstance(made, URL) else _url_of(made)
+        can_be_asked = is_whole(url)
+    except ValueError:  # its text may quote the whole of it
+        reason = "what was made of the element is no URL"
+        raise HttpError("<no URL>", None, reason, retryable=False) from None
+    if not can_be_asked:
+        reason = "expected a URL that begins with http:// or https:// and a host"
+        raise HttpError(shown(url), None, reason, retryable=False)
+    return url
 
 
 def _url_of(made: Any) -> URL:

@@ -16,7 +16,6 @@ from functools import partial
 from math import inf
 from ssl import SSLContext
 from typing import Any, Final
-from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -102,14 +101,13 @@ class _InStep(aiohttp.TCPConnector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._factory = partial(_Protocol, loop=self._loop)  # type: ignore[assignment]
-        self._used = WeakSet[Any]()
 
     async def connect(self, *args: Any, **options: Any) -> Any:
         while True:
             connection = await super().connect(*args, **options)
             protocol: Any = connection.protocol
-            if protocol not in self._used or not protocol.should_close:
-                self._used.add(protocol)
+            if not protocol.is_used or not protocol.should_close:
+                protocol.is_used = True
                 return connection
             connection.close()
 
@@ -118,7 +116,12 @@ class _Protocol(ResponseHandler):
     """
     Has who reads an answer hear of the connection's end, whatever its reason: the client itself closes one on
     which something comes that is no HTTP, such as a chunk without a length, and leaves its reader waiting.
+
+    Attributes:
+        is_used: a request has been sent on the connection.
     """
+
+    is_used = False
 
     def connection_lost(self, exc: BaseException | None) -> None:
         body: Any = self._payload

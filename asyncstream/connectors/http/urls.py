@@ -21,9 +21,11 @@ from asyncstream.addresses import refuse_address, without_keys
 from asyncstream.errors import MissingField
 from asyncstream.state.keys import equals_itself
 
-__all__ = ("UnsafeUrl", "shown", "template")
+__all__ = ("UnsafeUrl", "begins_whole", "is_whole", "shown", "template")
 
 _IN_PATHS = "%/:=&?~#+!$,;'@()*[]"  # what a template's own text may use for its structure
+
+_BEGINNING = re.compile(r"https?://[^/?#{}]+/", re.IGNORECASE)
 
 _HOST = re.compile(r"(https?://(?:[^/?#@]*@)?)([^/?#:@\[\]]+)(?=[/?#:])", re.IGNORECASE)
 """What comes before a host's name, and that, where it is whole."""
@@ -49,9 +51,16 @@ def template(text: str) -> Callable[[Any], URL]:
         raise refuse_address("a template that can be encoded", text) from error
 
     own = _segments("".join(literal + ("x" if field is not None else "") for literal, field in parts))
+    beside = _segments("".join(literal for literal, _ in parts))  # of the fields, in the same segments
+    # letters and digits make another place only of what lacks nothing else of one, such as "%2{}"
+    may_lead_away = any(
+        rest and rest != segment and _OF_ELSEWHERE.issuperset(rest)
+        for rest, segment in zip(beside, own, strict=True)
+    )
 
     def fill(value: Any) -> URL:
         url = ""
+        is_plain = True
         for literal, field in parts:
             url += literal
             if field is not None:
@@ -66,9 +75,13 @@ def template(text: str) -> Callable[[Any], URL]:
                 except (KeyError, AttributeError) as error:
                     raise MissingField(field, value) from error
                 text = found if found.__class__ is str and found else _text(field, found)
-                # what most keys look like needs no encoding
-                url += text if text.isascii() and text.isalnum() else _encoded(text)
-        _check(_segments(url), own)
+                if text.isascii() and text.isalnum():  # as most keys, which need no encoding
+                    url += text
+                else:
+                    is_plain = False
+                    url += _encoded(text)
+        if may_lead_away or not is_plain:
+            _check(_segments(url), own)
         try:
             # encoded: or what looks like dots would be decoded and followed
             return URL(url, encoded=True)
@@ -127,6 +140,22 @@ def _check(segments: list[str], own: list[str]) -> None:
 
 
 _ELSEWHERE = frozenset({".", "..", "%2e", "%2E", ".%2e", ".%2E", "%2e.", "%2E.", "%2e%2e", "%2E%2E"})
+
+_OF_ELSEWHERE = frozenset().union(*_ELSEWHERE)
+
+
+def is_whole(url: URL) -> bool:
+    """Whether `url` has a host that can be asked by HTTP; raises `ValueError` if its port is none."""
+    return url.scheme in ("http", "https") and bool(url.host)  # to ask for which looks at the port, too
+
+
+def begins_whole(text: str) -> bool:
+    """Whether what a template makes is whole whatever is filled in: its host is its own."""
+    beginning = _BEGINNING.match(text)
+    try:
+        return beginning is not None and is_whole(URL(beginning[0]))
+    except ValueError:
+        return False
 
 
 def shown(url: URL | str) -> str:

@@ -15,10 +15,11 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
@@ -143,6 +144,25 @@ def test_path_has_the_segments_of_the_template_whatever_the_value(value: str) ->
     segments = url.raw_path.split("/")
     assert (len(segments), segments[1], segments[3]) == (4, "a", "b")
     assert list(url.query) == ["q"]
+
+
+@given(
+    st.lists(st.sampled_from(["%", ".", "2", "e", "a", "/", "{}"]), min_size=1, max_size=6),
+    st.sampled_from(["2", "e", "2E", "x", ".", "%2e"]),
+)
+@example(["a", "/", "%", "2", "{}"], "E")
+@example(["%", "{}"], "2e")
+@example([".", "%", "{}", "e", "/", "a"], "2")
+def test_no_value_completes_what_names_another_place(pieces: list[str], value: str) -> None:
+    """Not even one of letters and digits alone, as of "%2{}"."""
+    text = f"http://host/{''.join(pieces)}"
+    try:
+        segments = str(template(text)(value)).split("/")
+    except UnsafeUrl:
+        return
+    for segment, own in zip(segments, text.split("/"), strict=True):
+        if "{}" in own:
+            assert unquote(segment) not in (".", "..")
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
