@@ -64,7 +64,9 @@ class Outcomes:
     def of_error(self, promise: Promise, error: BaseException) -> Any:
         """The outcome of a call that raised; PENDING if the job fails over it."""
         self._counts["failed"] += 1
-        outcome = self._chosen(FAILED, self._settings.on_error, promise, error)
+        # what gives no value is wrong for the step, not for an element
+        choice = "fail" if isinstance(error, NotAValue) else self._settings.on_error
+        outcome = self._chosen(FAILED, choice, promise, error)
         since = promise.started.time
         if since is not None:
             now = self._loop.time()

@@ -11,6 +11,7 @@ import pytest
 
 from asyncstream.elements import Watermark
 from asyncstream.errors import UserFunctionError
+from asyncstream.guards.in_threads import InThreads
 from asyncstream.operators.functions import AsyncFunction, FailedCall
 from asyncstream.testing.loop import VirtualTimeLoop, run_virtual
 from tests.async_wait.rig import Rig, Service, passes
@@ -368,6 +369,40 @@ async def test_flat_call_that_returns_an_async_generator_is_told_what_to_return(
         (error,) = rig.errors
         assert "a flat map must return its result, got <async_generator" in str(error)
         assert "belongs in an async_flat_map, which returns a list" in str(error)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "route"])
+@pytest.mark.parametrize("suspends", [False, True])
+async def test_flat_call_that_returns_a_coroutine_ends_the_job_whatever_becomes_of_errors(
+    on_error: str, suspends: bool
+) -> None:
+    """It was taken for an error of its element, and so were all of them."""
+
+    async def call(value: int) -> Any:
+        if suspends:
+            await asyncio.sleep(1)
+        return call(value)
+
+    async with Rig(call, flat=True, on_error=on_error) as rig:
+        rig.feed(0, 1)
+        assert await rig.finish() == []
+        (error,) = rig.errors
+        assert isinstance(error, UserFunctionError)
+        assert "must return its result, got <coroutine" in str(error)
+        assert (rig.counts["skipped"], rig.failed.records) == (0, [])
+
+
+async def test_function_in_a_thread_that_returns_a_coroutine_ends_the_job() -> None:
+    async def inner(value: int) -> int:
+        return value
+
+    call: AsyncFunction[int, Any] = InThreads(lambda value: inner(value))
+    async with Rig(call, on_error="skip") as rig:
+        rig.feed(0, 1)
+        assert await rig.finish() == []
+        (error,) = rig.errors
+        assert "must return its result, got <coroutine" in str(error)
+        assert rig.counts["skipped"] == 0
 
 
 async def test_elements_of_any_kind_are_elements() -> None:
