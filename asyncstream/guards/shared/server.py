@@ -8,8 +8,8 @@ is never sent. Then each line asks one thing, and is answered by one line, all o
     {"look": name}               ->  {"value": text or null, "now": seconds}
     {"swap": [name, old, new]}   ->  {"done": true or false}
 
-What is sent is not encrypted: it is numbers. The server begins with nothing; so when it is started again, the
-rates of the last period are forgotten.
+What is sent is not encrypted: numbers, and the names of limits, units and hosts. The server begins with
+nothing; so when it is started again, the rates of the last period are forgotten.
 """
 
 from __future__ import annotations
