@@ -428,6 +428,20 @@ def test_document_shows_the_floors() -> None:
     assert floors == [set(rooms) - former for rooms in FLOORS]
 
 
+def test_document_names_the_low_rooms_that_await() -> None:
+    text = (ROOT.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    said = re.search(r"^Up to `operators` nothing awaits but (.+?), nor do", text, re.MULTILINE)
+    assert said is not None
+    low = {room for floor in FLOORS[: FLOOR_OF["operators"]] for room in floor}
+    kinds = ast.Await | ast.AsyncFor | ast.AsyncWith
+    awaiting = {
+        module.room
+        for module in modules().values()
+        if module.room in low and any(isinstance(node, kinds) for node in module.nodes)
+    }
+    assert set(re.findall(r"`(\w+)`", said[1])) == awaiting
+
+
 def test_virtual_time_needs_nothing_of_the_house_but_its_errors() -> None:
     ours = {room_of(imported) for imported, _ in modules()["testing.loop"].imports()} - {None}
     assert ours == {"errors"}

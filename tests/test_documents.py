@@ -20,7 +20,7 @@ from asyncstream.connectors import PostgresOutbox, RedisGroupSource
 from asyncstream.connectors.kafka import KafkaTransactionalSink
 from asyncstream.guards import RedisCache, SqliteCache, retry
 from asyncstream.web import lifespan
-from tests.documents import BLOCK, DOCUMENTS
+from tests.documents import BLOCK, DOCUMENTS, ROOT
 from tests.public_names import public_names
 
 PROSE = {name: BLOCK.sub("", text) for name, text in DOCUMENTS.items()}
@@ -122,6 +122,17 @@ def test_every_room_of_the_package_is_on_its_map() -> None:
     rooms -= {"__main__", "arguments", "calls", "former_names"}  # and what is there for former names
     named = re.findall(r"^    (\w+)  ", asyncstream.__doc__ or "", re.MULTILINE)
     assert sorted(named) == sorted(rooms)
+
+
+def test_every_folder_of_tests_is_in_the_table_of_suites() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The suites")[2]
+    named = {
+        name
+        for first in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", first)
+    }
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
+    assert named == folders
 
 
 def anchors(document: str) -> set[str]:
