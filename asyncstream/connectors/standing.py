@@ -81,6 +81,8 @@ class Standing:
     def goes_back(self, position: int | None, writer: Writer | None) -> bool:
         """Whether results are to be taken out, on the way to a position that was checked."""
         target = position or 0
+        if writer is not None and writer.keeps_results_of(self.lease):
+            return False
         can_go_back = position is not None and target >= self.floor
         return target < self.moved and (can_go_back or (writer is not None and writer.ahead == "start_over"))
 

@@ -51,6 +51,18 @@ class Writer:
             and not self._shows_itself(last)
         )
 
+    def keeps_results_of(self, last: Lease | None) -> bool:
+        """
+        Whether what was written behind the checkpoint is to stay there, although the sink could go back: a
+        job on a copy of the store wrote last, under `last`, and it was said that its results are to be kept.
+        """
+        return (
+            self.ahead == "allow_behind"
+            and last is not None
+            and last.place == self.lease.place
+            and self._is_of_a_copy(last)
+        )
+
     def _is_of_a_copy(self, last: Lease) -> bool:
         """Whether a job of the same place, but for one that was copied, wrote last."""
         known = self.lease.known_as(last)

@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from asyncstream import Checkpoints, DirectoryStore, JsonLinesSink, Pipeline, Sink, SqliteSink, SqliteStore
+from asyncstream import (
+    Checkpoints,
+    DirectoryStore,
+    JsonLinesFolderSink,
+    JsonLinesSink,
+    Pipeline,
+    Sink,
+    SqliteSink,
+    SqliteStore,
+)
 from asyncstream.checkpoint import CheckpointStore
 from asyncstream.connectors.writer import Writer
 from asyncstream.errors import SinkError
@@ -24,13 +33,15 @@ from asyncstream.lease import Holder, Lease, enter, following, leave
 
 SINKS: dict[str, Callable[[Path], Sink[Any]]] = {
     "lines": lambda folder: JsonLinesSink(folder / "out.jsonl"),
+    "folder": lambda folder: JsonLinesFolderSink(folder / "out"),
     "sqlite": lambda folder: SqliteSink(folder / "out.sqlite", table="out", columns=["value"]),
 }
 
 
 def written(folder: Path) -> list[str]:
-    if (folder / "out.jsonl").exists():
-        return [json.loads(line)["value"] for line in (folder / "out.jsonl").read_text().splitlines()]
+    files = [path for path in (folder / "out.jsonl", *sorted(folder.glob("out/*.jsonl"))) if path.exists()]
+    if files:
+        return [json.loads(line)["value"] for path in files for line in path.read_text().splitlines()]
     with closing(sqlite3.connect(folder / "out.sqlite")) as database:
         return [row[0] for row in database.execute("SELECT value FROM out ORDER BY rowid")]
 
@@ -116,6 +127,16 @@ async def test_results_of_a_copy_go_when_that_is_said(
     await life(pipeline(), store, "b", ahead="start_over")
     await life(pipeline(), store, "c")
     assert written(tmp_path) == ["a", "b", "c"]
+
+
+async def test_results_of_a_copy_stay_when_that_is_said(
+    tmp_path: Path, store: CheckpointStore, pipeline: Callable[[], Pipeline]
+) -> None:
+    await life(pipeline(), store, "a")
+    await life(pipeline(), copied(tmp_path / "kept"), "x")
+    await life(pipeline(), store, "b", ahead="allow_behind")
+    await life(pipeline(), store, "c")
+    assert written(tmp_path) == ["a", "x", "b", "c"]
 
 
 # ---------------------------------------------------------------------- the rule

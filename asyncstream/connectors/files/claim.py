@@ -176,6 +176,11 @@ class Claim:
             writer.check_follows(record.holder(), self._path, record.fence)
         return record
 
+    @staticmethod
+    def stays(record: Record | None, writer: Writer | None) -> bool:
+        """Whether what is behind the checkpoint stays, as `Writer.keeps_results_of` says."""
+        return record is not None and writer is not None and writer.keeps_results_of(record.holder())
+
     def check_left(self) -> None:
         """For who writes without a record of its own; raises `SinkError` if a job goes on that has one."""
         record = self.read()

@@ -153,7 +153,8 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
                         f"cannot go on writing {self._path}: {(size or 0) - record.closed} bytes of another "
                         "writer are behind what was written; take them out, or they would be cut off"
                     )
-                return "recover", length
+                if not self._claim.stays(record, self.writer):
+                    return "recover", length
         ahead = allowed_ahead(self.writer, self._path)
         return ("append", 0) if ahead == "allow_behind" else ("recover", length)
 

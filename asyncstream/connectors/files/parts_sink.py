@@ -231,7 +231,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
                     "or begin at the beginning, with restore='none'"
                 )
             stays = names.index(last)
-            if record is None or record.run == position["run"]:
+            is_own = record is None or record.run == position["run"]
+            if is_own and not self._claim.stays(record, self.writer):
                 return stays
         return visible if allowed_ahead(self.writer, self._path) == "allow_behind" else stays
 
