@@ -26,6 +26,7 @@ from asyncstream.codec import Codec
 from asyncstream.codec.classes import arguments_of, make_error, members_besides
 from asyncstream.errors import CodecError, describe_error
 from asyncstream.guards.cache_store import CacheStore
+from asyncstream.guards.in_threads import InThreads
 from asyncstream.operators.fingerprint import fingerprint
 from asyncstream.sharing import hold, release
 
@@ -98,7 +99,8 @@ class StoredAnswers:
         longest: float,
     ) -> None:
         self.store = store
-        self._function = function
+        # who makes threads for a plain function twice has it twice, and not two that look alike
+        self._function = function.fn if isinstance(function, InThreads) else function
         self._name = name
         self._codec = codec
         self._now = now

@@ -290,6 +290,14 @@ async def test_a_function_in_threads_finds_nothing_of_another_one(file: Path) ->
             assert await kept(-1) == answer
 
 
+async def test_a_function_in_threads_is_the_same_in_several_guards(file: Path) -> None:
+    first = cached(in_threads(ascii), store=(store := SqliteCache(file)))
+    second = cached(in_threads(ascii), store=store)
+    async with first, second:
+        assert [await first(1), await second(1)] == ["1", "1"]
+    assert second.metrics()["cache_misses"] == 0
+
+
 async def test_a_function_of_other_code_finds_nothing(file: Path) -> None:
     assert await answers(cached(made("x + 1"), store=file), 1) == [2]
     assert await answers(cached(made("x + 2"), store=file), 1) == [3]
