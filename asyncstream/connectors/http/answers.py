@@ -126,10 +126,14 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
         inflate = _Inflate(limit)
     else:
         raise Undecodable(f"it is compressed as {encoding[:50]!r}, and was asked for as {ENCODINGS}")
-    body = bytearray()
-    received, read = 0, response.content.readany
+    content = response.content
     # read in any case: a connection with an unread answer cannot be used again
-    while piece := await read():
+    piece = await content.readany()
+    if inflate is None and content.at_eof() and len(piece) <= limit:  # most come in one piece
+        return piece
+    body = bytearray()
+    received = 0
+    while piece:
         received += len(piece)
         if received > limit:
             raise TooLarge
@@ -140,6 +144,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
                 body += part
                 if len(body) > limit:
                     raise TooLarge
+        piece = await content.readany()
     if inflate is not None and received and not inflate.is_whole():
         raise Undecodable("its compressed body is cut off")
     return bytes(body)

@@ -10,7 +10,6 @@ hold neither headers nor the values of a query.
 from __future__ import annotations
 
 import re
-from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -30,6 +29,7 @@ from asyncstream.connectors.http.answers import (
     refusal,
 )
 from asyncstream.connectors.http.session import checked_client, checked_headers, new_session
+from asyncstream.connectors.http.time_limit import Bound, TimeLimit
 from asyncstream.connectors.http.urls import UnsafeUrl, begins_whole, is_whole, shown, template
 from asyncstream.connectors.rows import JsonWriter
 from asyncstream.errors import HttpError, PipelineError
@@ -198,6 +198,7 @@ class HttpLookup(AsyncFunction[In, Out]):
         self._missing_is_error = choice("missing", missing, ("none", "error")) == "error"
         self._told_apart_by = (url, merge, method, json, data, self._element_headers, missing)
         self._session: aiohttp.ClientSession | None = None
+        self._limit: TimeLimit | None = None
         self._requests = 0
 
         if cache_ttl is None and cache_options is not None:
@@ -248,8 +249,9 @@ class HttpLookup(AsyncFunction[In, Out]):
         return self._method not in SAFE_METHODS
 
     async def open(self) -> None:
+        self._limit = TimeLimit(self._timeout)
         self._session = new_session(
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            timeout=aiohttp.ClientTimeout(total=None),
             connections=self._concurrency,
             cookies=self._cookies,
             client=self._client,
@@ -262,6 +264,9 @@ class HttpLookup(AsyncFunction[In, Out]):
             if self.guards is not None:
                 await self.guards.close()
         finally:
+            if self._limit is not None:
+                self._limit.close()
+                self._limit = None
             if self._session is not None:
                 await self._session.close()
                 self._session = None
@@ -298,36 +303,35 @@ class HttpLookup(AsyncFunction[In, Out]):
         return ("requests", *(() if self.guards is None else self.guards.counter_names()))
 
     async def _send(self, request: _Request) -> Any:
-        if self._session is None:
+        if self._session is None or self._limit is None:
             raise PipelineError("HttpLookup is not open: use it in a pipeline or with `async with`")
         url, body, method, headers = request.url, request.body, self._method, dict(request.headers)
         key = current_key()
         if key is not None and KEY_HEADER.lower() not in map(str.lower, headers):
             headers[KEY_HEADER] = key
-        time = get_running_loop().time
-        until = time() + self._timeout
-        more: dict[str, Any] = {}
-        for _ in range(REDIRECTS + 1):
-            self._requests += 1
-            try:
-                async with self._session.request(
-                    method, url, data=body, headers=headers, allow_redirects=False, **more
-                ) as response:
-                    target = self._redirect(response, url) if response.status in _REDIRECTING else None
-                    if target is None:
-                        return await self._answer(response, url)
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                raise of_request(error, url) from harmless(error)
-            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
-                method, body = "HEAD" if method == "HEAD" else "GET", None
-            if target.origin() != url.origin():
-                if body is not None:  # without it, another thing would be asked for
-                    reason = f"a redirect to {shown(target)}, where no request with a body is sent"
-                    raise HttpError(shown(url), response.status, reason, retryable=False)
-                headers = {}
-            url = target
-            # of one that is over, the least that the client takes for one
-            more["timeout"] = aiohttp.ClientTimeout(total=max(until - time(), 0.001))
+        try:
+            with (bound := self._limit.begin()):
+                for _ in range(REDIRECTS + 1):
+                    self._requests += 1
+                    response = await self._session.request(
+                        method, url, data=body, headers=headers, allow_redirects=False
+                    )
+                    try:
+                        target = self._redirect(response, url) if response.status in _REDIRECTING else None
+                        if target is None:
+                            return await self._answer(response, url, bound)
+                    finally:
+                        response.release()
+                    if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                        method, body = "HEAD" if method == "HEAD" else "GET", None
+                    if target.origin() != url.origin():
+                        if body is not None:  # without it, another thing would be asked for
+                            reason = f"a redirect to {shown(target)}, where no request with a body is sent"
+                            raise HttpError(shown(url), response.status, reason, retryable=False)
+                        headers = {}
+                    url = target
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise of_request(error, url) from harmless(error)
         raise HttpError(shown(url), None, f"more than {REDIRECTS} redirects", retryable=False)
 
     def _redirect(self, response: aiohttp.ClientResponse, url: URL) -> URL | None:
@@ -348,10 +352,10 @@ class HttpLookup(AsyncFunction[In, Out]):
             target = target.with_user(url.user).with_password(url.password)
         return target
 
-    async def _answer(self, response: aiohttp.ClientResponse, url: URL) -> Any:
+    async def _answer(self, response: aiohttp.ClientResponse, url: URL, bound: Bound) -> Any:
         body = b""
         if not 200 <= response.status < 300:
-            with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError):
+            with suppress(TooLarge, Undecodable, aiohttp.ClientError, TimeoutError, OSError), bound:
                 # of use to who looks; it is the status that counts
                 body = await read_body(response, self._max_bytes)
             if response.status == 404 and not self._missing_is_error:

@@ -10,6 +10,7 @@ used again.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from ssl import SSLContext
 from typing import Any, Final
 
 import aiohttp
+from aiohttp import hdrs
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
@@ -79,10 +81,12 @@ def new_session(
     """
     given = (client or {}).items()
     ways = {name: value for name, value in given if name in _OF_CONNECTIONS}
+    connector: Any = aiohttp.TCPConnector(limit=connections, **ways)
+    connector._factory = partial(_Protocol, loop=asyncio.get_running_loop())
     session = aiohttp.ClientSession(
-        connector=_InStep(limit=connections, **ways),
+        connector=connector,
         timeout=timeout,
-        headers={"Accept-Encoding": ENCODINGS},
+        request_class=_Request,
         # "unsafe": it keeps those of services that are known by an address and no name
         cookie_jar=aiohttp.CookieJar(unsafe=True) if cookies else aiohttp.DummyCookieJar(),
         auto_decompress=False,
@@ -95,33 +99,22 @@ def new_session(
     return session
 
 
-class _InStep(aiohttp.TCPConnector):
-    """Gives out no connection of before on which something has come that nobody asked for."""
+class _Request(aiohttp.ClientRequest):
+    """Says of each request what a session would say of all, which costs more."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory = partial(_Protocol, loop=self._loop)  # type: ignore[assignment]
-
-    async def connect(self, *args: Any, **options: Any) -> Any:
-        while True:
-            connection = await super().connect(*args, **options)
-            protocol: Any = connection.protocol
-            if not protocol.is_used or not protocol.should_close:
-                protocol.is_used = True
-                return connection
-            connection.close()
+    DEFAULT_HEADERS = aiohttp.ClientRequest.DEFAULT_HEADERS | {hdrs.ACCEPT_ENCODING: ENCODINGS}
 
 
 class _Protocol(ResponseHandler):
     """
+    A connection that is not used again once something has come on it that nobody asked for.
+
     Has who reads an answer hear of the connection's end, whatever its reason: the client itself closes one on
     which something comes that is no HTTP, such as a chunk without a length, and leaves its reader waiting.
-
-    Attributes:
-        is_used: a request has been sent on the connection.
     """
 
-    is_used = False
+    def is_connected(self) -> bool:  # what a connector asks of those that it has kept
+        return super().is_connected() and not self.should_close
 
     def connection_lost(self, exc: BaseException | None) -> None:
         body: Any = self._payload
