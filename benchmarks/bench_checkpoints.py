@@ -56,7 +56,7 @@ def event(number: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------- throughput
 
 
-def enrich(events: list[dict[str, Any]], checkpoints: Checkpoints | None) -> int:
+def enrich(events: list[dict[str, Any]], checkpoints: Checkpoints | None, **settings: Any) -> int:
     """Every element waits 5 ms for a reply, 1,000 at a time."""
 
     async def work() -> int:
@@ -64,7 +64,8 @@ def enrich(events: list[dict[str, Any]], checkpoints: Checkpoints | None) -> int
         out: list[Any] = []
         pipeline = Pipeline()
         stream = pipeline.source(events, name="events")
-        stream.async_map(call, name="call", concurrency=IN_FLIGHT).to(out, name="out")
+        calls = stream.async_map(call, name="call", concurrency=IN_FLIGHT, **settings)
+        calls.to(out, name="out")
         await pipeline.run(checkpoints=checkpoints)
         assert len(out) == len(events)
         return len(out)
@@ -73,10 +74,17 @@ def enrich(events: list[dict[str, Any]], checkpoints: Checkpoints | None) -> int
 
 
 def throughput(folder: Path, quick: bool) -> Goal:
+    """The goal is for checkpoints alone; by default calls get copies of elements, and are written down."""
     events = [event(number) for number in range(20_000 if quick else 300_000)]
     checkpoints = Checkpoints(store=DirectoryStore(folder / "t"), every=1.0, restore="none")
+    alone: dict[str, Any] = {"copy_input": False, "journal": False}
     measured = compare(
-        {"without": lambda: enrich(events, None), "every second": lambda: enrich(events, checkpoints)},
+        {
+            "without": lambda: enrich(events, None),
+            "every second": lambda: enrich(events, checkpoints, **alone),
+            "and each call has a copy": lambda: enrich(events, checkpoints, journal=False),
+            "and is in the journal, as by default": lambda: enrich(events, checkpoints),
+        },
         base="without",
         turns=1 if quick else 7,
     )
