@@ -12,6 +12,7 @@ The elements of a snapshot: a kind, then what belongs to it, as plain lists.
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any, Final
 
 from asyncstream.async_wait.promise import DROPPED, PENDING, Arrived, Passage, Routed, Several
@@ -70,6 +71,9 @@ class Known:
         self.journey = journey
 
 
+_PLAIN: Final = (NoneType, int)
+"""Types of what stands in an inbox in place of a timestamp that is one, or none."""
+
 _EMITTED: Final = object()
 """In place of the value of an element of which only the result is kept."""
 
@@ -83,6 +87,8 @@ MARKED = UNCALLED | {Known}
 
 def entry_of(value: Any, timestamp: Any, outcome: Any = PENDING, origin: Origin | None = None) -> list[Any]:
     """The entry for an inbox item, or for a promise with its outcome."""
+    if outcome is PENDING and type(timestamp) in _PLAIN:  # as most
+        return ["call", value, timestamp, *_known(origin)]
     if isinstance(timestamp, Finished):
         return entry_of(value, timestamp.timestamp, timestamp.outcome, origin)
     if isinstance(timestamp, Known):  # a journey ends with its job
