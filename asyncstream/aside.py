@@ -27,6 +27,7 @@ __all__ = (
     "can_go_on",
     "done_aside",
     "heed",
+    "heed_the_end",
     "heeding",
     "in_a_thread",
     "in_its_loop",
@@ -117,6 +118,14 @@ def heed(ended: asyncio.Future[Any]) -> None:
     """Mark what a future has ended with as seen: nobody waits for it any more, and that is no fault."""
     if not ended.cancelled():
         ended.exception()
+
+
+def heed_the_end(future: asyncio.Future[Any]) -> None:
+    """`heed`, now or when it ends: of one that has, the loop need not be asked to call anybody."""
+    if future.done():
+        heed(future)
+    else:
+        future.add_done_callback(heed)
 
 
 def in_its_loop(future: asyncio.Future[Any]) -> bool:

@@ -19,7 +19,6 @@ DEEPEST: Final = 254
 
 _SCALARS: Final = frozenset({NoneType, bool, int, float, str, bytes})
 _HOLDERS: Final = frozenset({tuple, list, dict})
-_PLAIN: Final = _SCALARS | _HOLDERS
 
 _MANY: Final = 2000
 
@@ -30,14 +29,22 @@ def check_depth(value: Any, deepest: int = DEEPEST) -> None:
     orjson and Arrow go.
     """
     kind = type(value)
-    if kind in _SCALARS or (kind is dict and _SCALARS.issuperset(map(type, value.values()))):
-        return  # as most are
+    if kind in _SCALARS:
+        return
     level: Any = [value]  # all that is as deep inside it as the rest
-    for _ in range(deepest + 1):
-        kinds = set(map(type, level))
-        if not any(map(_holds, kinds - _SCALARS)):
+    left = deepest + 1
+    if kind is dict:  # as most are; its keys hold nothing
+        level, left = value.values(), deepest
+        if _SCALARS.issuperset(map(type, level)):
             return
-        if not kinds <= _PLAIN:  # what other objects refer to is no matter of JSON's
+    for _ in range(left):
+        kinds = set(map(type, level))
+        kinds -= _SCALARS
+        if not kinds:
+            return
+        if not kinds <= _HOLDERS:  # what other objects refer to is no matter of JSON's
+            if not any(map(_holds, kinds)):
+                return
             level = [part for part in level if _holds(type(part))]
         if len(level) > _MANY:  # each once: a list that is often inside another would be many parts
             level = {id(part): part for part in level}.values()

@@ -78,8 +78,21 @@ def _may_be_deep(texts: Sequence[bytes]) -> bool:
 
 def loads(data: bytes | str) -> Any:
     """The value of some JSON; raises `orjson.JSONDecodeError` if it is none, or nested too deep."""
-    text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
-    value = _value_of(data, text)
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
+    text = data if data.__class__ is bytes else bytes(data)
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        shorter, count = _ENDLESS.subn(rb"\1", text)
+        if not count:
+            raise
+        orjson.loads(shorter)
+        value = _whole(text)
+    else:
+        digits = text.translate(_ZEROS)
+        if _LONG in digits and _has_long_number(digits):
+            value = _whole(text)
     if len(text) > 2 * LEVELS and _may_be_deep((text,)):
         try:
             check_depth(value, LEVELS)
@@ -88,20 +101,10 @@ def loads(data: bytes | str) -> Any:
     return value
 
 
-def _value_of(data: bytes | str, text: bytes) -> Any:
+def _whole(text: bytes) -> Any:
+    """The value of some JSON, with whole numbers of any size."""
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        shorter, count = _ENDLESS.subn(rb"\1", text)
-        if not count:
-            raise
-        orjson.loads(shorter)
-    else:
-        digits = text.translate(_ZEROS)
-        if _LONG not in digits or not _has_long_number(digits):
-            return value
-    try:
-        return json.loads(data)
+        return json.loads(text)
     except RecursionError as error:
         raise orjson.JSONDecodeError("nested too deeply", "", 0) from error
     except ValueError as error:

@@ -12,7 +12,7 @@ from itertools import repeat, takewhile
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from asyncstream.aside import heed
+from asyncstream.aside import heed_the_end
 from asyncstream.connectors.base import Sink
 from asyncstream.connectors.cancellation import carried_through
 from asyncstream.connectors.client_options import Options
@@ -283,7 +283,7 @@ class KafkaSink(Sink[Any]):
                     future.result()
         finally:
             for future in sent:
-                future.add_done_callback(heed)
+                heed_the_end(future)
 
     def taken(self) -> int:
         return sum(1 for _ in takewhile(_is_written, self._sent))

@@ -43,7 +43,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncstream.aside import heed, to_its_end
+from asyncstream.aside import heed, heed_the_end, to_its_end
 from asyncstream.connectors.base import TransactionalSink
 from asyncstream.connectors.cancellation import answered_within, carried_through
 from asyncstream.connectors.client_options import Options
@@ -376,7 +376,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
     def _leave(self, slot: _Slot) -> None:
         """Its transaction has ended."""
         for future in slot.sent:
-            future.add_done_callback(heed)
+            heed_the_end(future)
         slot.sent.clear()
         self._free.append(slot)
         if self._current is slot:
@@ -430,7 +430,7 @@ class KafkaTransactionalSink(TransactionalSink[Any]):
         finally:
             self._slots, self._has_row = {}, False
             for future in (future for slot in slots for future in slot.sent):
-                future.add_done_callback(heed)
+                heed_the_end(future)
             await asyncio.gather(*(_disconnected(slot.producer) for slot in slots))
 
 
