@@ -109,11 +109,13 @@ class KeyedState:
 
     def keys_of(self, descriptor: StateDescriptor[Any]) -> list[Any]:
         """The keys that have something of their own in the state of this descriptor, which is in use."""
-        name = f"{self._prefix}/{descriptor.name}"
+        keys = [key for key, _ in self._tables[f"{self._prefix}/{descriptor.name}"].each()]
+        if self._lives[descriptor.name] is None:  # to ask each for its entry would have all of them young
+            return keys
         is_live = self._handles[descriptor.name].has_entry
         found, before = [], self.key
         try:
-            for key in list(self._tables[name].whole()):
+            for key in keys:
                 self.key = key
                 if is_live():
                     found.append(key)

@@ -14,7 +14,7 @@ from asyncstream.errors import CheckpointError, UserFunctionError
 from asyncstream.joins.broadcast import KeyedBroadcastOperator
 from asyncstream.operators.emitting import Emitter
 from asyncstream.operators.failures import OnError
-from asyncstream.state import MapDescriptor, ValueDescriptor, ValueState
+from asyncstream.state import ListDescriptor, ListState, MapDescriptor, ValueDescriptor, ValueState
 from tests.operators.recorder import Recorder, record
 
 RULES = MapDescriptor[str, int]("rules")
@@ -154,6 +154,36 @@ def test_keys_are_visited_from_a_key_that_is_visited() -> None:
     operator.port(0).process_batch([("a", 3), ("b", 4)], None)
     operator.port(1).process(("share", 0), None)
     assert recorder.values() == ["a 3 of 7", "b 4 of 7"]
+
+
+NOTES = ListDescriptor[int]("notes")
+
+
+class Forgetting(Above):
+    """Keeps notes for each key, and forgets those of the key that is named."""
+
+    def open(self, ctx: BroadcastContext) -> None:
+        self.notes = ctx.state(NOTES)
+
+    def process_element(self, value: tuple[str, int], ctx: BroadcastContext, out: Emitter[str]) -> None:
+        self.notes.add(value[1])
+
+    def process_broadcast(self, value: tuple[str, int], ctx: BroadcastContext, out: Emitter[str]) -> None:
+        def visit(key: str, notes: ListState[int]) -> None:
+            if key == value[0]:
+                notes.clear()
+
+        ctx.apply_to_keyed_state(NOTES, visit)
+
+
+def test_next_checkpoint_has_nothing_of_keys_that_are_only_visited() -> None:
+    operator, _ = operator_of(Forgetting())
+    operator.port(0).process_batch([("a", 3), ("b", 4), ("c", 5)], None)
+    operator.tables.cut()
+    operator.tables.merge()
+    operator.port(1).process(("b", 0), None)
+    (delta,) = operator.tables.cut().deltas.values()
+    assert (delta.rows, delta.gone) == ({}, {None: {"b"}})
 
 
 def test_function_for_all_keys_that_would_have_to_be_awaited_is_refused() -> None:
