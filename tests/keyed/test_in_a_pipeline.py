@@ -175,6 +175,25 @@ def test_changes_of_one_step_are_the_rows_of_the_next() -> None:
         assert [one["key"] for one in tested.collect()[-1].values] == ["b", "c"]
 
 
+def test_row_that_is_replaced_by_one_of_another_key_leaves_its_ranking() -> None:
+    """The cheapest of the last price of each item, by shop: an item moves from one shop to another."""
+
+    def offer(shop: str, item: str, price: int) -> dict[str, Any]:
+        return {"shop": shop, "item": item, "price": price}
+
+    def define(stream: Stream[Any]) -> Stream[Any]:
+        latest = stream.deduplicate("item", keep="last", changes="all")
+        by_shop = latest.key_by(lambda change: change.value["shop"])
+        return by_shop.top(1, by="price", order="ascending", retracts=True)
+
+    with harness(define) as tested:
+        tested.push_all([offer("A", "tea", 5), offer("A", "jam", 3)])
+        tested.collect()
+        tested.push(offer("B", "jam", 4))
+        told = [(ranking.key, [row["item"] for row in ranking.values]) for ranking in tested.collect()]
+        assert told == [("A", ["tea"]), ("B", ["jam"])]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("part", [lambda: float("nan"), lambda: np.array([1, 2])])
 def test_a_row_that_does_not_equal_a_copy_can_be_taken_back(restarts: bool, part: Any) -> None:
