@@ -10,8 +10,9 @@ changed between two runs holds for what is there already.
 What has expired is never read. It leaves memory when its row is read, when a snapshot is taken, and by
 *visits*: each write looks at the rows that have waited longest. A row is queued once, when it is first
 written, and again after a visit that left something of it. So the queue is as long as the table, a write
-moves nothing in it, and what is never read again is gone after at most twice its time to live, if writes go
-on. Rejected: a timer for each entry (as dear as the entry itself); a scan of the table (a pause).
+moves nothing in it, and what is never read again is gone after at most twice its time to live, if in that
+time there is a write for every two rows; after a flood of keys and few writes it stays for longer. Rejected:
+a timer for each entry (as dear as the entry itself); a scan of the table (a pause).
 
 After Flink's StateTtlConfig; but no mode reads expired entries, nor do they count.
 """
