@@ -74,7 +74,7 @@ class BroadcastState(Generic[K, V]):
 
     def __init__(self, maps: _Maps, name: str) -> None:
         self._maps = maps
-        self._entries = cast(dict[K, V], maps.named(name))
+        self._entries = cast(dict[K, V], maps.asked_for(name))
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -127,9 +127,15 @@ class _Maps:
     def __init__(self) -> None:
         self.writable = False
         self._maps: dict[str, dict[Any, Any]] = {}
+        self._asked: set[str] = set()
 
-    def named(self, name: str) -> dict[Any, Any]:
+    def asked_for(self, name: str) -> dict[Any, Any]:
+        self._asked.add(name)
         return self._maps.setdefault(name, {})
+
+    def unasked(self) -> list[str]:
+        """Those that have entries of an earlier run, and that nobody has asked for."""
+        return [name for name, entries in self._maps.items() if entries and name not in self._asked]
 
     def check_writable(self) -> None:
         if not self.writable:
@@ -144,7 +150,7 @@ class _Maps:
         for entries in self._maps.values():
             entries.clear()
         for name, rows in kept.items():
-            self.named(name).update((key, value) for key, value in rows)
+            self._maps.setdefault(name, {}).update((key, value) for key, value in rows)
 
 
 class BroadcastContext(KeyedContext):
@@ -272,6 +278,9 @@ class KeyedBroadcastOperator(MultiInput, KeyedFunctionOperator):
                 self._maps.writable = False
 
         return receive
+
+    def unasked(self) -> tuple[str, ...]:
+        return (*super().unasked(), *self._maps.unasked())
 
     def united(self, states: Sequence[Any]) -> Any:
         """

@@ -38,6 +38,7 @@ from asyncstream.operators.journey import Journeys
 from asyncstream.operators.results import is_of_key
 from asyncstream.operators.whereabouts import Failure, TimeReached, Whereabouts
 from asyncstream.state.capture import Frozen, freeze
+from asyncstream.state.keyed import unasked
 from asyncstream.state.rows import run_through
 from asyncstream.state.snapshots import divide_snapshot, is_snapshot, unite_snapshots
 from asyncstream.state.tables import Tables
@@ -227,6 +228,10 @@ class Operator:
     def restore(self, state: Any) -> None:
         """Take up the state that `snapshot` gave."""
         self.tables.restore(self.upgraded(state))
+
+    def unasked(self) -> tuple[str, ...]:
+        """State of a function of the user's that was restored, and that it has not asked for in `open`."""
+        return unasked(self.tables)
 
     def upgraded(self, state: Any) -> Any:
         """A snapshot in the form of today, of one that an earlier version may have taken."""

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from asyncstream import BroadcastContext, KeyedBroadcastProcessFunction, Pipeline, PipelineError
+from asyncstream import (
+    BroadcastContext,
+    Checkpoints,
+    KeyedBroadcastProcessFunction,
+    MemoryStore,
+    Pipeline,
+    PipelineError,
+)
 from asyncstream.errors import CheckpointError, UserFunctionError
 from asyncstream.joins.broadcast import KeyedBroadcastOperator
 from asyncstream.operators.emitting import Emitter
@@ -70,6 +77,42 @@ def test_rules_outlive_a_job_and_are_described(tmp_path: Path) -> None:
     assert found == ["a high"]
     assert "above   broadcast <- events, rules  (function=Above" in pipeline.describe()
     assert "broadcast_state=in memory, grows until process_broadcast removes" in pipeline.describe()
+
+
+class Renamed(Above):
+    """Calls its rules otherwise."""
+
+    def open(self, ctx: BroadcastContext) -> None:
+        self.rules = ctx.broadcast_state(MapDescriptor("limits"))
+        self.total = ctx.state(TOTAL)
+
+
+def test_rules_that_have_another_name_now_are_told_of_and_found_by_migrate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, found = MemoryStore(), list[str]()
+
+    def run(function: Above, totals: int, **settings: Any) -> None:
+        pipeline = Pipeline("alerts")
+        stream = pipeline.source([("a", 5)] * totals, name="events").key_by(key_of)
+        ruled = pipeline.source([("high", 7)], name="rules").broadcast()
+        stream.connect(ruled).process(function, name="above").to(found, name="found")
+        pipeline.run_blocking(checkpoints=Checkpoints(store=store, **settings))
+
+    def renamed(state: Any) -> Any:
+        rules = state["cells"]["broadcast"]
+        rules["limits"] = rules.pop("rules")
+        return state
+
+    run(Above(), 1)
+    assert "has not asked for" not in caplog.text
+    run(Renamed(), 2)
+    assert "'above' goes on with state that its function has not asked for in open: 'rules';" in caplog.text
+    assert found == []
+    caplog.clear()
+    run(Renamed(), 3, migrate={"above": renamed})
+    assert "has not asked for" not in caplog.text
+    assert found == ["a high"]
 
 
 def test_every_part_of_a_divided_operator_has_all_rules() -> None:

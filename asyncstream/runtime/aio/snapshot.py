@@ -22,7 +22,7 @@ from asyncstream.operators.base import Operator
 from asyncstream.plan import Graph
 from asyncstream.runtime.aio.wiring import RunWiring
 from asyncstream.state import Kept, adapted, freeze
-from asyncstream.state.keyed import tell_unasked, unasked
+from asyncstream.state.keyed import tell_unasked
 
 __all__ = ("JobSnapshot", "positions", "restore", "take")
 
@@ -116,7 +116,7 @@ async def restore(snapshot: JobSnapshot, graph: Graph, wiring: RunWiring, *, is_
             else:
                 # tables copy what they take up
                 _restore(name, operator, _own(state) if is_shared and not operator.tables else state)
-            if states := unasked(operator.tables):
+            if states := operator.unasked():
                 tell_unasked(name, states)
 
 

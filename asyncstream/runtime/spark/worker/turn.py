@@ -36,7 +36,7 @@ from asyncstream.runtime.spark.worker.group_log import SMALL, Log, Position, ent
 from asyncstream.runtime.spark.worker.loop import staying
 from asyncstream.runtime.spark.worker.operators import StageOperators, Terms
 from asyncstream.state import Tables
-from asyncstream.state.keyed import tell_unasked, unasked
+from asyncstream.state.keyed import tell_unasked
 from asyncstream.state.rows import run_through
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Turns:
                     parts.restore_watermark(seen_ms)
                     known_ms = max(known_ms, seen_ms)
             for name, operator in operators.items():
-                if found := unasked(operator.tables):
+                if found := operator.unasked():
                     _tell_unasked_once(name, found)
             counted = tally(self._terms.counts, operators)
             self._process(parts, turn, known_ms)
