@@ -145,7 +145,7 @@ class ValueDescriptor(StateDescriptor[ValueState[T]], Generic[T]):
 class ListDescriptor(StateDescriptor[ListState[T]], Generic[T]):
     """
     Values in the order in which they were added. Those of a key are kept as a whole: thousands of them are
-    written with every checkpoint in which one has come.
+    written with every checkpoint before which one has come, or they were read.
 
     Attributes:
         name: tells the states of a function apart; unique within it.
@@ -158,7 +158,9 @@ class ListDescriptor(StateDescriptor[ListState[T]], Generic[T]):
 @dataclass(frozen=True)
 class MapDescriptor(StateDescriptor[MapState[K, V]], Generic[K, V]):
     """
-    A dictionary. Of each key it is kept as a whole: for thousands of entries, rather have finer keys.
+    A dictionary. Of each key it is kept as a whole: for thousands of entries, rather have finer keys. It is
+    written with the next checkpoint when it has changed; also when `items()` was read, or a value that can
+    be changed, such as a dict.
 
     Attributes:
         name: tells the states of a function apart; unique within it.

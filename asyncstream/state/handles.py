@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from asyncstream.errors import PipelineError
+from asyncstream.state.capture import IMMUTABLE
 from asyncstream.state.keys import SOUND, check_map_key
 from asyncstream.state.rows import MISSING
 from asyncstream.state.table import Table
@@ -64,6 +65,8 @@ class State:
 
     def has_entry(self) -> bool:
         """Whether there is something that has not expired."""
+        if self._ages is None:
+            return self._seen() is not MISSING
         return self._live(self._row()) is not MISSING
 
     def merge_namespaces(self, target: Hashable, sources: Iterable[Hashable]) -> None:
@@ -95,6 +98,14 @@ class State:
         """What the current entry holds, or `MISSING`."""
         cursor = self._cursor
         return self._rows.get(cursor.namespace, cursor.key)
+
+    def _seen(self) -> Any:
+        """
+        The same, to be looked at alone. What `_held` gives is in the next checkpoint, for it may be changed;
+        this is not.
+        """
+        cursor = self._cursor
+        return self._rows.peek(cursor.namespace, cursor.key)
 
     def _live(self, row: Row) -> Any:
         found = self._rows.get(*row)
@@ -207,11 +218,16 @@ class MapState(State, Generic[K, V]):
     def get(self, key: K, default: V) -> V: ...
     def get(self, key: K, default: V | None = None) -> V | None:
         """The value under `key`, or `default`."""
-        found = self._held()
+        ages = self._ages
+        found = self._seen() if ages is None else self._held()
         if found is MISSING or key not in found:
             return default
         value: V = found[key]
-        return value if self._ages is None or self._ages.is_live_entry(self._row(), key) else default
+        if ages is not None:
+            return value if ages.is_live_entry(self._row(), key) else default
+        if type(value) not in IMMUTABLE:
+            value = self._held()[key]
+        return value
 
     def put(self, key: K, value: V) -> None:
         """
@@ -235,12 +251,13 @@ class MapState(State, Generic[K, V]):
 
     def remove(self, key: K) -> None:
         """Forget the value under `key`, if there is one."""
-        found = self._held()
+        found = self._seen()
         if found is MISSING or key not in found:
             return
         if self._ages is not None:
             self._ages.remove_entry(self._row(), key)
             return
+        found = self._held()
         del found[key]
         if not found:
             self._rows.remove(*self._row())
@@ -251,18 +268,19 @@ class MapState(State, Generic[K, V]):
         return [] if found is MISSING else list(found.items())
 
     def __contains__(self, key: object) -> bool:
-        found = self._held()
+        found = self._seen()
         if found is MISSING or key not in found:
             return False
         return self._ages is None or self._ages.is_live_entry(self._row(), key)
 
     def __len__(self) -> int:
         """How many entries there are; does not count as reading them. With a `ttl` each is looked at."""
-        found = self._live(self._row())
+        found = self._seen() if self._ages is None else self._live(self._row())
         return 0 if found is MISSING else len(found)
 
     def __iter__(self) -> Iterator[K]:
-        return iter([key for key, _ in self.items()])
+        found = self._seen() if self._ages is None else self._read()
+        return iter([] if found is MISSING else list(found))
 
 
 class ReducingState(State, Generic[T]):

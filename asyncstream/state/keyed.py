@@ -110,7 +110,7 @@ class KeyedState:
     def keys_of(self, descriptor: StateDescriptor[Any]) -> list[Any]:
         """The keys that have something of their own in the state of this descriptor, which is in use."""
         keys = [key for key, _ in self._tables[f"{self._prefix}/{descriptor.name}"].each()]
-        if self._lives[descriptor.name] is None:  # to ask each for its entry would have all of them young
+        if self._lives[descriptor.name] is None:  # then what is there is live
             return keys
         is_live = self._handles[descriptor.name].has_entry
         found, before = [], self.key

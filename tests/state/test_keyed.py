@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from math import nan
 from typing import Any
@@ -15,6 +16,7 @@ from asyncstream.state import (
     AggregatingDescriptor,
     ListDescriptor,
     MapDescriptor,
+    MapState,
     ReducingDescriptor,
     StateDescriptor,
     TimeToLive,
@@ -43,6 +45,46 @@ def test_each_key_and_namespace_has_its_own_entry() -> None:
     assert count.get() == 2
     store.key = "b"
     assert count.get() == 0
+
+
+@pytest.mark.parametrize(
+    ("look", "found"),
+    [
+        (lambda prices, _: prices.get("x"), 1),
+        (lambda prices, _: prices.get("y"), None),
+        (lambda prices, _: "x" in prices, True),
+        (lambda prices, _: len(prices), 1),
+        (lambda prices, _: list(prices), ["x"]),
+        (lambda prices, _: prices.has_entry(), True),
+        (lambda prices, _: prices.remove("y"), None),
+        (lambda _, store: store.keys_of(PRICES), ["a"]),
+    ],
+)
+def test_a_map_that_is_only_looked_at_is_not_written_again(
+    look: Callable[[MapState[str, int], Store], object], found: object
+) -> None:
+    store = Store()
+    store.key = "a"
+    prices = store.state(PRICES)
+    prices.put("x", 1)
+    store.tables.cut()
+    assert look(prices, store) == found, "also while it is written"
+    store.tables.merge()
+    assert look(prices, store) == found
+    assert not store.tables.cut().deltas
+
+
+def test_what_can_be_changed_in_a_map_is_written_with_what_was_done_to_it() -> None:
+    store = Store()
+    store.key = "a"
+    lists = store.state(MapDescriptor[str, list[int]]("lists"))
+    lists.put("x", [1])
+    kept = store.tables.cut()
+    lists.get("x", []).append(2)
+    assert [delta.rows for delta in kept.deltas.values()] == [{None: {"a": {"x": [1]}}}]
+    store.tables.merge()
+    (delta,) = store.tables.cut().deltas.values()
+    assert delta.rows == {None: {"a": {"x": [1, 2]}}}
 
 
 def test_what_is_empty_leaves_no_entry() -> None:
