@@ -34,7 +34,7 @@ from asyncstream.keyed.changes import (
 )
 from asyncstream.operators.base import OperatorContext
 from asyncstream.operators.spec import KeyBy, KeyedSpec
-from asyncstream.state import Cell, TimeToLive, ValueDescriptor
+from asyncstream.state import MISSING, Cell, TimeToLive, ValueDescriptor
 from asyncstream.state.keys import equals_itself
 from asyncstream.state.schema import Schema, described
 
@@ -131,12 +131,14 @@ class Top(KeyedStep):
         self._ranked = ranked
         self._by_place = ranked or ranks.first > 1
         self._retracts = retracts
+        self._looks = ttl is None and not retracts  # a row that does not rank has nothing written again
         self._not_there = 0
         self.tables.declare_cell("not_there", Cell.of(self, "_not_there", "sum"))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self._rows = self._state.state(ValueDescriptor[Any]("rows", ttl=self._ttl))
+        self._table = self.tables["state/rows"]
 
     def metrics(self) -> dict[str, int]:
         return {**super().metrics(), "not_there": self._not_there}
@@ -154,11 +156,14 @@ class Top(KeyedStep):
 
     def _add(self, value: Any) -> None:
         """A row has come."""
-        rows: list[Row] = self._rows.get() or []
-        by, last = self._ranks.by(value), self._ranks.last
+        by, last, looks = self._ranks.by(value), self._ranks.last, self._looks
+        held: Any = self._table.peek(None, self._state.key) if looks else self._rows.get()
+        rows: list[Row] = [] if held is None or held is MISSING else held
         place = self._ranks.place(rows, by)
         if place >= last and not self._retracts:
             return
+        if looks and rows:
+            rows = self._table.get(None, self._state.key)
         row = (by, value)
         rows.insert(place, row)
         went = rows[last] if len(rows) > last else None

@@ -1,11 +1,14 @@
-"""Rows of rankings that are taken back are found, whatever they rank by, and most without a look at all."""
+"""Rows of rankings that are taken back are found, and those that do not rank leave no trace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
-from asyncstream import Change, Pipeline
+from asyncstream import Change, Pipeline, Ranking
+from asyncstream.keyed import Ranks, TopSpec
+from tests.operators.recorder import record
 
 
 @dataclass
@@ -79,3 +82,21 @@ def test_row_that_ranks_by_nan_is_found() -> None:
         Change("-D", Price("b", float("nan"))),
     ]
     assert ranked(changes) == [["a"], ["a", "b"], ["a"]]
+
+
+def test_next_checkpoint_has_nothing_of_a_row_that_does_not_rank() -> None:
+    operator = TopSpec(itemgetter(0), Ranks(itemgetter(1), "descending", 1, 2)).build()
+    seen = record(operator)
+    operator.process_batch([("a", 5), ("a", 6)], None)
+    operator.tables.cut()
+    operator.process(("a", 1), None)
+    operator.tables.merge()
+    operator.process(("a", 2), None)
+    assert not operator.tables.cut().deltas
+    operator.tables.merge()
+    operator.process(("a", 7), None)
+    assert seen.values()[-1] == Ranking("a", [("a", 7), ("a", 6)])
+    (delta,) = operator.tables.cut().deltas.values()
+    assert delta.rows == {None: {"a": [(7, ("a", 7)), (6, ("a", 6))]}}
+    operator.process(("a", 8), None)
+    assert delta.rows == {None: {"a": [(7, ("a", 7)), (6, ("a", 6))]}}, "it is being written"
