@@ -47,7 +47,8 @@ class CoGrouped(NamedTuple, Generic[L, R]):
         key: whose window.
         start_ms: first millisecond of the window, since the epoch; None for a global window.
         end_ms: first millisecond after it; None for a global window.
-        left: the elements of the left stream, as they came.
+        left: the elements of the left stream, as they came; of sessions that merged, those of the one that
+            had most come first.
         right: those of the right one.
     """
 
@@ -63,7 +64,7 @@ class WindowJoinOperator(MultiInput, WindowOperator):
     Joins elements of one key that are in the same window.
 
     Emits when a window fires, with its last millisecond as timestamp: a tuple (left, right) for each left
-    element with each right one, in the order in which they came; or the window's `CoGrouped`. Late elements
+    element with each right one, in the order that `CoGrouped` has; or the window's `CoGrouped`. Late elements
     go to the side outputs "late_left" and "late_right", or are counted.
     Snapshot holds: what `WindowOperator` keeps.
     """

@@ -18,7 +18,10 @@ from asyncstream.windowing.windows import Window
 __all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor", "When")
 
 Elements: TypeAlias = list[tuple[Any, int | None]]
-"""(value, timestamp in milliseconds or None) of each element of a window, in order of arrival."""
+"""
+(value, timestamp in milliseconds or None) of each element of a window, in order of arrival; of sessions that
+merged, those of the one that had most come first.
+"""
 
 When: TypeAlias = Literal["before", "after"]
 """Whether elements are thrown out before or after the window's function has seen them."""
