@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import is_
 from typing import Any, Final, Literal, TypeAlias
 
 from asyncstream.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -65,7 +66,8 @@ class Matching(TimedStep):
         super().open(context)
         self._state.state(ListDescriptor[Any]("waiting"))
         self._waiting = self.tables["state/waiting"]  # with the time of the elements as namespace
-        self._runs = self._state.state(ValueDescriptor[Any]("runs"))
+        self._state.state(ValueDescriptor[Any]("runs"))
+        self._runs = self.tables["state/runs"]
         self.tables.on_restored(self._setting_timers)
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -76,7 +78,7 @@ class Matching(TimedStep):
         """Has what began when a pattern was given more time end in time."""
         before, self._within_before_ms = self._within_before_ms, self._within_ms
         if self._within_ms < before:
-            kept = iter(self.tables["state/runs"].each())
+            kept = iter(self._runs.each())
             while some := list(islice(kept, SLICE)):
                 for key, runs in some:
                     self._set_timer(key, Run(*runs[0]))
@@ -100,10 +102,11 @@ class Matching(TimedStep):
     def _on_timer(self, timestamp: int, key: Any) -> None:
         values = self._waiting.get(timestamp, key)
         self._waiting.remove(timestamp, key)
-        kept, runs = self._runs.get(), []
-        if kept:
+        kept = self._runs.peek(None, key)
+        before = runs = [] if kept is MISSING else [Run(*run) for run in kept]
+        if before:
             at_ms = max(timestamp, self._soonest_ms)
-            runs = self._time_out([Run(*run) for run in kept], at_ms, at_ms)
+            runs = self._time_out(before, at_ms, at_ms)
         for order, value in enumerate(() if values is MISSING else values):
             try:
                 runs, matches = self._automaton.advance(runs, value, (timestamp, order))
@@ -117,10 +120,11 @@ class Matching(TimedStep):
         if timestamp == MAX_TIMESTAMP:  # no later time will come, and a timer for this one would fire at once
             runs = self._time_out(runs, math.inf, timestamp)
         if runs:
-            self._runs.set([tuple(run) for run in runs])
+            if len(runs) != len(before) or not all(map(is_, runs, before)):  # else they are not written again
+                self._runs.put(None, key, [tuple(run) for run in runs])
             self._set_timer(key, runs[0])
-        elif kept is not None:
-            self._runs.clear()
+        elif before:
+            self._runs.remove(None, key)
 
     def _set_timer(self, key: Any, first: Run) -> None:
         """Have the first of the runs of a key end in time."""

@@ -14,6 +14,7 @@ from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.keyed import MatchingSpec
 from asyncstream.testing import harness
 from tests.keyed.rig import ADVANCES, Rig, Steps, key_of, steps
+from tests.operators.recorder import record
 from tests.tiers import examples
 
 
@@ -151,6 +152,30 @@ def test_elements_are_matched_in_the_order_of_event_time() -> None:
         assert tested.collect(timestamps=True) == [(Match(0, {"a": ["a1"], "b": ["b1"]}, 10, 20), 20)]
         tested.push("a2", at=20)
         assert tested.collect("late") == ["a2"]
+
+
+def test_next_checkpoint_has_nothing_of_what_has_begun_and_waits_as_it_did() -> None:
+    operator = MatchingSpec(lambda event: 0, abc()).build()
+    seen = record(operator)
+
+    def written(event: str, at_ms: int) -> list[str]:
+        operator.process(event, at_ms)
+        operator.advance_watermark(at_ms)
+        changed = [
+            table.name for table, delta in operator.tables.cut().deltas.items() if any(delta.rows.values())
+        ]
+        operator.tables.merge()
+        return changed
+
+    assert written("a1", 1) == written("x1", 2) == ["state/runs"]
+    assert written("x2", 3) == written("x3", 4) == []
+    assert written("a2", 5) == ["state/runs"]
+    written("b1", 6)
+    assert [match.elements for match in seen.values()] == [
+        {"a": ["a1"], "b": ["b1"]},
+        {"a": ["a2"], "b": ["b1"]},
+    ]
+    assert len(operator.tables["state/runs"]) == 0
 
 
 def test_what_is_not_whole_in_time_is_told_once_and_at_that_time() -> None:
