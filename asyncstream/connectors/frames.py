@@ -245,8 +245,8 @@ class FrameSink(CountingSink[Any], TransactionalSink[Any]):
         return self._tables
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        tables = self._opened()
         self._taken = 0
+        tables = self._opened()
         self._taken, error = tables.add(values)
         if error is not None:
             raise SinkError(why_unwritten(values[self._taken], "a frame", error)) from error

@@ -53,9 +53,10 @@ class _Lines:
             try:
                 if self._partition_by:
                     folder, row = parted(value, self._partition_by, self._longest)
-                self._lines.setdefault(folder, []).append(self._encoding.line(row))
+                line = self._encoding.line(row)
             except Exception as error:  # of the user's function, say
                 return place, error
+            self._lines.setdefault(folder, []).append(line)
             self.rows += 1
         return len(values), None
 

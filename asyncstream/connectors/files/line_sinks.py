@@ -292,8 +292,8 @@ class LineSink(CountingSink[Any], TransactionalSink[Any]):
         self._write_head()
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        file = self._opened()
         self._taken = 0
+        file = self._opened()
         self._check_named()
         self._let_old_go()
         into = file if self._packing is None else self._packing

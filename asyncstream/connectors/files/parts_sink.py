@@ -284,8 +284,8 @@ class PartsSink(CountingSink[Any], TransactionalSink[Any]):
         return self._collected
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
-        collected = self._opened()
         self._taken = 0
+        collected = self._opened()
         self._taken, error = collected.add(values)
         if error is not None:
             raise SinkError(why_unwritten(values[self._taken], self._path, error)) from error

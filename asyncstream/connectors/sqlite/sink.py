@@ -134,6 +134,7 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self._table)} ({self._names()})")
 
     async def write(self, values: Sequence[Any], timestamps: Timestamps) -> None:
+        self._taken = 0
         rows = self._rows.rows(values, f"table {self._table!r}")
         insert, table = self._insert, quoted(self._table)
         if self._has_epochs:
@@ -152,7 +153,6 @@ class SqliteSink(CountingSink[Any], TransactionalSink[Any]):
                 raise
 
         # staged rows need not reach the disk before they are prepared
-        self._taken = 0
         try:
             with over_elements(_is_over_rows):
                 await self._transaction(add, safe=not self._has_epochs, taken=len(rows))
