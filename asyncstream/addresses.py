@@ -104,6 +104,9 @@ def parsed_redis(url: str) -> Mapping[str, Any]:
     if parts.scheme == "unix" and (parts.hostname or not parts.path.startswith("/") or parts.path == "/"):
         # redis-py takes what stands before the path for nothing: unix://run/r.sock would be /r.sock
         raise ValueError("a socket has an absolute path")
+    if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
+        # redis-py takes what is no number for 0, and what is two for one
+        raise ValueError("a database has a number")
     return found
 
 

@@ -137,3 +137,12 @@ def test_a_socket_of_redis_has_an_absolute_path(url: str) -> None:
 @pytest.mark.parametrize("url", ["unix:///run/redis.sock?db=1", "unix://me:pass@/run/redis.sock"])
 def test_a_socket_of_redis_may_have_a_user_and_a_database(url: str) -> None:
     assert redis_address(url, "RedisCache") == url
+
+
+@pytest.mark.parametrize("path", ["/x", "/0/1", "/-1", "/1x", "//"])
+def test_a_database_of_redis_has_a_number(path: str) -> None:
+    """redis-py takes what is no number for 0, and what is two for one."""
+    with pytest.raises(PipelineError, match="url: expected the address of a Redis server"):
+        redis_address(f"redis://host{path}", "RedisCache")
+    for right in ("", "/", "/15", "/?db=1"):
+        redis_address(f"rediss://host:6380{right}", "RedisCache")

@@ -16,6 +16,7 @@ from asyncstream.connectors.messages import Encode, encoder
 from asyncstream.connectors.rows import Default, why_unwritten
 from asyncstream.elements import Timestamps
 from asyncstream.errors import SinkError, over_elements, told_as
+from asyncstream.state.keys import equals_itself
 from asyncstream.validation import Fields, selector
 
 __all__ = ("MessageSink",)
@@ -76,12 +77,12 @@ class MessageSink(CountingSink[Any], Generic[M, C]):
     def _id_of(self, value: Any) -> str | None:
         """
         What tells an element from others; None: the sink has no ids. Raises `ValueError` for an element
-        without: all of these would pass for one.
+        without, for which NaN stands, too: all of these would pass for one.
         """
         if self._id is None:
             return None
         found = self._id(value)
-        if found is None or found == "":
+        if found is None or found == "" or not equals_itself(found):
             raise ValueError(f"it has no id=, but {found!r}")
         return str(found)
 

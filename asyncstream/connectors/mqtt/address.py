@@ -41,8 +41,8 @@ def _parsed(url: str) -> Address:
     import paho.mqtt.client  # noqa: F401
 
     parts = urlsplit(url)
-    port = parts.port or _PORTS[parts.scheme]
-    if parts.scheme not in _PORTS or not parts.hostname:
+    port = _PORTS[parts.scheme] if parts.port is None else parts.port
+    if parts.scheme not in _PORTS or not port or not parts.hostname:
         raise ValueError(url)
     user, password = (None if one is None else unquote(one) for one in (parts.username, parts.password))
     return Address(parts.hostname, port, user, password, parts.scheme == "mqtts")

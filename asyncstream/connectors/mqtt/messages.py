@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-__all__ = ("MqttMessage", "is_topic")
+__all__ = ("MqttMessage", "is_filter", "is_topic")
 
 _NOT_IN_A_TOPIC: Final = re.compile(
     "[+#\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufdd0-\\ufdef"
@@ -37,3 +37,10 @@ class MqttMessage:
 def is_topic(name: object) -> TypeGuard[str]:
     """Whether something may be published to a topic of this name."""
     return isinstance(name, str) and bool(name) and not _NOT_IN_A_TOPIC.search(name)
+
+
+def is_filter(name: str) -> bool:
+    """Whether wildcards stand for whole levels in it, and `#` for the last ones."""
+    *levels, last = name.split("/")
+    wild = [level for level in (*levels, last) if "+" in level or "#" in level]
+    return all(level in ("+", "#") for level in wild) and "#" not in levels

@@ -15,7 +15,7 @@ from asyncstream.connectors.message_source import MessageSource
 from asyncstream.connectors.messages import Decode, RejectedMessage, decoder, unreadable
 from asyncstream.connectors.mqtt.address import address_of, check_tls
 from asyncstream.connectors.mqtt.connection import Connection
-from asyncstream.connectors.mqtt.messages import MqttMessage
+from asyncstream.connectors.mqtt.messages import MqttMessage, is_filter
 from asyncstream.errors import SourceError
 from asyncstream.validation import Duration, choice, count, duration_seconds, flag, refuse, text
 
@@ -90,6 +90,9 @@ class MqttSource(MessageSource[T, "MQTTMessage", Connection]):
         self._topics = tuple(text("topics", topic) for topic in topics)
         if not self._topics:
             raise refuse("topics", "one or more topics", topics)
+        for topic in self._topics:
+            if not is_filter(topic):
+                raise refuse("topics", "wildcards in place of whole levels, and # at the end", topic)
         self._what = f"{', '.join(map(repr, self._topics))} of {self._address}"
         self._client_id = text("client_id", client_id)
         self._decode = decoder(decode)

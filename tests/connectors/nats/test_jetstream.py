@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from itertools import count, pairwise
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -564,7 +565,7 @@ async def test_who_cannot_connect_leaves_no_connection_open() -> None:
         assert caught.value.__cause__  # which keeps what the garbage collector would close
 
 
-@pytest.mark.parametrize("nothing", [None, ""])
+@pytest.mark.parametrize("nothing", [None, "", nan])
 async def test_an_element_without_an_id_is_refused(
     nothing: Any, js: JetStreamContext, stream: str, nats_server: NatsServer
 ) -> None:

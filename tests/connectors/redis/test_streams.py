@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from math import nan
 from typing import Any
 
 import pytest
@@ -341,7 +342,7 @@ async def test_with_ids_a_repeat_is_not_doubled(redis: Redis, redis_url: str) ->
     assert [json.loads(fields[b"data"]) for _, fields in found] == rows
 
 
-@pytest.mark.parametrize("nothing", [None, ""])
+@pytest.mark.parametrize("nothing", [None, "", nan])
 async def test_an_element_without_an_id_is_refused(nothing: Any, redis: Redis, redis_url: str) -> None:
     sink = RedisStreamSink(redis_url, "out", id="id")
     await sink.open()
