@@ -280,7 +280,11 @@ class Tables:
         types = {name: set(map(type, column)) for name, column in columns.items()}
         for name, column in columns.items():
             if self._has_default or not types[name] <= _PLAIN:
-                columns[name] = column = [self._cell(value) for value in column]
+                try:
+                    columns[name] = column = [self._cell(value) for value in column]
+                except RecursionError:
+                    check_depth(column)
+                    raise
                 types[name] = set(map(type, column))
                 if self._checks:  # Arrow ends the process over the type of what holds itself
                     check_depth(column)
@@ -302,7 +306,22 @@ class Tables:
             value = value.value
         if isinstance(value, time) and value.tzinfo is not None:  # which Arrow has no type for
             return value.isoformat()
-        return value if isinstance(value, _NATIVE) else self._json.plain(value)
+        is_no_time = isinstance(value, date) and value != value  # as pandas has it
+        if is_no_time or not isinstance(value, _NATIVE):
+            value = self._json.plain(value)
+        if isinstance(value, Mapping):
+            value = value if isinstance(value, dict) else dict(value)
+            parts = value.values()
+        elif isinstance(value, list | tuple):
+            parts = value
+        else:
+            return value
+        if all(kind in _PLAIN or kind.__module__ == "numpy" for kind in set(map(type, parts))):
+            return value
+        cells = [part if type(part) in _PLAIN else self._cell(part) for part in parts]
+        if isinstance(value, dict):
+            return dict(zip(value, cells, strict=True))
+        return cells if isinstance(value, list) else tuple(cells)
 
     def take(self) -> Any:
         """All that was collected, as one table; from now on its schema is that of all others."""

@@ -11,10 +11,12 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from time import process_time
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 import numpy
+import pandas
 import pytest
 
 from asyncstream import (
@@ -137,6 +139,45 @@ def test_records_of_every_kind_are_rows(tmp_path: Path) -> None:
     )
     write_all(own, [{"complex": 2j}])
     assert rows_of(path) == [{"complex": 2.0}]
+
+
+@dataclass
+class Fleet:
+    planes: list[Plane]
+    first: Plane
+    by_name: dict[str, Plane]
+
+
+def test_what_is_inside_others_is_written_as_it_is_by_itself(tmp_path: Path) -> None:
+    fleet = Fleet([Plane(3), Plane(4, "x")], Plane(5), {"a": Plane(6)})
+    odd = {"colors": [Color.RED, None], "ids": (UUID(int=1),), "view": MappingProxyType({"set": {2, 1}})}
+    planes = [{"seats": 3, "name": None}, {"seats": 4, "name": "x"}]
+    path = tmp_path / "out.parquet"
+    write_all(ParquetSink(path), [fleet])
+    assert rows_of(path) == [
+        {
+            "planes": planes,
+            "first": {"seats": 5, "name": None},
+            "by_name": {"a": {"seats": 6, "name": None}},
+        }
+    ]
+    write_all(ParquetSink(path, existing="overwrite"), [odd])
+    assert rows_of(path) == [{"colors": ["red", None], "ids": [str(UUID(int=1))], "view": {"set": [1, 2]}}]
+
+    def default(value: Any) -> Any:
+        if isinstance(value, complex):
+            return value.imag
+        raise TypeError
+
+    write_all(ParquetSink(path, existing="overwrite", default=default), [{"list": [2j], "in": {"a": 3j}}])
+    assert rows_of(path) == [{"list": [2.0], "in": {"a": 3.0}}]
+
+
+def test_what_pandas_calls_not_a_time_is_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "out.parquet"
+    rows = [{"at": pandas.NaT}, {"at": pandas.Timestamp("2026-12-01")}, {"at": pandas.NaT}]
+    write_all(ParquetSink(path), rows)
+    assert rows_of(path) == [{"at": None}, {"at": datetime(2026, 12, 1)}, {"at": None}]
 
 
 def test_schema_is_found_in_the_first_row_group(tmp_path: Path) -> None:
