@@ -7,12 +7,13 @@ The columns are in the names only, not in the files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from asyncstream.connectors.files.storage import is_remote
-from asyncstream.connectors.rows import record_of, without_fields
+from asyncstream.connectors.rows import JsonWriter, record_of, without_fields
 
 __all__ = ("is_partition", "longest_in", "parted", "partition_of", "partitions_of")
 
@@ -30,6 +31,12 @@ _LONGEST_KEY: Final = 1024
 
 _BEHIND: Final = 64
 """Bytes of the name of a file in such a folder, and some more."""
+
+_WITH_OWN_NUMBERS: Final = frozenset({"numpy", "pandas"})
+"""What has types of its own for numbers, and for nothing."""
+
+_AS_SINKS: Final = JsonWriter()
+"""Makes of those what sinks write."""
 
 
 def is_partition(path: str) -> bool:
@@ -107,10 +114,13 @@ def _named(column: str) -> str:
 def _written(value: Any) -> str:
     if isinstance(value, Enum):
         value = value.value
+    is_date = hasattr(value, "isoformat")
+    if type(value).__module__.partition(".")[0] in _WITH_OWN_NUMBERS and not (is_date and value == value):
+        value = _AS_SINKS.plain(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None or value == "":
         return _NO_VALUE
-    if not isinstance(value, str | int | float) and not hasattr(value, "isoformat"):
+    if not isinstance(value, str | int | float | Decimal) and not is_date:
         raise TypeError(f"a {type(value).__name__} cannot be partitioned by; text, numbers and dates can")
     return quote(str(value), safe=" ,+")

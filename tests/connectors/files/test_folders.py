@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from datetime import date
+from decimal import Decimal
 from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
@@ -16,6 +17,8 @@ from uuid import uuid4
 
 import duckdb
 import fsspec
+import numpy
+import pandas
 import pyarrow
 import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
@@ -196,6 +199,33 @@ def test_what_cannot_be_divided_is_refused_one_by_one(tmp_path: Path) -> None:
     refusals = ("no 'day' to partition by", "nothing but", "expected a mapping", "partitioned by", "too long")
     for part in refusals:
         assert any(part in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [
+        (numpy.int64(3), "3"),
+        (numpy.True_, "true"),
+        (numpy.float32(0.5), "0.5"),
+        (numpy.datetime64("2026-12-01"), "2026-12-01"),
+        (pandas.Timestamp("2026-12-01"), "2026-12-01 00%3A00%3A00"),
+        (pandas.NaT, "__HIVE_DEFAULT_PARTITION__"),
+        (pandas.NA, "__HIVE_DEFAULT_PARTITION__"),
+        (Decimal("1.50"), "1.50"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ParquetSink, JsonLinesFolderSink])
+async def test_numbers_and_nothing_of_others_name_folders(
+    tmp_path: Path, kind: Any, value: Any, folder: str
+) -> None:
+    sink = kind(tmp_path / "out", partition_by="v")
+    await sink.open()
+    await sink.write([{"v": value, "n": 1}], None)
+    with pytest.raises(SinkError, match="cannot be partitioned by"):
+        await sink.write([{"v": numpy.arange(2), "n": 1}], None)
+    await sink.flush()
+    await sink.close()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"v={folder}"]
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, JsonLinesFolderSink])
