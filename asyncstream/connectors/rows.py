@@ -9,12 +9,14 @@ attrs classes and msgspec structs have the names of their fields. A `WindowResul
 `start` and `end` are datetimes in UTC, None for a global window. CSV and SQLite may also pick `start_ms` and
 `end_ms`, as integers.
 
-Whole numbers of any size are written whole. What JSON has no word for is written as follows. Decimal, UUID,
-paths and IP addresses: text, exactly. datetime, date and time: ISO 8601. timedelta: seconds. An enum: its
-value. bytes: Base64, in SQLite a BLOB. A set: a list, in order of how its members are written. Numbers and
-arrays of numpy: numbers and lists. An exception: its type and message. Records: objects. In CSV and SQLite,
-lists and objects are JSON in one field. Whatever else there is needs `default`, a function that makes one of
-these of it, or raises `TypeError`; where JSON has no word for a value, it is asked before these rules.
+Whole numbers of any size are written whole. What JSON has no word for is written as follows. NaN: null, in
+CSV `nan`. Infinity: null, in CSV `inf`, in SQLite as it is. Decimal, UUID, paths and IP addresses: text,
+exactly. datetime, date and time: ISO 8601; in CSV and SQLite a datetime has a blank in place of the T.
+timedelta: seconds. An enum: its value. bytes: Base64, in SQLite a BLOB. A set: a list, in order of how its
+members are written. Numbers and arrays of numpy: numbers and lists. An exception: its type and message.
+Records: objects. In CSV and SQLite, lists and objects are JSON in one field. Whatever else there is needs
+`default`, a function that makes one of these of it, or raises `TypeError`; where JSON has no word for a
+value, it is asked before these rules.
 """
 
 from __future__ import annotations

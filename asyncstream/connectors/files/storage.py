@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from asyncstream.aside import DiskThread
 from asyncstream.connectors.lines import open_file
-from asyncstream.errors import module_of
+from asyncstream.errors import PipelineError, module_of
 from asyncstream.filesystem.folders import by_their_own_names, lasting, sync_folder
 from asyncstream.validation import refuse
 
@@ -115,7 +115,7 @@ class Storage(ABC):
 def storage_of(path: str) -> Storage:
     """
     Where the path leads; raises `MissingExtra` if that is an object store, and fsspec is not installed,
-    `PipelineError` if that does not know it.
+    `PipelineError` if that does not know it, or lacks the library that it needs for it.
     """
     return _Remote(path) if is_remote(path) else _Disk()
 
@@ -226,6 +226,9 @@ class _Remote(Storage):
         except ValueError as error:
             expected = "a path on a disk, or in a store that fsspec knows, such as s3://bucket/file"
             raise refuse("path", expected, path) from error
+        except ImportError as error:
+            store = path.partition("://")[0]
+            raise PipelineError(f"path: {store}:// needs a library of its own: {error}") from error
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(path))

@@ -52,8 +52,8 @@ class RestSource(ConnectedSource[Any]):
             the next page is, waits between pages without items grow up to this one, or to `wait_max`.
         pause: how long to wait between two pages, for the service's sake.
         max_bytes: the largest page, compressed or not.
-        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
-            `Connection`.
+        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`,
+            `client`: see `Connection`.
 
     Raises:
         PipelineError: if an argument is not as described.

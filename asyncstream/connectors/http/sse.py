@@ -179,8 +179,8 @@ class SseSource(ConnectedSource[Any]):
         idle_timeout: how long without a byte (a `timedelta` or seconds) until the connection counts as
             broken; None: any time.
         max_event_bytes: a larger event is an error.
-        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
-            `Connection`.
+        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`,
+            `client`: see `Connection`.
 
     Raises:
         PipelineError: if an argument is not as described.

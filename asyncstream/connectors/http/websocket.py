@@ -66,8 +66,8 @@ class WebSocketSource(ConnectedSource[Any]):
         heartbeat: how often to ping the service (a `timedelta` or seconds), so that a connection that is dead
             without a word is found; None: never.
         max_message_bytes: a larger message is an error.
-        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`: see
-            `Connection`.
+        options: `headers`, `attempts`, `wait_initial`, `wait_max`, `timeout`, `on_malformed`, `buffer`,
+            `client`: see `Connection`.
 
     Raises:
         PipelineError: if an argument is not as described.

@@ -35,8 +35,9 @@ class MqttSink(MessageSink[_Message, Connection]):
     """
     Publishes elements with QoS 1, and waits until the broker has them: at least once.
 
-    A job that goes on after a crash publishes again what it has since its last checkpoint. An `MqttMessage`
-    brings its topic along, and whether it is to be retained.
+    A job that goes on after a crash publishes again what it has since its last checkpoint; with `on_error=`
+    it does so with what was sent together with a message that the broker refuses. An `MqttMessage` brings its
+    topic along, and whether it is to be retained.
 
     Args:
         url: the address of the broker: as for `MqttSource`.

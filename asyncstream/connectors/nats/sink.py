@@ -58,7 +58,8 @@ class NatsSink(MessageSink[_Message, Publisher]):
     """
     Publishes elements to a subject of a stream, and waits until the stream has them.
 
-    A job that goes on after a crash publishes again what it has since its last checkpoint. With `id` the
+    A job that goes on after a crash publishes again what it has since its last checkpoint; with `on_error=`
+    it does so with what was sent together with a message that the stream refuses. With `id` the
     server leaves out a message whose id it remembers, so readers see each element once, as it comes. It does
     so for the stream's `duplicate_window`, two minutes unless it was made with another: best longer than from
     a checkpoint to the end of a restart.

@@ -24,6 +24,7 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from fsspec.registry import known_implementations
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from asyncstream import (
@@ -128,6 +129,13 @@ async def test_no_thread_stays_of_a_file_that_cannot_be_closed(
 
 
 # ---------------------------------------------------------------------- divided by columns
+
+
+def test_store_whose_library_is_not_installed_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"class": "no_such_library.FileSystem", "err": "Install no_such_library to read it"}
+    monkeypatch.setitem(known_implementations, "unheard", missing)
+    with pytest.raises(PipelineError, match="path: unheard:// needs a library of its own: Install no_such_l"):
+        ParquetSource("unheard://bucket/name")
 
 
 @pytest.mark.parametrize("kind", [ParquetSink, ArrowIpcSink])
