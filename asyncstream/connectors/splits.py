@@ -192,6 +192,8 @@ class SplitSource(Source[T]):
         found: Any = self._given()
         if inspect.isawaitable(found):
             found = await found
+        if isinstance(found, str) or not isinstance(found, Iterable):  # each character would be a split
+            raise refuse("splits", "a function that gives names of splits", found)
         return list(found)
 
     def part(self, name: str) -> Source[T]:

@@ -386,6 +386,17 @@ def test_a_cancellation_that_nobody_asked_for_is_an_error_and_no_wait_for_ever(l
     run_virtual(main())
 
 
+@pytest.mark.parametrize("given", ["orders", None, 5])
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_what_a_function_gives_that_are_no_names_is_refused(given: Any, is_awaited: bool) -> None:
+    async def named() -> Any:
+        return given
+
+    source = SplitSource(lambda name: JsonLinesSource(name), named if is_awaited else lambda: given)
+    with pytest.raises(PipelineError, match="splits: expected a function that gives names of splits, got"):
+        await source.names()
+
+
 def test_a_split_that_is_to_hear_what_is_done_is_refused() -> None:
     class Acknowledging(Paced):
         async def acknowledge(self, position: Any) -> None:

@@ -34,7 +34,9 @@ class GlobSource(SplitSource[T]):
     A file is read when it is there under its name, so a new one is to be written under another name, and
     renamed. A file that has been read to its end is not looked at again, even if it grows, nor for what
     `complete=False` has left of it: one that grows is to be read by itself. A symbolic link to a file, or to
-    a folder of files, that the pattern matches as well is left out.
+    a folder of files, that the pattern matches as well is left out. A job that goes on knows files by their
+    names as the pattern gives them: by a pattern for another folder, or for the same one by another path, all
+    are read anew.
 
     Args:
         pattern: as for `glob.glob`; `**` is any number of folders. Of files on a disk: those of an object

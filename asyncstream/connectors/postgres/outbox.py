@@ -108,7 +108,7 @@ class _Options(TypedDict, total=False):
 
 class PostgresOutbox(MessageSource[T, dict[str, Any], "Connection"]):
     """
-    Reads the rows of a table as dicts, and deletes them when a checkpoint covers them.
+    Reads the rows of a table as dicts, and deletes them when all checkpoints that are kept cover them.
 
     Every row is read by one of the consumers of the table, whatever their number, in the order of its id as
     far as there is one consumer. A job that goes on after a crash neither misses a row nor reads one twice.
