@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, LiteralString
-from uuid import UUID
 
 from asyncstream.addresses import server_address
 from asyncstream.connectors.messages import unreadable
@@ -39,8 +38,8 @@ __all__ = (
     "rows_of",
 )
 
-NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal, UUID})
-"""Types that PostgreSQL has as they are, besides numbers and texts."""
+NATIVE: Final = frozenset({bytes, bytearray, memoryview, date, datetime, time, timedelta, Decimal})
+"""Types that the client writes as they are, besides numbers and texts; a UUID it writes without hyphens."""
 
 BATCH: Final = ("pg_temp", "asyncstream_batch")
 """The schema and the name of a table for one batch of rows."""

@@ -98,14 +98,26 @@ class PostgresSink(CountingSink[Any], TransactionalSink[Any]):
         await self._to.write(put, whole=False)
 
     async def _insert(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
-        """Insert those whose keys are not there, one after the other; all or none."""
+        """
+        Insert those whose keys are not there, one after the other; all or none. Cells are texts without a
+        type, as they are in a copy: of a number's own type the server makes that of a column, and rounds.
+        """
+        from psycopg.adapt import PyFormat, Transformer
         from psycopg.sql import SQL, Placeholder
+
+        transformer = Transformer(connection)
+
+        def told(cell: Any) -> str | None:
+            if cell is None or type(cell) is str:
+                return cell
+            dumped = transformer.get_dumper(cell, PyFormat.TEXT).dump(cell)
+            return None if dumped is None else bytes(dumped).decode()
 
         places = SQL(", ").join([Placeholder()] * len(self._to.columns))
         insert = "INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING"
         statement = self._to.table.filled(insert, places=places)
         async with connection.transaction(), connection.cursor() as cursor:
-            await cursor.executemany(statement, rows)
+            await cursor.executemany(statement, [list(map(told, row)) for row in rows])
 
     async def prepare(self, epoch: int) -> int:
         position = await self._to.transaction(self._epochs.prepare)

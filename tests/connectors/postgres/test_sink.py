@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Literal
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -59,6 +60,30 @@ async def test_values_come_as_what_the_columns_are(postgres_url: str, exactly_on
     await write(sink, [order, empty], MemoryStore() if exactly_once else None)
     found = do(postgres_url, 'SELECT id, at, "Price", raw, rest FROM shop.orders ORDER BY id')
     assert found == [tuple(order.values()), tuple(empty.values())]
+
+
+@pytest.mark.parametrize("way", ["copied", "inserted", "upserted", "exactly once"])
+async def test_a_value_is_the_same_in_a_column_however_it_is_written(postgres_url: str, way: str) -> None:
+    do(
+        postgres_url,
+        "CREATE TABLE t (id int PRIMARY KEY, n int, flag bool, json jsonb, "
+        "price money, name text, uuid uuid)",
+    )
+    columns = ["id", "n", "flag", "json", "price", "name", "uuid"]
+    id = UUID("6f1c2a10-9f0e-4a51-8d1c-2f7a0b0f6c11")
+    row = {"id": 1, "n": 7, "flag": 1, "json": 5, "price": 1.5, "name": id, "uuid": id}
+    sink: Sink[Any] = PostgresSink(
+        postgres_url, "t", columns=columns, on_conflict="ignore" if way == "inserted" else "fail"
+    )
+    if way == "upserted":
+        sink = PostgresUpsertSink(postgres_url, "t", columns=columns, key="id")
+    store = MemoryStore() if way == "exactly once" else None
+    await write(sink, [row], store)
+    bad = row | {"id": 2, "n": 1.5}
+    with pytest.raises(SinkError, match=r'invalid input syntax for type integer: "1\.5"'):
+        await write(sink, [row, bad] if store else [bad], store)
+    found = do(postgres_url, "SELECT id, n, flag, json, price::numeric, name, uuid FROM t")
+    assert found == [(1, 7, True, 5, Decimal("1.50"), str(id), id)]
 
 
 @pytest.mark.parametrize("way", ["copied", "inserted", "upserted", "exactly once"])
