@@ -12,9 +12,13 @@ such that a call has the idempotency key that it had.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import orjson
+
 from asyncstream.connectors.base import Source, SourceBatch
+from asyncstream.connectors.json_values import loads
 from asyncstream.connectors.messages import RejectedMessage
 from asyncstream.errors import describe_error
 from asyncstream.operators.functions import FailedCall
@@ -29,7 +33,7 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
     A record that any sink can take, and a person can read.
 
     Its fields are those of a `FailedCall`, with `error` as text, and `causes`, the errors behind it; `origin`
-    only if the step keeps track of that.
+    only if the step keeps track of that, as JSON: no column has both texts and numbers.
 
     Args:
         call: an element of `.failed` or `.timed_out`.
@@ -49,13 +53,13 @@ def to_dead_letter(call: FailedCall) -> dict[str, Any]:
         "timestamp": call.timestamp,
         "first_ms": call.first_ms,
         "last_ms": call.last_ms,
-        **({} if call.origin is None else {"origin": list(call.origin)}),
+        **({} if call.origin is None else {"origin": orjson.dumps(call.origin).decode()}),
     }
 
 
 def from_dead_letter(letter: Mapping[str, Any]) -> Any:
     """
-    The element that a dead letter is about.
+    The element that a dead letter is about, as it came back: of CSV and SQLite, lists and objects as JSON.
 
     Args:
         letter: what `to_dead_letter` has made, as it came back from a file or a table.
@@ -68,10 +72,22 @@ def from_dead_letter(letter: Mapping[str, Any]) -> Any:
     return letter["value"]
 
 
+def _origin_of(letter: Mapping[str, Any]) -> Origin:
+    """That of a letter; empty if it has none. Raises `TypeError` if it is something else."""
+    origin = letter.get("origin") or ()  # of CSV, "" is none
+    if isinstance(origin, str):
+        with suppress(ValueError):
+            origin = loads(origin)
+    if not isinstance(origin, list | tuple):
+        raise TypeError("expected a dead letter whose origin is a list, or one as JSON")
+    return tuple(origin)
+
+
 class DeadLetterSource(Source[Any]):
     """
     Reads dead letters, and gives the elements that they are about: each with its origin, so that a step of
-    the same name gives its call the same idempotency key as the call that failed.
+    the same name gives its call the same idempotency key as the call that failed. Elements are as they came
+    back: lists and objects, from CSV and SQLite, as JSON, which a `map` reads.
 
     It stands where the source of the letters stands, and goes on from there. Of one that has splits they are
     read as one stream; a letter without an origin, of a step that did not keep track of that, may have
@@ -109,20 +125,19 @@ class DeadLetterSource(Source[Any]):
         values: list[Any] = []
         places: list[int] = []  # in the batch, of those that are letters
         rejected = list(batch.rejected)
+        origins: dict[int, Origin] = {}
         for place, letter in enumerate(batch.values):
             try:
-                values.append(from_dead_letter(letter))
+                value, origin = from_dead_letter(letter), _origin_of(letter)
+                if origin:
+                    origins[len(values)] = origin
+                values.append(value)
                 places.append(place)
             except TypeError as error:
                 malformed = RejectedMessage(repr(self.letters), "", letter, str(error))
                 if not self.rejects:
                     raise malformed.error() from error
                 rejected.append(malformed)
-        origins: dict[int, Origin] = {}
-        for number, place in enumerate(places):
-            origin = batch.values[place].get("origin")
-            if isinstance(origin, list | tuple) and origin:
-                origins[number] = tuple(origin)
         return batch._replace(
             values=values,
             timestamps=batch.timestamps and [batch.timestamps[place] for place in places],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,12 +10,20 @@ import pytest
 
 from asyncstream import (
     Checkpoints,
+    CsvSink,
+    CsvSource,
     JsonLinesSink,
     JsonLinesSource,
     MemoryStore,
+    ParquetSink,
+    ParquetSource,
     Pipeline,
     RejectedMessage,
+    Sink,
     SourceError,
+    SqliteSink,
+    SqliteSource,
+    call_context,
 )
 from asyncstream.connectors import DeadLetterSource, Items, Source, from_dead_letter, to_dead_letter
 from asyncstream.errors import RetriesExhausted
@@ -49,6 +58,44 @@ def test_failed_elements_go_through_a_file_and_come_back(tmp_path: Path) -> None
     run_virtual(again.run())
 
     assert sorted(done) == list(range(10))
+
+
+FIELDS = ["value", "error", "causes", "attempts", "timestamp", "first_ms", "last_ms", "origin"]
+
+KEPT: dict[str, tuple[Callable[[Path], Sink[Any]], Callable[[Path], Source[Any]]]] = {
+    "json": (JsonLinesSink, JsonLinesSource),
+    "csv": (CsvSink, CsvSource),
+    "parquet": (ParquetSink, ParquetSource),
+    "sqlite": (lambda path: SqliteSink(path, "t", columns=FIELDS), lambda path: SqliteSource(path, "t")),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_call_has_the_key_that_it_had_whatever_its_letter_was_kept_in(tmp_path: Path, kept: str) -> None:
+    sink, source = KEPT[kept]
+    keys: dict[str, list[str | None]] = {"a": [], "b": []}
+
+    async def call(value: str) -> str:
+        keys[value].append(call_context().idempotency_key)
+        if len(keys[value]) == 1:
+            raise ConnectionError("the service is down")
+        return value
+
+    pipeline = Pipeline("shop")
+    called = pipeline.source(["a", "b"], name="in").async_map(
+        call, name="call", on_error="route", effect=True
+    )
+    called.discard()
+    called.failed.map(to_dead_letter).to(sink(tmp_path / "kept"))
+    run_virtual(pipeline.run())
+    again = Pipeline("shop")
+    letters = again.source(DeadLetterSource(source(tmp_path / "kept")), name="letters")
+    letters.async_map(call, name="call", effect=True).discard()
+    run_virtual(again.run())
+    assert keys["a"] == [keys["a"][0]] * 2
+    assert keys["b"] == [keys["b"][0]] * 2
+    assert None not in keys["a"]
+    assert keys["a"] != keys["b"]
 
 
 def test_letter_says_what_happened() -> None:
@@ -156,6 +203,15 @@ def test_the_error_for_what_is_no_letter_names_it(tmp_path: Path) -> None:
     pipeline = Pipeline()
     pipeline.source(_letters(tmp_path, "fail")).discard()
     with pytest.raises(SourceError, match=r"failed.jsonl.*expected a dead letter.*'id': 2"):
+        run_virtual(pipeline.run())
+
+
+@pytest.mark.parametrize("origin", ["half a [", '{"a": 1}', 5, '"a"'])
+def test_an_origin_that_is_none_is_no_letter(origin: Any) -> None:
+    pipeline = Pipeline()
+    letters: Source[Any] = Items([{"value": 1, "error": "", "attempts": 1, "origin": origin}])
+    pipeline.source(DeadLetterSource(letters)).discard()
+    with pytest.raises(SourceError, match="whose origin is a list, or one as JSON"):
         run_virtual(pipeline.run())
 
 
