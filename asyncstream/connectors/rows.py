@@ -46,6 +46,7 @@ __all__ = (
     "JsonWriter",
     "MoreColumns",
     "RowWriter",
+    "check_names",
     "record_of",
     "why_unwritten",
     "without_fields",
@@ -106,6 +107,13 @@ def without_fields(value: object) -> TypeError:
         "expected a mapping, or something that has fields, and at least one of them, got a "
         f'{type(value).__name__}; make one before, as .map(lambda value: {{"value": value}}) does'
     )
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """See whether these can be names of columns; raises `TypeError` for one that is no text."""
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"expected names of columns, got {safe_repr(name, 60)}")
 
 
 def _field_names(value: Any) -> list[str] | None:

@@ -22,7 +22,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from asyncstream.codec.depth import check_depth
-from asyncstream.connectors.rows import Default, JsonWriter, MoreColumns, record_of, without_fields
+from asyncstream.connectors.rows import (
+    Default,
+    JsonWriter,
+    MoreColumns,
+    check_names,
+    record_of,
+    without_fields,
+)
 from asyncstream.errors import module_of, safe_repr
 
 __all__ = ("Tables", "arrow_ipc", "parquet")
@@ -273,9 +280,7 @@ class Tables:
             first = rows[0].keys()
             is_alike = all(row.keys() == first for row in rows)
             names = first if is_alike else dict.fromkeys(name for row in rows for name in row)
-            for name in names:
-                if not isinstance(name, str):
-                    raise TypeError(f"expected names of columns, got {name!r}")
+            check_names(names)
             columns = {name: [row.get(name) for row in rows] for name in names}
         types = {name: set(map(type, column)) for name, column in columns.items()}
         for name, column in columns.items():

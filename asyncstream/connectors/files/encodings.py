@@ -12,7 +12,15 @@ from typing import Any, Final, Protocol
 import orjson
 
 from asyncstream.connectors.lines import column_names, delimiter_of
-from asyncstream.connectors.rows import Default, JsonWriter, MoreColumns, RowWriter, record_of, without_fields
+from asyncstream.connectors.rows import (
+    Default,
+    JsonWriter,
+    MoreColumns,
+    RowWriter,
+    check_names,
+    record_of,
+    without_fields,
+)
 
 __all__ = ("CsvLines", "Encoding", "JsonLines")
 
@@ -80,8 +88,9 @@ class CsvLines:
         columns = list(header)
         record = None if columns else record_of(value)
         if not columns:
-            if not record or not all(isinstance(name, str) for name in record):
+            if not record:
                 raise without_fields(value)
+            check_names(record)
             columns = list(record)
         rows = RowWriter(columns, self._default)
         if record is not None:

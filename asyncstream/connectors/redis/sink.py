@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from asyncstream.connectors.message_sink import MessageSink
 from asyncstream.connectors.messages import Encode
 from asyncstream.connectors.redis.connection import Client, checked_url, connect, place_of
-from asyncstream.connectors.rows import Default, JsonWriter, record_of, without_fields
+from asyncstream.connectors.rows import Default, JsonWriter, check_names, record_of, without_fields
 from asyncstream.errors import SinkError
 from asyncstream.validation import Duration, Fields, count, duration_ms, refuse, text
 
@@ -110,6 +110,7 @@ class RedisStreamSink(MessageSink[_Message, Client]):
         record = record_of(value)
         if not record:
             raise without_fields(value)
+        check_names(record)
         if id and len(record) > _MOST_FIELDS:
             raise ValueError(
                 f"{len(record)} fields are too many, with id= at most {_MOST_FIELDS}: give field="

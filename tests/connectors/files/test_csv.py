@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from asyncstream import Checkpoints, MemoryStore, Pipeline
+from asyncstream import Checkpoints, MemoryStore, ParquetSink, Pipeline
 from asyncstream.connectors import CsvFolderSink, CsvSink, CsvSource
 from asyncstream.connectors.files.encodings import CsvLines
 from asyncstream.connectors.lines import Lines
@@ -192,3 +192,12 @@ def test_an_element_that_cannot_be_written_leaves_no_columns(tmp_path: Path, sin
     run_virtual(pipeline.run(checkpoints=checkpoints))
     (file,) = [tmp_path / "out"] if sink is CsvSink else (tmp_path / "out").glob("part-*.csv")
     assert file.read_bytes() == b"n\n1\n2\n"
+
+
+@pytest.mark.parametrize("sink", [CsvSink, CsvFolderSink, ParquetSink])
+async def test_names_of_columns_are_texts(tmp_path: Path, sink: Any) -> None:
+    written = sink(tmp_path / "out")
+    await written.open()
+    with pytest.raises(SinkError, match=r"TypeError: expected names of columns, got 1$"):
+        await written.write([{1: 2, "n": 3}], None)
+    await written.close()

@@ -785,6 +785,8 @@ async def test_an_id_is_remembered_of_what_was_added_and_not_of_what_failed(
     with pytest.raises(SinkError, match="4001 fields are too many") as raised:
         await sink.write([{"n": 2} | {f"f{number}": number for number in range(4000)}], None)
     assert not isinstance(raised.value, SinkBroken)
+    with pytest.raises(SinkError, match=r"expected names of columns, got 1$"):
+        await sink.write([{"n": 2, 1: 2}], None)
     await sink.write([{"n": 2} | {f"f{number}": number for number in range(3899)}], None)
     assert redis.xlen("out") == 2
     await sink.close()
