@@ -365,6 +365,8 @@ class RowWriter:
         for kind in (str, int, float):  # of which numpy's numbers are subclasses, and many others
             if isinstance(value, kind):
                 return kind.__str__(value) if kind is str else kind(value)
+        if isinstance(value, bytes) and bytes in self._native:
+            return bytes(value)
         if isinstance(value, datetime) and value == value:  # of a subclass, pandas' say
             return value if datetime in self._native else value.isoformat(" ")
         written = value if isinstance(value, Mapping | list) else self._json.plain(value)

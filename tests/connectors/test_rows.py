@@ -349,6 +349,12 @@ def test_own_types_are_written_by_default(tmp_path: Path) -> None:
             sink(default=3)
 
 
+def test_bytes_of_a_derived_type_are_bytes_too() -> None:
+    writer = RowWriter(["v"], None, frozenset({bytes}))
+    assert writer.row({"v": np.bytes_(b"x")}) == [b"x"]
+    assert type(writer.row({"v": np.bytes_(b"x")})[0]) is bytes
+
+
 @pytest.mark.parametrize(
     "value", [Money(1), [Money(1)], {"a": {"b": Money(1)}}, Sum(), lambda: 1, 1j, iter(())]
 )
