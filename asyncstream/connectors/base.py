@@ -70,7 +70,7 @@ class Source(Shown, ABC, Generic[T]):
     needs_writer: bool = False
 
     async def open(self) -> None:
-        """Called once, before the first `read`."""
+        """Called once for each run, before the first `read`: at the beginning, unless `seek` follows."""
 
     @abstractmethod
     async def read(self) -> SourceBatch[T] | None:
