@@ -70,7 +70,10 @@ class Source(Shown, ABC, Generic[T]):
     needs_writer: bool = False
 
     async def open(self) -> None:
-        """Called once for each run, before the first `read`: at the beginning, unless `seek` follows."""
+        """
+        Called once for each run, before the first `read`. A source that can be read again begins at the
+        beginning, unless `seek` follows.
+        """
 
     @abstractmethod
     async def read(self) -> SourceBatch[T] | None:
