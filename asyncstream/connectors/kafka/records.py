@@ -5,12 +5,11 @@ What a Kafka record is in a pipeline, and how an element is made of one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncstream.connectors.messages import Decode, decoder
-from asyncstream.errors import SourceError, describe_error
+from asyncstream.errors import SourceError, describe_error, safe_repr
 from asyncstream.validation import flag, refuse
 
 __all__ = (
@@ -152,7 +151,12 @@ def headers_of(found: Any) -> list[tuple[str, bytes | None]]:
     Headers as the client takes them, of pairs or a mapping; raises `TypeError` if they are something else, or
     `ValueError` if a name has no bytes.
     """
-    pairs: Iterable[Any] = found.items() if hasattr(found, "items") else found
+    try:
+        pairs = [(name, value) for name, value in (found.items() if hasattr(found, "items") else found)]
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"expected headers, pairs or a mapping of str and bytes, got {safe_repr(found, 60)}"
+        ) from error
     headers = []
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, bytes | None):

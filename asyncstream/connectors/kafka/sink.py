@@ -149,7 +149,7 @@ class KafkaWriter:
         topic, timestamp_ms = self.topic, timestamp if self._timestamps else None
         key: bytes | None = None
         headers: list[tuple[str, bytes | None]] | None = None
-        partition: int | None = None
+        partition: Any = None
         payload = value
         try:
             if isinstance(value, KafkaRecord):
@@ -172,7 +172,7 @@ class KafkaWriter:
                 raise TypeError(f"expected a key of bytes or text, got {safe_repr(key)}")
             if not isinstance(data, _BYTES):
                 raise TypeError(f"expected a value of bytes, got {safe_repr(data)}")
-            if not isinstance(partition, Integral | None):
+            if not isinstance(partition, Integral | None) or (partition is not None and int(partition) < 0):
                 raise TypeError(f"expected the number of a partition, got {safe_repr(partition)}")
             if timestamp_ms is not None and timestamp_ms < 0:
                 timestamp_ms = None  # before 1970, which Kafka cannot say

@@ -130,6 +130,9 @@ async def test_a_record_that_cannot_be_is_refused_by_itself(kafka: Kafka, transa
         await pipeline.run()
     assert await kafka.values(topic) == [b"1"] * len(records)
     assert [call.value for call in failed] == records
+    said = {repr(call.value): str(call.error) for call in failed}
+    assert "expected headers, pairs or a mapping" in said[repr(KafkaRecord(0, headers=5))]  # type: ignore[arg-type]
+    assert said[repr(KafkaRecord(0, partition=-1))] == "expected the number of a partition, got -1"
 
 
 async def test_a_wrong_codec_fails_the_step_by_name(kafka: Kafka) -> None:
