@@ -605,6 +605,7 @@ async def test_a_stream_may_take_its_time_as_long_as_it_answers(
 async def test_the_stream_is_asked_about_once(make: Any, stream: str, nats_server: NatsServer) -> None:
     listening = await nats.connect(nats_server.url)
     asked = await listening.subscribe(f"$JS.API.STREAM.INFO.{stream}")
+    await listening.flush()  # or the server may hear of it behind what the source asks
     source = make(nats_server.url, stream)
     await source.open()
     await source.close()
