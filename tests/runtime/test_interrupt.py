@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from asyncstream import AsyncFunction, Pipeline, Stream
+from asyncstream.runtime.aio.process import run_bounded
 
 PROGRAM = """
 import asyncio
@@ -179,3 +180,30 @@ def test_what_is_open_is_closed_wherever_a_call_exits(
     with pytest.raises(SystemExit):
         runs(pipeline)
     assert closed
+
+
+def test_a_task_that_exits_as_a_loop_ends_leaves_nothing_open() -> None:
+    """Who waits for a job in another thread may be heard only when the job has exited, and exits too."""
+    loops = []
+    closed = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            closed.append("task")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loops.append(loop)
+        waiting = loop.create_task(waits())
+        await asyncio.sleep(0)
+        loop.call_soon_threadsafe(loop.create_task, exits())
+        assert not waiting.done()
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run_bounded(main())
+    assert closed == ["task"]
+    assert loops[0].is_closed()

@@ -82,15 +82,17 @@ def run_bounded(main: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | 
         with _woken_by_signals(loop):
             return runner.run(_heeded(main))
     finally:
-        _end_rest(loop)
-        main.close()  # it may have been cancelled before it began
-        executor.shutdown(wait=False, cancel_futures=True)
-        left = _threads_left(loop, prefix, THREAD_PATIENCE)
-        if left:
-            log.error("threads that do not end: %s", ", ".join(thread.name for thread in left))
-            _left.extend(left)
-        asyncio.set_event_loop(None)
-        loop.close()
+        try:
+            _end_rest(loop)
+        finally:
+            main.close()  # it may have been cancelled before it began
+            executor.shutdown(wait=False, cancel_futures=True)
+            left = _threads_left(loop, prefix, THREAD_PATIENCE)
+            if left:
+                log.error("threads that do not end: %s", ", ".join(thread.name for thread in left))
+                _left.extend(left)
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 @contextmanager
@@ -130,13 +132,21 @@ def _end_rest(loop: asyncio.AbstractEventLoop) -> None:
     """
     End the tasks and async generators that are left.
 
-    Tasks are cancelled before one of them goes on: who waits for a task that has exited would exit once more,
-    and nothing would be ended.
+    Tasks are cancelled before one of them goes on: who waits for a task that has exited would exit once more.
+    One that another thread has asked for, and that begins only now, may still do so, and so may what is
+    cancelled: the exit goes up when all is ended.
     """
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
-    loop.run_until_complete(_ended(tasks))
+    ending, exited = loop.create_task(_ended(tasks)), None
+    while not ending.done():
+        try:
+            loop.run_until_complete(ending)
+        except (SystemExit, KeyboardInterrupt) as error:
+            exited = error
+    if exited is not None:
+        raise exited
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
