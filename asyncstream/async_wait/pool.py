@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
+from weakref import ref
 
 from asyncstream.aside import heed, is_at_work
 from asyncstream.async_wait.block_calls import BlockCalls
@@ -112,7 +114,8 @@ class WorkerPool:
         self._name = f"asyncstream {context.name}"  # whose it is, should it hold the loop
         self._loop = asyncio.get_running_loop()
         self._base: Context = copy_context()
-        self._base.run(KEEP.set, frozenset() if context.checkpoint is None else frozenset({self._keep}))
+        keep = partial(_keep, ref(self))  # a task that a call starts may live longer than the job
+        self._base.run(KEEP.set, frozenset() if context.checkpoint is None else frozenset({keep}))
         self._outside = copy_context()
         self.outcomes.open(context, self._loop)
         if context.call_log is not None:
@@ -133,11 +136,6 @@ class WorkerPool:
     def now(self) -> float:
         """The time of its event loop, in seconds; in any thread."""
         return self._loop.time()
-
-    def _keep(self) -> None:
-        """Ask for a checkpoint, unless it is too late for one."""
-        if self.context.checkpoint is not None and not self.halted:
-            self.context.checkpoint(lambda is_safe: None)
 
     def _asks_for_single_calls(self) -> bool:
         """Whether something has to be known of each single call."""
@@ -347,3 +345,10 @@ class WorkerPool:
         worker.task.cancel()
         if not self.halted:
             worker.again = self._loop.call_later(self.context.patience, self._have_end, worker)
+
+
+def _keep(held: ref[WorkerPool]) -> None:
+    """Ask for a checkpoint, unless it is too late for one."""
+    pool = held()
+    if pool is not None and pool.context.checkpoint is not None and not pool.halted:
+        pool.context.checkpoint(lambda is_safe: None)

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from asyncstream import AsyncFunction, AsyncStreamError, Checkpoints, Job, MemoryStore, Pipeline, Sink
+from asyncstream import (
+    AsyncFunction,
+    AsyncStreamError,
+    Checkpoints,
+    Job,
+    MemoryStore,
+    Pipeline,
+    Sink,
+    Source,
+    SourceBatch,
+)
 from asyncstream.elements import Timestamps
 from tests.runtime.parts import sleeping
 
@@ -143,3 +155,53 @@ async def test_step_can_have_the_job_stopped_by_an_event() -> None:
         await enough.wait()
         await job.stop()
     assert job.state == "stopped"
+
+
+@pytest.mark.parametrize("isolation", ["pool", "task"])
+@pytest.mark.parametrize("place", ["source", "call", "sink"])
+async def test_what_a_step_has_started_does_not_hold_a_job_that_has_ended(place: str, isolation: Any) -> None:
+    """Such as the task with which a client that outlives the job reads its connection."""
+    started: list[asyncio.Task[None]] = []
+
+    def begin(here: str) -> None:
+        if here == place and not started:
+            started.append(asyncio.create_task(asyncio.sleep(3600)))
+
+    class Numbers(Source[int]):
+        def __init__(self) -> None:
+            self.given = 0
+
+        async def read(self) -> SourceBatch[int] | None:
+            begin("source")
+            self.given += 1
+            return SourceBatch([self.given]) if self.given < 9 else None
+
+        def position(self) -> int:
+            return self.given
+
+        async def seek(self, position: int) -> None:
+            self.given = position
+
+    async def call(value: int) -> int:
+        begin("call")
+        await asyncio.sleep(0)
+        return value
+
+    async def write(value: int) -> None:
+        begin("sink")
+
+    pipeline = Pipeline("clients")
+    calls = pipeline.source(Numbers(), name="in").async_map(
+        call, effect=True, isolation=isolation, name="call"
+    )
+    calls.to(write, name="out")
+    async with pipeline.start(checkpoints=Checkpoints(MemoryStore())) as job:
+        await job.wait()
+    held = weakref.ref(job)
+    del pipeline, calls, job
+    await asyncio.sleep(1)
+    gc.collect()
+    assert len(started) == 1
+    assert held() is None
+    started[0].cancel()
+    await asyncio.wait(started)
