@@ -199,7 +199,7 @@ def test_a_task_that_exits_as_a_loop_ends_leaves_nothing_open() -> None:
         loops.append(loop)
         waiting = loop.create_task(waits())
         await asyncio.sleep(0)
-        loop.call_soon_threadsafe(loop.create_task, exits())
+        asyncio.run_coroutine_threadsafe(exits(), loop)
         assert not waiting.done()
         raise SystemExit(3)
 
