@@ -125,7 +125,9 @@ class EventQueue:
         return min(self._ahead[self._first].timestamp, self._fresh_ms) if is_sorted else self._fresh_ms
 
     def count_until(self, until_ms: int) -> int:
-        """How many events there are with timestamp <= `until_ms`, which is not before the reference time."""
+        """How many events there are with timestamp <= `until_ms`."""
+        if self._reference_ms is not None and until_ms < self._reference_ms:
+            return sum(event.timestamp <= until_ms for event in self.reached)
         return len(self.reached) + self._place(until_ms) - self._first
 
     def between(self, after_ms: int, until_ms: float) -> list[Event]:

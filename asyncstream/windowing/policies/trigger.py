@@ -145,9 +145,9 @@ class WatermarkTimeTriggerPolicy(TriggerPolicy):
         # of what the last window's end has passed, that which is reason enough for the next one
         held = [event for event in queue.reached if not event.window] if self._only_new else queue.reached
         if held:
-            if self._end_ms is not None:
+            if self._end_ms is not None and not self._only_new:
                 return self._end_ms
-            # no window of the slide has ended yet, but one that was asked for has passed these
+            # a window that was asked for may have passed the next one's end
             earliest = min(event.timestamp for event in held)
         if earliest is None:
             return None

@@ -10,6 +10,7 @@ from asyncstream.windowing.policies import (
     Firing,
     TimeTriggerPolicy,
     TriggerPolicy,
+    WatermarkCountEviction,
     WatermarkTimeEviction,
     WatermarkTimeTriggerPolicy,
     WindowManager,
@@ -58,3 +59,22 @@ def test_window_asked_for_leaves_a_count_length_only_what_it_did_not_show() -> N
     manager.add([3], [12], 12)
     manager.advance(21, 21)
     assert manager.windows == [(4, [1, 2]), (20, [1, 2, 3])]
+
+
+def test_window_asked_for_beyond_the_next_end_leaves_that_one_what_is_up_to_it() -> None:
+    manager = Told(WatermarkCountEviction(3), WatermarkTimeTriggerPolicy(10, only_new=True))
+    manager.add([1, 2, 3, 4], [8, 9, 12, 13], 0)
+    manager.fire(Firing(14), 0)
+    manager.advance(14, 0)
+    assert manager.windows == [(10, [1, 2])]
+    assert manager.gone == []
+
+
+def test_window_asked_for_beyond_the_next_end_does_not_have_that_one_fire_with_nothing_new() -> None:
+    manager = Told(WatermarkCountEviction(3), WatermarkTimeTriggerPolicy(10, only_new=True))
+    manager.add([1], [8], 0)
+    manager.advance(14, 0)
+    manager.add([2], [25], 0)
+    manager.fire(Firing(25, count=1), 0)
+    manager.advance(30, 0)
+    assert manager.windows == [(10, [1]), (25, [1]), (30, [1, 2])]
