@@ -47,8 +47,8 @@ class CoGrouped(NamedTuple, Generic[L, R]):
         key: whose window.
         start_ms: first millisecond of the window, since the epoch; None for a global window.
         end_ms: first millisecond after it; None for a global window.
-        left: the elements of the left stream, as they came; of sessions that merged, those of the one that
-            had most come first.
+        left: the elements of the left stream, as they came; of sessions that merged, those of the earlier
+            one come first.
         right: those of the right one.
     """
 

@@ -22,6 +22,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial, reduce
+from itertools import chain
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from asyncstream.errors import module_of
@@ -276,7 +277,7 @@ class Last(FieldAggregate[Any]):
 
 class Collect(FieldAggregate[list[Any]]):
     """
-    All of them in a list, in order of arrival; those of merged sessions one session after the other.
+    All of them in a list, in order of arrival; of merged sessions, those of the earlier session first.
 
     Args:
         of: the name of a field, or a function of the element; None: the element itself.
@@ -460,11 +461,14 @@ def in_place(aggregate: AggregateFunction[Any, Any]) -> InPlace:
 def joined(aggregate: AggregateFunction[Any, Any], accumulators: list[Any]) -> Any:
     """
     One accumulator for those of sessions that have merged, which come in the order of time and are of no more
-    use then. Elements of the session that had most come first: they are the ones that are not copied.
+    use then. Elements are moved into the list of the session that had most.
     """
     if isinstance(aggregate, Elements):
         most = max(range(len(accumulators)), key=lambda place: len(accumulators[place]))
-        accumulators.insert(0, accumulators.pop(most))
+        elements: list[Any] = accumulators[most]
+        elements[:0] = chain.from_iterable(accumulators[:most])
+        elements.extend(chain.from_iterable(accumulators[most + 1 :]))
+        return elements
     return reduce(aggregate.merge, accumulators)
 
 

@@ -20,7 +20,7 @@ __all__ = ("CountEvictor", "DeltaEvictor", "Elements", "Evictor", "TimeEvictor",
 Elements: TypeAlias = list[tuple[Any, int | None]]
 """
 (value, timestamp in milliseconds or None) of each element of a window, in order of arrival; of sessions that
-merged, those of the one that had most come first.
+merged, those of the earlier session come first.
 """
 
 When: TypeAlias = Literal["before", "after"]

@@ -247,7 +247,7 @@ class ProcessWindowFunction(Generic[Out]):
         Args:
             key: whose window.
             contents: the aggregate's result, or a new list of the window's elements in order of arrival; of
-                sessions that merged, those of the one that had most come first.
+                sessions that merged, those of the earlier session come first.
             ctx: the window and what else there is.
             out: takes the results.
         """

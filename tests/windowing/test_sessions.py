@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from asyncstream.elements import MAX_TIMESTAMP
 from asyncstream.windowing import (
     AfterWatermark,
+    Aggregates,
+    Collect,
     Count,
+    CountEvictor,
     CountTrigger,
     DynamicSessionWindows,
+    Evictor,
+    First,
     SessionWindows,
     WindowOperator,
     WindowPlan,
@@ -95,13 +100,22 @@ def test_sessions_are_those_of_the_general_operator_where_many_end_within_a_page
 
 
 @pytest.mark.parametrize("general", [False, True])
-def test_elements_of_the_session_that_had_most_come_first_however_many_have_merged(general: bool) -> None:
+def test_elements_of_the_earlier_session_come_first_however_many_have_merged(general: bool) -> None:
     plan = WindowPlan(DynamicSessionWindows(lambda value: ms(value[1])))
     make = WindowOperator if general else SessionWindowOperator
     apart = [("two", 6, 0), ("two", 6, 0), ("one", 1, 10), *[("three", 1, 20)] * 3]
     script: list[Step] = [("el", (name, gap_ms), at_ms) for name, gap_ms, at_ms in [*apart, ("all", 30, 5)]]
     records = Harness(lambda: make(lambda value: "k", plan)).run([*script, ("wm", MAX_TIMESTAMP)])
-    assert [name for name, _ in records[0][1].value] == ["three"] * 3 + ["two"] * 2 + ["one", "all"]
+    assert [name for name, _ in records[0][1].value] == ["two"] * 2 + ["one"] + ["three"] * 3 + ["all"]
+
+
+@pytest.mark.parametrize("evictor", [None, CountEvictor(100)])
+def test_an_evictor_leaves_merged_sessions_in_their_order(evictor: Evictor | None) -> None:
+    aggregate = Aggregates(first=First(), all=Collect())
+    plan = WindowPlan(SessionWindows(ms(5)), evictor=evictor, aggregate=aggregate)
+    script: list[Step] = [("el", ("a", at_ms), at_ms) for at_ms in (0, 10, 11, 5)]
+    records = Harness(lambda: window_operator(itemgetter(0), plan)).run([*script, ("wm", MAX_TIMESTAMP)])
+    assert records[0][1].value == {"first": ("a", 0), "all": [("a", at_ms) for at_ms in (0, 10, 11, 5)]}
 
 
 def test_an_element_does_not_look_at_each_of_the_sessions_that_are_open() -> None:
