@@ -348,6 +348,12 @@ def test_damage_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "there is nothing at" in capsys.readouterr().err
 
 
+def test_a_store_out_of_reach_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / ("long" * 100))
+    assert main(["checkpoint", "list", path]) == 1
+    assert capsys.readouterr().err.startswith(f"asyncstream: {path} cannot be read: OSError: ")
+
+
 def test_parts_and_the_lease_are_shown_and_damage_of_a_part_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

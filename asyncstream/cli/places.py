@@ -6,6 +6,7 @@ told.
 from __future__ import annotations
 
 import argparse
+import stat
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +55,11 @@ def imported(name: str, hint: str = "") -> ModuleType:
 
 
 def store_of(path: str) -> CheckpointStore:
-    """The store at a path; raises `CheckpointError` if there is nothing."""
-    if not Path(path).exists():
-        raise CheckpointError(f"there is nothing at {path}")
-    return DirectoryStore(path) if Path(path).is_dir() else SqliteStore(path)
+    """The store at a path; raises `CheckpointError` if there is nothing, or it cannot be known."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"there is nothing at {path}") from None
+    except OSError as error:  # it is in a directory that may not be looked into, say
+        raise CheckpointError(f"{path} cannot be read: {describe_error(error)}") from error
+    return DirectoryStore(path) if stat.S_ISDIR(mode) else SqliteStore(path)
