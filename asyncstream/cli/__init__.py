@@ -16,7 +16,7 @@ While it runs, it says on stderr from which checkpoint it goes on, and how far i
 terminal, elsewhere with a line every so often. `--dashboard PORT` shows more, on a page of this machine.
 
 `run --dry-run` starts nothing: it says which checkpoint a run would go on from, and what becomes of each
-step.
+step. It does not try whether a run could write there.
 """
 
 from asyncstream.cli.commands import main

@@ -107,6 +107,18 @@ def test_all_is_fine(folder: Path, store: Store) -> None:
     assert "would go on from checkpoint 2" in str(report)
 
 
+def test_a_sink_is_one_also_where_only_what_waits_for_it_was_kept(folder: Path, store: Store) -> None:
+    def plain() -> Pipeline:
+        pipeline = Pipeline("plain")
+        pipeline.source([1, 2], name="in").to([], name="list")
+        return pipeline
+
+    for outcome in ("from nothing", "kept"):
+        report = ask(folder, plain(), Checkpoints(store=store))
+        found = {(step.step, step.role, step.outcome) for step in report.steps}
+        assert found == {("in", "source", outcome), ("list", "sink", outcome)}
+
+
 def test_damaged_newest_is_passed_over(folder: Path) -> None:
     store = DirectoryStore(folder / "kept")
     run(folder, store)

@@ -8,7 +8,7 @@ lease is taken, nothing is opened for writing, and nothing is deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncstream.checkpoint import CheckpointInfo, Checkpoints, History
 from asyncstream.checkpoint.stores import time_ms
@@ -49,7 +49,10 @@ class DryRun:
 
     @property
     def can_start(self) -> bool:
-        """Whether a start with the same settings would go on from there, as things are."""
+        """
+        Whether a start with the same settings would go on from there, as things are. That the store can be
+        written to is not tried.
+        """
         return not self.refusals
 
     def __str__(self) -> str:
@@ -129,11 +132,13 @@ def _in_order(answers: Survey, graph: Graph, wiring: RunWiring) -> list[StepReco
     steps: list[StepRecovery] = []
     for step in graph:
         if step.name in known:
-            steps.append(known.pop(step.name))
+            recovery = known.pop(step.name)
+            # what waits for a sink is kept as an operator's state, but it is a sink all the same
+            steps.append(replace(recovery, role="sink") if isinstance(step, SinkStep) else recovery)
         elif isinstance(step, SourceStep):
             steps.append(StepRecovery(step.name, "source", "from nothing"))
         elif isinstance(step, SinkStep):
-            detail = "" if step.name in taking_part else "it takes no part in checkpoints"
+            detail = "" if step.name in taking_part else "what it has written is no part of checkpoints"
             steps.append(StepRecovery(step.name, "sink", "from nothing", detail))
         elif step.schema is not None:
             steps.append(StepRecovery(step.name, "operator", "from nothing"))
